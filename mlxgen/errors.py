@@ -1,0 +1,118 @@
+"""The one error tree of mlxgen.
+
+Owns every exception that mlxgen raises on purpose. Knows nothing of the rest of
+the package. Invariant: whatever a caller can get wrong ends in one of these, with
+a message that names the thing, the value and what to do next.
+
+    MlxgenError                        500
+     ├── OptionError (ValueError)      400   an option or argument; ``field`` names it
+     ├── PromptError (ValueError)      400   the prompt is empty, too long or no prompt
+     ├── LoadError                     500   a model that cannot be loaded
+     │    ├── ModelNotFoundError       404   no such folder, hub id or file in it
+     │    ├── WeightsError             500   weights missing, truncated or not matching
+     │    ├── UnsupportedModelError    500   an architecture or tokenizer nobody here knows
+     │    ├── AdapterError             500   an adapter that does not fit the model
+     │    └── MemoryLimitError         507   the weights do not fit the device's memory
+     ├── FilterError                   400   a token that a filter does not allow
+     │    ├── GrammarError             400   a schema or grammar that cannot be compiled
+     │    └── DeadEndError             500   no token is allowed at a position
+     ├── RewindError (ValueError)      400   a rewind that cannot be done; ``possible`` says how far
+     ├── ModelError                    500   a model whose logits cannot be sampled
+     ├── HookError                     500   a hook that failed or asked for nonsense
+     └── StateError (RuntimeError)     500   a call on something closed or finished
+
+The number is ``status``: the HTTP status that a server should answer with.
+"""
+
+from __future__ import annotations
+
+
+class MlxgenError(Exception):
+    """Base of everything that mlxgen raises on purpose."""
+
+    status: int = 500
+
+
+class OptionError(MlxgenError, ValueError):
+    """An option is unknown, has the wrong type or is out of its range."""
+
+    status = 400
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class PromptError(MlxgenError, ValueError):
+    """The prompt is empty, longer than the model's context, or not a prompt at all."""
+
+    status = 400
+
+
+class LoadError(MlxgenError):
+    """A model could not be loaded."""
+
+
+class ModelNotFoundError(LoadError):
+    """There is no such folder or hub id, or it does not hold a model."""
+
+    status = 404
+
+
+class WeightsError(LoadError):
+    """The weights are missing, truncated, or do not match the configuration."""
+
+
+class UnsupportedModelError(LoadError):
+    """The architecture or the tokenizer is not known to mlx-lm or mlxgen."""
+
+
+class AdapterError(LoadError):
+    """The adapter is missing, unreadable, or made for another model."""
+
+
+class MemoryLimitError(LoadError):
+    """The weights need more memory than the device recommends."""
+
+    status = 507
+
+
+class FilterError(MlxgenError):
+    """A token was offered to a filter that does not allow it."""
+
+    status = 400
+
+
+class GrammarError(FilterError):
+    """A schema, grammar or expression cannot be compiled, or asks for what is not supported."""
+
+
+class DeadEndError(FilterError):
+    """Filters, bans and exclusions together leave no token for a position."""
+
+    status = 500
+
+
+class RewindError(MlxgenError, ValueError):
+    """A rewind reaches further back than is possible.
+
+    ``possible`` is the number of tokens that could have been taken back.
+    """
+
+    status = 400
+
+    def __init__(self, message: str, possible: int) -> None:
+        super().__init__(message)
+        self.possible = possible
+
+
+class ModelError(MlxgenError):
+    """The model gave logits that cannot be sampled: NaN, infinity, or nothing at all."""
+
+
+class HookError(MlxgenError):
+    """A hook raised an exception or asked for something that makes no sense."""
+
+
+class StateError(MlxgenError, RuntimeError):
+    """A call on something that is closed, finished or in another thread's hands."""

@@ -1,0 +1,284 @@
+"""How the tokens of a tokenizer become bytes.
+
+Owns the reading of token strings: byte-level alphabets, SentencePiece's word mark and
+byte-fallback tokens, the mark that continues a WordPiece word, and, for any other
+tokenizer, asking its ``decode``. Must never know sequences, prompts or chat.
+
+Invariant: a reading is believed only after it agreed with the tokenizer's own ``decode``
+on a sample of its tokens; otherwise every token is decoded behind an anchor token and
+what it adds there is its piece. That last resort loses the bytes of tokens that hold part
+of a character, unless the token's string is bytes or spells them in the byte-level alphabet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Opening = Callable[[int, bytes], bytes]
+"""From a token and its piece to the bytes that it gives as the first token of a text."""
+
+_SAMPLE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What each token contributes to a text."""
+
+    middle: Sequence[bytes]  # in the middle of a text; b"" for ids that are no token
+    opening: Opening  # at the start of a text
+    strips_space: bool  # opening drops a leading space
+    byte_tokens: frozenset[int]  # tokens such as <0x41>, which a tokenizer falls back to
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One way to read a token's string. ``mark`` is dropped wherever the first token has it."""
+
+    to_bytes: Callable[[str], bytes]
+    strips_space: bool = False
+    mark: str = ""
+    byte_fallback: bool = False
+
+
+def read_pieces(tokenizer: Any, size: int, added: Iterable[int]) -> Pieces:
+    """The pieces of a Hugging Face tokenizer with token ids below ``size``.
+
+    ``added`` are its added tokens: they are where tokenizers differ, so more of them are
+    in the sample.
+    """
+    strings = _strings(tokenizer, size)
+    anchor = _anchor(tokenizer, strings)
+    sample = _sample(strings, added)
+    for reading in _readings(tokenizer):
+        pieces = _apply(reading, strings)
+        if _agrees(tokenizer, pieces, sample, anchor):
+            return pieces
+    return _ask(tokenizer, strings, anchor)
+
+
+# ---- token strings -------------------------------------------------------------------
+
+
+def _strings(tokenizer: Any, size: int) -> list[str | bytes | None]:
+    try:
+        return list(tokenizer.convert_ids_to_tokens(list(range(size))))
+    except Exception:  # slow tokenizers fail on ids that are holes, each in its own way
+        return [_string(tokenizer, token) for token in range(size)]
+
+
+def _string(tokenizer: Any, token: int) -> str | bytes | None:
+    try:
+        string: str | bytes | None = tokenizer.convert_ids_to_tokens(token)
+    except Exception:
+        return None
+    return string
+
+
+def _sample(strings: Sequence[str | bytes | None], added: Iterable[int]) -> list[int]:
+    step = max(1, len(strings) // _SAMPLE)
+    chosen = {*range(0, len(strings), step), *sorted(added)[:_SAMPLE]}
+    return [token for token in sorted(chosen) if strings[token] is not None]
+
+
+# ---- readings ------------------------------------------------------------------------
+
+
+def _readings(tokenizer: Any) -> list[_Reading]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not hasattr(backend, "decoder"):
+        # Written in Python (tiktoken, sentencepiece): the strings tell what they are.
+        return [_Reading(_from_byte_level), _SENTENCEPIECE, _SENTENCEPIECE_STRIPPED]
+    if backend.decoder is None:
+        return []
+    reading = _from_decoder(json.loads(backend.decoder.__getstate__()))
+    return [] if reading is None else [reading]
+
+
+def _byte_level_table() -> dict[int, int]:
+    """From the characters that byte-level tokenizers spell bytes with to those bytes.
+
+    Printable Latin-1 characters stand for themselves, the others are numbered from 256 on
+    (the scheme of GPT-2). Characters below 256 that spell nothing go to 0xFFFF.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    table = dict.fromkeys(others, 0xFFFF)
+    table.update({byte: byte for byte in printable})
+    table.update({256 + index: byte for index, byte in enumerate(others)})
+    return table
+
+
+_BYTE_LEVEL = _byte_level_table()
+
+
+def _from_byte_level(string: str) -> bytes:
+    try:
+        return string.translate(_BYTE_LEVEL).encode("latin-1")
+    except UnicodeEncodeError:  # an added token, in plain text
+        return string.encode()
+
+
+def _fallback_byte(string: str) -> bytes | None:
+    """The byte of a token such as ``<0x0A>``."""
+    if len(string) == 6 and string.startswith("<0x") and string.endswith(">"):
+        try:
+            return bytes([int(string[3:5], 16)])
+        except ValueError:
+            return None
+    return None
+
+
+def _from_sentencepiece(string: str) -> bytes:
+    return _fallback_byte(string) or string.replace("▁", " ").encode()
+
+
+_SENTENCEPIECE = _Reading(_from_sentencepiece, byte_fallback=True)
+_SENTENCEPIECE_STRIPPED = _Reading(_from_sentencepiece, strips_space=True, byte_fallback=True)
+
+
+def _from_decoder(decoder: dict[str, Any]) -> _Reading | None:
+    """The reading that a fast tokenizer's decoder does; None where tokens are not independent."""
+    edits: list[Callable[[str], str]] = []
+    byte_fallback = byte_level = fused = strips_space = False
+    mark = ""
+    for step in _flat(decoder):
+        kind = step.get("type")
+        if kind == "Fuse":
+            fused = True
+        elif kind == "Strip" and fused and step.get("stop") == 0 and step.get("start") in (0, 1):
+            if step["content"] != " ":
+                return None
+            strips_space = step["start"] == 1
+        elif fused:
+            return None
+        elif kind == "Replace" and "String" in step["pattern"]:
+            edits.append(_replacing(step["pattern"]["String"], step["content"]))
+        elif kind == "ByteFallback":
+            byte_fallback = True
+        elif kind == "ByteLevel" and not byte_fallback:
+            byte_level = fused = True
+        elif kind == "Metaspace":
+            edits.append(_replacing(step["replacement"], " "))
+            mark = "" if step.get("prepend_scheme") == "never" else step["replacement"]
+        else:
+            return None
+    if mark and (strips_space or byte_fallback):
+        return None
+
+    def to_bytes(string: str) -> bytes:
+        for edit in edits:
+            string = edit(string)
+        if byte_level:
+            return _from_byte_level(string)
+        return (_fallback_byte(string) if byte_fallback else None) or string.encode()
+
+    return _Reading(to_bytes, strips_space, mark, byte_fallback)
+
+
+def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    if decoder.get("type") != "Sequence":
+        return [decoder]
+    return [step for part in decoder["decoders"] for step in _flat(part)]
+
+
+def _replacing(old: str, new: str) -> Callable[[str], str]:
+    return lambda string: string.replace(old, new)
+
+
+def _apply(reading: _Reading, strings: Sequence[str | bytes | None]) -> Pieces:
+    to_bytes = reading.to_bytes
+    middle = tuple(
+        b"" if string is None else string if isinstance(string, bytes) else to_bytes(string)
+        for string in strings
+    )
+    byte_tokens = frozenset(
+        token
+        for token, string in enumerate(strings)
+        if reading.byte_fallback and isinstance(string, str) and _fallback_byte(string)
+    )
+    if reading.strips_space:
+        return Pieces(middle, _without_space, True, byte_tokens)
+    if reading.mark:
+        mark = reading.mark
+
+        def opening(token: int, piece: bytes) -> bytes:
+            string = strings[token]
+            return to_bytes(string.replace(mark, "")) if isinstance(string, str) else piece
+
+        return Pieces(middle, opening, True, byte_tokens)
+    return Pieces(middle, _unchanged, False, byte_tokens)
+
+
+def _unchanged(token: int, piece: bytes) -> bytes:
+    return piece
+
+
+def _without_space(token: int, piece: bytes) -> bytes:
+    return piece.removeprefix(b" ")
+
+
+# ---- agreement with decode, and asking it -----------------------------------------------
+
+
+def _decode(tokenizer: Any, tokens: list[int]) -> str:
+    text: str = tokenizer.decode(
+        tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    return text
+
+
+def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> int | None:
+    """An ordinary token whose text stays as it is whatever follows it."""
+    for token, string in enumerate(strings):
+        if not string or not (string[-1:].isascii() and string[-1:].isalpha()):
+            continue  # most are ruled out here; so is <0x41>
+        text = _decode(tokenizer, [token])
+        if text.isascii() and text.isalpha() and _decode(tokenizer, [token] * 2).startswith(text):
+            return token
+    return None
+
+
+def _agrees(tokenizer: Any, pieces: Pieces, sample: Iterable[int], anchor: int | None) -> bool:
+    """Whether these pieces, alone and behind the anchor, are what ``decode`` gives."""
+    for token in sample:
+        piece = pieces.middle[token]
+        if not _decodes_to(tokenizer, [token], pieces.opening(token, piece)):
+            return False
+        if anchor is not None:
+            start = pieces.opening(anchor, pieces.middle[anchor])
+            if not _decodes_to(tokenizer, [anchor, token], start + piece):
+                return False
+    return True
+
+
+def _decodes_to(tokenizer: Any, tokens: list[int], data: bytes) -> bool:
+    return _decode(tokenizer, tokens) == data.decode("utf-8", "replace")
+
+
+def _ask(tokenizer: Any, strings: Sequence[str | bytes | None], anchor: int | None) -> Pieces:
+    """Pieces from the tokenizer's ``decode`` alone; about 10 µs a token."""
+    before = [] if anchor is None else [anchor]
+    start = _decode(tokenizer, before) if before else ""
+
+    def piece(token: int, string: str | bytes | None) -> bytes:
+        if string is None:
+            return b""
+        if isinstance(string, bytes):
+            return string
+        text = _decode(tokenizer, [*before, token])
+        text = text[len(start) :] if text.startswith(start) else _decode(tokenizer, [token])
+        return _from_byte_level(string) if "\ufffd" in text else text.encode()
+
+    def opening(token: int, middle: bytes) -> bytes:
+        text = _decode(tokenizer, [token])
+        return middle if "\ufffd" in text else text.encode()
+
+    middle = tuple(piece(token, string) for token, string in enumerate(strings))
+    strips = any(
+        piece.startswith(b" ") and not _decode(tokenizer, [token]).startswith(" ")
+        for token, piece in enumerate(middle[:_SAMPLE])
+    )
+    return Pieces(middle, opening, strips, frozenset())

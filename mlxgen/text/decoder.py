@@ -1,0 +1,170 @@
+"""Tokens become text, one by one.
+
+Owns ``TextDecoder``: which characters are complete after each token, and the bytes of the
+one that is not. Must never know stops, delivery or where tokens come from.
+
+Invariant: the text after any tokens, with what ``flush`` gives, is the text of their bytes
+joined (``Vocabulary.decode``), however they came. It is what the tokenizer's own ``decode``
+gives, special tokens included and end-of-sequence tokens left out, with one difference:
+where a run of byte-fallback tokens of a SentencePiece tokenizer is not valid UTF-8, Hugging
+Face gives a replacement character for each of its bytes, those of valid characters
+included; here what is valid stays text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from bisect import bisect_left, bisect_right
+from typing import Any
+
+from ..errors import RewindError
+from ..tokens import Token, Vocabulary
+
+
+class TextDecoder:
+    """The text of a growing sequence of tokens.
+
+    ``tokenizer`` is a ``Vocabulary`` or whatever ``Vocabulary.of`` takes. ``strip=False``
+    keeps the leading space that some tokenizers drop at the start of a text: for tokens
+    that continue one. ``skip`` is a number of bytes to leave out at the start: those that a
+    healed prompt spells again. Such tokens continue a text too.
+    """
+
+    __slots__ = (
+        "_end",
+        "_ends",
+        "_joined",
+        "_joined_steps",
+        "_left",
+        "_parts",
+        "_pendings",
+        "_plain_from",
+        "_skip",
+        "_skipped",
+        "_strip",
+        "_texts",
+        "_vocabulary",
+    )
+
+    def __init__(self, tokenizer: Any, *, strip: bool = True, skip: int = 0) -> None:
+        self._vocabulary = Vocabulary.of(tokenizer)
+        # Texts of the tokens that are whole characters, for all decoders of a vocabulary.
+        self._texts: dict[Token, str] = self._vocabulary.derived(TextDecoder, dict)
+        self._strip = strip and not skip
+        self._skip = skip
+        self._parts: list[str] = []  # the text that each token completed
+        self._ends: list[int] = []  # characters complete after each token
+        self._pendings: list[bytes] = []  # bytes of the unfinished character after each token
+        self._end = 0  # the last of _ends
+        self._left = b""  # the last of _pendings
+        # The start of a text differs while bytes are skipped and until there are any:
+        self._skipped: list[int] = []  # bytes skipped after each token of the start
+        self._plain_from = -1 if self._strip or skip else 0  # first token behind it; -1: none yet
+        self._joined = ""  # starts with the text of the first _joined_steps parts
+        self._joined_steps = 0
+
+    def advance(self, token: Token) -> str:
+        """The text whose characters became complete with this token."""
+        text = self._texts.get(token)
+        if text is None or self._left or self._plain_from < 0:
+            text = self._decode(token)
+        self._end += len(text)
+        self._parts.append(text)
+        self._ends.append(self._end)
+        self._pendings.append(self._left)
+        return text
+
+    def _decode(self, token: Token) -> str:
+        piece = b"" if token in self._vocabulary.eos else self._vocabulary.piece(token)
+        if self._plain_from < 0:
+            return self._complete(self._at_start(token, piece))
+        if self._left:
+            return self._complete(piece)
+        text = self._complete(piece)
+        if not self._left:
+            self._texts[token] = text
+        return text
+
+    def _complete(self, piece: bytes) -> str:
+        data = self._left + piece
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._left = data[used:]
+        return text
+
+    def _at_start(self, token: Token, piece: bytes) -> bytes:
+        """What of a piece belongs to the text, where the text only starts."""
+        already = self._skipped[-1] if self._skipped else 0
+        skip = min(self._skip - already, len(piece))
+        self._skipped.append(already + skip)
+        if piece and already + skip == self._skip:
+            self._plain_from = len(self._skipped)
+        if piece and self._strip:
+            return self._vocabulary.opening(token)
+        return piece[skip:]
+
+    def flush(self) -> str:
+        """The text that the pending bytes give at the end. Changes nothing."""
+        return codecs.utf_8_decode(self._left, "replace", True)[0]
+
+    def rewind(self, to: int) -> None:
+        """Takes tokens back, so that ``to`` are left. Nothing happens with no more than that."""
+        if to < 0:
+            raise RewindError(f"cannot rewind to {to} tokens", possible=len(self))
+        if to >= len(self._parts):
+            return
+        del self._parts[to:], self._ends[to:], self._pendings[to:]
+        self._end = self._ends[-1] if to else 0
+        self._left = self._pendings[-1] if to else b""
+        if to < self._plain_from:
+            self._plain_from = -1
+        del self._skipped[to:]
+        self._skip += sum(self._skipped[to:])
+        del self._skipped[to:]
+        self._joined_steps = min(self._joined_steps, to)
+
+    def fork(self) -> TextDecoder:
+        """An independent copy."""
+        copy = TextDecoder(self._vocabulary, strip=self._strip, skip=self._skip)
+        copy._skip = self._skip
+        copy._skipped = self._skipped.copy()
+        copy._parts = self._parts.copy()
+        copy._ends = self._ends.copy()
+        copy._pendings = self._pendings.copy()
+        copy._end = self._end
+        copy._left = self._left
+        copy._skipped = self._skipped.copy()
+        copy._plain_from = self._plain_from
+        copy._joined = self._joined
+        copy._joined_steps = self._joined_steps
+        return copy
+
+    def __len__(self) -> int:
+        """Tokens so far."""
+        return len(self._parts)
+
+    @property
+    def text(self) -> str:
+        """All complete characters."""
+        if self._joined_steps < len(self._parts):
+            parts = self._parts[self._joined_steps :]
+            self._joined = self._joined[: self.end(self._joined_steps)] + "".join(parts)
+            self._joined_steps = len(self._parts)
+        return self._joined[: self._end]
+
+    def slice(self, start: int, stop: int) -> str:
+        """``text[start:stop]`` for offsets from 0, in the time of that slice alone."""
+        stop = min(stop, self._end)
+        if start >= stop:
+            return ""
+        first = bisect_right(self._ends, start)
+        last = bisect_left(self._ends, stop, first)
+        base = self._ends[first - 1] if first else 0
+        return "".join(self._parts[first : last + 1])[start - base : stop - base]
+
+    def end(self, n: int) -> int:
+        """Characters complete after the first ``n`` tokens."""
+        return self._ends[n - 1] if n else 0
+
+    def pending(self, n: int) -> bytes:
+        """Bytes of the unfinished character after the first ``n`` tokens."""
+        return self._pendings[n - 1] if n else b""

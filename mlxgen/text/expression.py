@@ -1,0 +1,192 @@
+"""One regular expression, looked for in a text that grows.
+
+Owns ``Expression``: a compiled expression of the standard library in the form that can say
+"not yet" (the ``regex`` library's partial matching), and how far it looks around its match.
+Must never know steps, other expressions or where in the whole text its window lies.
+
+Invariant: a hit is the same however the text came, character by character or at once. A
+match that ends at ``e`` counts once ``reach`` more characters came, as then nothing that
+follows can change it.
+
+Both libraries read the common syntax alike. They differ on a repeat such as ``{e<=1}``,
+plain text in ``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
+"""
+
+from __future__ import annotations
+
+import re
+
+# The parsed form is the only way to know how far an expression looks. The module is not
+# public; it has had this form since 3.11.
+from re import _parser as _re_parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
+
+import regex
+
+from ..errors import OptionError
+
+_UNLIMITED = 1 << 16
+_FLAGS = {
+    re.ASCII: regex.ASCII,
+    re.DOTALL: regex.DOTALL,
+    re.IGNORECASE: regex.IGNORECASE,
+    re.MULTILINE: regex.MULTILINE,
+    re.VERBOSE: regex.VERBOSE,
+}
+
+
+class Hit(NamedTuple):
+    """A match in a window, and the length of the window at which it became certain."""
+
+    start: int
+    end: int
+    certain: int
+
+
+class Expression:
+    """A searchable expression. OptionError where it cannot be banned.
+
+    source  the expression as it was written
+    reach   characters that it looks at beyond the end of a match, at most
+    behind  characters before a match that the window must hold, where there are any
+    """
+
+    __slots__ = ("_all_at_once", "_compiled", "behind", "reach", "source")
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        if not isinstance(pattern.pattern, str):
+            raise OptionError("banned", f"{pattern.pattern!r} matches bytes: compile a string")
+        self.source = pattern.pattern
+        flags = regex.VERSION0
+        for ours, theirs in _FLAGS.items():
+            if pattern.flags & ours:
+                flags |= theirs
+        parsed = _re_parser.parse(self.source, pattern.flags & ~re.DEBUG)
+        if parsed.getwidth()[0] == 0:
+            raise OptionError("banned", f"{self.source!r} matches the empty string")
+        if _denies_what_follows(parsed):
+            raise OptionError(
+                "banned", f"{self.source!r} looks beyond its match inside of (?!...) or (?<!...)"
+            )
+        try:
+            spelled = _without_boundaries(self.source, verbose=bool(flags & regex.VERBOSE))
+            self._compiled = regex.compile(spelled, flags)
+        except regex.error as error:
+            raise OptionError("banned", f"cannot use {self.source!r}: {error}") from error
+        self.reach, behind = _around(parsed)
+        # One more, so that the start of the window is not taken for the start of the text.
+        self.behind = behind + 1
+        if self.reach >= _UNLIMITED:
+            raise OptionError("banned", f"{self.source!r} looks ahead without limit")
+        # What may not give back what it took can match a prefix of a text, but not the text.
+        self._all_at_once = not _holds_on(parsed)
+
+    def look(self, window: str, start: int, known: int) -> tuple[Hit | None, int]:
+        """Searches a window for matches from ``start`` on.
+
+        The window up to ``known`` was searched before. Gives the first match to be certain,
+        and the first character at which another may start.
+        """
+        if self._all_at_once:
+            match = self._compiled.search(window, start, partial=True)
+            if match is None:
+                return None, len(window)
+            if match.partial:
+                return None, match.start()
+        for end in range(known + 1, len(window) + 1):
+            match = self._compiled.search(window, start, end, partial=True)
+            if match is None:
+                start = end
+            elif match.partial:
+                start = match.start()
+            elif match.end() + self.reach <= end:
+                return Hit(match.start(), match.end(), end), start
+        return None, start
+
+    def look_at_end(self, window: str, start: int) -> Hit | None:
+        """A match from ``start`` on, in a window that no text will follow."""
+        match = self._compiled.search(window, start)
+        return None if match is None else Hit(match.start(), match.end(), len(window))
+
+
+def _around(parsed: Any) -> tuple[int, int]:
+    """How many characters an expression looks at after and before its match, at most."""
+    after = before = 0
+    for kind, value in _operations(parsed):
+        ahead = behind = 0
+        if kind == "AT":
+            # A final $ also matches before a line end that ends the text.
+            ahead = 2 if str(value) == "AT_END" else 1
+            behind = 1
+        elif kind in ("ASSERT", "ASSERT_NOT"):
+            direction, inner = value
+            width = min(inner.getwidth()[1], _UNLIMITED)
+            ahead, behind = _around(inner)
+            if direction > 0:
+                ahead += width
+            else:
+                behind += width
+        else:
+            for inner in _inner(value):
+                one, other = _around(inner)
+                ahead, behind = max(ahead, one), max(behind, other)
+        after, before = max(after, ahead), max(before, behind)
+    return after, before
+
+
+def _denies_what_follows(parsed: Any, *, denied: bool = False) -> bool:
+    """Whether what follows a match is looked at to deny something.
+
+    At the end of the text so far, a denied ``$`` fails and may hold later. Everything else
+    that looks ahead is left open there by partial matching, or holds and may fail later.
+    """
+    for kind, value in _operations(parsed):
+        if denied and kind == "AT" and not str(value).startswith("AT_BEGINNING"):
+            return True
+        if kind in ("ASSERT", "ASSERT_NOT"):
+            direction, inner = value
+            if denied and direction > 0:
+                return True
+            if _denies_what_follows(inner, denied=denied or kind == "ASSERT_NOT"):
+                return True
+        elif any(_denies_what_follows(inner, denied=denied) for inner in _inner(value)):
+            return True
+    return False
+
+
+_BOUNDARIES = {
+    r"\b": r"(?:(?<=\w)(?!\w)|(?<!\w)(?=\w))",
+    r"\B": r"(?:(?<=\w)(?=\w)|(?<!\w)(?!\w))",
+}
+
+
+def _without_boundaries(source: str, *, verbose: bool) -> str:
+    r"""The same expression with ``\b`` and ``\B`` spelled out.
+
+    Partial matching takes the end of the text so far for the end of a word. It leaves
+    open what ``(?=...)`` asks.
+    """
+    comment = r"|\#[^\n]*" if verbose else ""
+    parts = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?\#[^)]*\)" + comment, re.DOTALL)
+    return parts.sub(lambda part: _BOUNDARIES.get(part[0], part[0]), source)
+
+
+def _holds_on(parsed: Any) -> bool:
+    """Whether a part of an expression never gives back what it matched."""
+    return any(
+        kind in ("ATOMIC_GROUP", "POSSESSIVE_REPEAT") or any(map(_holds_on, _inner(value)))
+        for kind, value in _operations(parsed)
+    )
+
+
+def _operations(parsed: Any) -> list[tuple[str, Any]]:
+    return [(str(kind), value) for kind, value in parsed]
+
+
+def _inner(value: Any) -> list[Any]:
+    """The expressions within the argument of an operation."""
+    if isinstance(value, _re_parser.SubPattern):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [found for item in value for found in _inner(item)]
+    return []

@@ -1,0 +1,134 @@
+"""Token healing: the end of a prompt is written anew, as the model would have cut it.
+
+Owns what is taken back of a prompt (``heal_plan``) and which tokens may spell it again
+(``Healer``). Must never know models, filters or delivery. Everything compares bytes, as
+tokens may start inside a character.
+
+Invariant: the tokens that a healer accepted spell ``removed`` and what goes beyond it, and
+what it offers never leads to where no token goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import FilterError, RewindError
+from ..tokens import Token, TokenIds, Vocabulary
+
+MOST_TOKENS = 8
+"""How many tokens of a prompt are taken back at most."""
+
+
+def heal_plan(vocabulary: Vocabulary, prompt: Sequence[Token]) -> tuple[list[Token], bytes]:
+    """The prompt that is kept, and the bytes of what is taken back from its end.
+
+    As many of the last tokens are taken back, up to ``MOST_TOKENS``, as have a token that
+    spells all of them and more. Added tokens stay, with all before them, and so does the
+    first token. Nothing is taken back where no token goes on from the end of the prompt.
+    """
+    joined = removed = b""
+    kept = len(prompt)
+    for index in range(len(prompt) - 1, max(0, len(prompt) - 1 - MOST_TOKENS), -1):
+        token = prompt[index]
+        if not vocabulary.is_ordinary(token) or token in vocabulary.added:
+            break
+        joined = vocabulary.piece(token) + joined
+        # Those that spell exactly this come first.
+        if any(vocabulary.piece(int(id)) != joined for id in vocabulary.starting_with(joined)[-1:]):
+            kept, removed = index, joined
+    return list(prompt[:kept]), removed
+
+
+class Healer:
+    """Which tokens may come until ``removed`` has been spelled again."""
+
+    __slots__ = ("_left", "_offsets", "_passable", "_vocabulary", "removed")
+
+    def __init__(self, vocabulary: Vocabulary, removed: bytes) -> None:
+        self.removed = removed
+        self._vocabulary = vocabulary
+        self._passable = _passable(vocabulary, removed)
+        self._offsets: list[int] = []  # bytes of `removed` spelled after each token
+
+    @property
+    def _offset(self) -> int:
+        return self._offsets[-1] if self._offsets else 0
+
+    @property
+    def remaining(self) -> bytes:
+        """What is still to be spelled."""
+        return self.removed[self._offset :]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing remains, so that every token may come."""
+        return self._offset == len(self.removed)
+
+    def candidates(self) -> TokenIds:
+        """The tokens that go on: ordinary ones, in no particular order.
+
+        Their bytes start with what remains, or are a part of it after which tokens go on.
+        When nothing remains, these are all ordinary tokens.
+        """
+        remaining, offset = self.remaining, self._offset
+        within = [
+            self._vocabulary.spelling(remaining[:length])
+            for length in range(1, len(remaining))
+            if offset + length in self._passable
+        ]
+        return np.concatenate([self._vocabulary.starting_with(remaining), *within])
+
+    def suffix(self, token: Token) -> bytes:
+        """What the token, coming next, spells beyond what remains; b"" if that is nothing."""
+        return self._vocabulary.piece(token)[len(self.remaining) :]
+
+    def advance(self, token: Token) -> None:
+        """Takes the next token. FilterError, and no change, where it is no candidate."""
+        offset = len(self.removed)
+        if not self.done:
+            piece = self._vocabulary.piece(token)
+            if not self._vocabulary.is_ordinary(token) or not self._allows(piece):
+                raise FilterError(
+                    f"token {token} ({piece!r}) does not go on with {self.remaining!r}, "
+                    "which token healing took back from the prompt"
+                )
+            offset = min(offset, self._offset + len(piece))
+        self._offsets.append(offset)
+
+    def _allows(self, piece: bytes) -> bool:
+        remaining = self.remaining
+        if len(piece) >= len(remaining):
+            return piece.startswith(remaining)
+        return remaining.startswith(piece) and self._offset + len(piece) in self._passable
+
+    def rewind(self, to: int) -> None:
+        """Takes tokens back, so that ``to`` are left. Nothing happens with no more than that."""
+        if to < 0:
+            raise RewindError(f"cannot rewind to {to} tokens", possible=len(self))
+        del self._offsets[to:]
+
+    def fork(self) -> Healer:
+        """An independent copy."""
+        copy = Healer.__new__(Healer)
+        copy.removed = self.removed
+        copy._vocabulary = self._vocabulary
+        copy._passable = self._passable
+        copy._offsets = self._offsets.copy()
+        return copy
+
+    def __len__(self) -> int:
+        """Tokens so far, those after the removed bytes included."""
+        return len(self._offsets)
+
+
+def _passable(vocabulary: Vocabulary, data: bytes) -> frozenset[int]:
+    """The offsets in ``data`` from which tokens can spell the rest, or more than that."""
+    found = {len(data)}
+    for start in range(len(data) - 1, -1, -1):
+        if len(vocabulary.starting_with(data[start:])) or any(
+            vocabulary.token_of(data[start:end]) is not None for end in found if end > start
+        ):
+            found.add(start)
+    return frozenset(found)

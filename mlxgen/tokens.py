@@ -1,0 +1,357 @@
+"""A tokenizer as mlxgen sees it: token ids, the bytes of each, prompts and chat templates.
+
+Owns ``Vocabulary``, the immutable facts of one tokenizer, and everything that asks a
+Hugging Face tokenizer for something. Must never know MLX arrays, models or sequences.
+
+Invariant: a token's piece never depends on its neighbours, apart from the space that some
+tokenizers drop at the start of a text. The text of a sequence is its pieces joined and
+decoded as UTF-8. End-of-sequence tokens have a piece but give no text.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import PromptError
+from .pieces import read_pieces
+
+if TYPE_CHECKING:  # mlx-lm brings MLX with it, and these rooms do without
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+    from transformers import PreTrainedTokenizerBase
+
+Token: TypeAlias = int
+TokenIds: TypeAlias = npt.NDArray[np.int32]
+T = TypeVar("T")
+
+_CACHE = "_mlxgen_vocabulary"  # where a wrapper keeps the vocabulary made from it
+
+
+class Vocabulary:
+    """The immutable facts of one tokenizer. Make it with ``Vocabulary.of``.
+
+    tokenizer     the mlx-lm wrapper that it was made from
+    size          the highest known token id + 1, added tokens included
+    eos           every end-of-sequence token
+    special       added tokens that are flagged special, and ``eos``
+    added         all added tokens
+    strips_space  the text drops the leading space of its first token (SentencePiece)
+    pieces        the bytes each token gives in the middle of a text; b"" for ids of no token
+    """
+
+    def __init__(self, wrapper: TokenizerWrapper) -> None:
+        tokenizer = wrapper._tokenizer
+        added: Mapping[Token, Any] = getattr(tokenizer, "added_tokens_decoder", None) or {}
+        self.tokenizer: TokenizerWrapper = wrapper
+        self.size: int = 1 + max(
+            len(tokenizer) - 1, max(tokenizer.get_vocab().values(), default=-1), *added, -1
+        )
+        self.eos: frozenset[Token] = _eos_of(wrapper)
+        self.added: frozenset[Token] = frozenset(added)
+        self.special: frozenset[Token] = self.eos.union(
+            token for token, content in added.items() if content.special
+        )
+        self._pieces = read_pieces(tokenizer, self.size, self.added)
+        self.pieces: Sequence[bytes] = self._pieces.middle
+        self.strips_space: bool = self._pieces.strips_space
+        self._length = len(tokenizer)
+        self._derived: dict[Hashable, Any] = {}
+        self._lock = threading.RLock()
+
+    @classmethod
+    def of(cls, tokenizer: Vocabulary | TokenizerWrapper | PreTrainedTokenizerBase) -> Vocabulary:
+        """The vocabulary of a tokenizer: itself if it is one, else made once and remembered.
+
+        A wrapper remembers its vocabulary until its tokens or its end tokens change. A
+        tokenizer that is not mlx-lm's is wrapped, and the wrapper is remembered with it.
+        """
+        if isinstance(tokenizer, Vocabulary):
+            return tokenizer
+        known: _Remembered | None = vars(tokenizer).get(_CACHE)
+        if known is not None and known.vocabulary._is_of(tokenizer):
+            return known.vocabulary
+        vocabulary = cls(_wrapped(tokenizer))
+        vars(tokenizer)[_CACHE] = _Remembered(vocabulary)
+        return vocabulary
+
+    def _is_of(self, tokenizer: Any) -> bool:
+        """Whether these are still its facts, and it is no copy that brought ours along."""
+        wrapper = self.tokenizer
+        if tokenizer is not wrapper and tokenizer is not wrapper._tokenizer:
+            return False
+        return self.eos == _eos_of(wrapper) and self._length == len(wrapper)
+
+    def __copy__(self) -> Vocabulary:  # copies of what holds a vocabulary share it
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Vocabulary:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Vocabulary], tuple[TokenizerWrapper]]:
+        return Vocabulary.of, (self.tokenizer,)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Vocabulary of {self.size} tokens, {len(self.added)} added, eos {sorted(self.eos)}>"
+        )
+
+    # ---- tokens and their bytes ----------------------------------------------------------
+
+    def piece(self, token: Token) -> bytes:
+        """The bytes of a token in the middle of a text; b"" for ids outside the vocabulary."""
+        return self.pieces[token] if 0 <= token < self.size else b""
+
+    def opening(self, token: Token) -> bytes:
+        """The bytes of a token that is the first of a text."""
+        piece = self.piece(token)
+        return self._pieces.opening(token, piece) if piece else b""
+
+    def is_ordinary(self, token: Token) -> bool:
+        """Whether a token is plain text: not special, not an end, not a hole."""
+        return bool(self.piece(token)) and token not in self.special
+
+    @cached_property
+    def _sorted(self) -> tuple[list[bytes], TokenIds]:
+        """The ordinary tokens in the order of their bytes: pieces and, beside them, ids.
+
+        Of tokens with the same bytes the ones that tokenizers only fall back to come last.
+        """
+        bytes_last = self._pieces.byte_tokens
+        tokens = [token for token in range(self.size) if self.is_ordinary(token)]
+        if bytes_last:
+            tokens.sort(key=bytes_last.__contains__)
+        tokens.sort(key=self.pieces.__getitem__)
+        ids = np.array(tokens, dtype=np.int32)
+        ids.flags.writeable = False
+        return [self.pieces[token] for token in tokens], ids
+
+    def starting_with(self, prefix: bytes) -> TokenIds:
+        """Ordinary tokens whose bytes start with ``prefix``, in the order of their bytes."""
+        pieces, ids = self._sorted
+        start = bisect_left(pieces, prefix)
+        after = _successor(prefix)
+        end = len(pieces) if after is None else bisect_left(pieces, after, start)
+        return ids[start:end]
+
+    def spelling(self, data: bytes) -> TokenIds:
+        """All ordinary tokens with exactly these bytes; byte-fallback tokens come last."""
+        pieces, ids = self._sorted
+        start = bisect_left(pieces, data)
+        return ids[start : bisect_right(pieces, data, start)]
+
+    def token_of(self, data: bytes) -> Token | None:
+        """The ordinary token with exactly these bytes."""
+        tokens = self.spelling(data)
+        return int(tokens[0]) if len(tokens) else None
+
+    def derived(self, key: Hashable, build: Callable[[], T]) -> T:
+        """``build()``, called once for each key: for tables made from this vocabulary."""
+        with self._lock:
+            if key not in self._derived:
+                self._derived[key] = build()
+            return cast(T, self._derived[key])
+
+    # ---- text to tokens --------------------------------------------------------------------
+
+    def encode(self, text: str, *, special: bool = True) -> list[Token]:
+        """The tokens of a raw prompt, as mlx-lm makes them.
+
+        The tokenizer adds what it adds to a text (usually a begin token), unless the text
+        already starts with the begin token or ``special`` is False.
+        """
+        begin = self.tokenizer.bos_token
+        add = special and (begin is None or not text.startswith(begin))
+        return [int(token) for token in self.tokenizer.encode(text, add_special_tokens=add)]
+
+    def continue_with(self, data: bytes) -> list[Token]:
+        """Tokens that spell ``data`` in the middle of a sequence.
+
+        No begin token, no leading space, and no added tokens: ``<tool_call>`` is spelled.
+        The tokens are those of the tokenizer wherever that gives exactly these bytes. Parts
+        that are not UTF-8 are spelled by the longest tokens that fit. PromptError if the
+        vocabulary cannot spell them.
+        """
+        start, end = _character_bounds(data)
+        tokens = self._tokenize(data[start:end])
+        if tokens is None:
+            return self._longest(data)
+        return self._longest(data[:start]) + tokens + self._longest(data[end:])
+
+    def _tokenize(self, data: bytes) -> list[Token] | None:
+        """The tokenizer's own tokens, or None where they would not spell ``data``."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return None
+        if not text:
+            return []
+        inner = self._inner
+        if inner is not None:
+            tokens = inner.encode(text, add_special_tokens=False).ids
+        else:
+            tokens = self.tokenizer.encode(text, add_special_tokens=False)
+        if any(token in self.special for token in tokens):
+            return None
+        return tokens if b"".join(map(self.piece, tokens)) == data else None
+
+    @cached_property
+    def _inner(self) -> Any | None:
+        """The fast tokenizer without what belongs to the start of a text and added tokens.
+
+        It shares the model, and takes of the normaliser only plain replacements, as the
+        bytes must stay what they are. None for tokenizers written in Python.
+        """
+        backend = getattr(self.tokenizer._tokenizer, "backend_tokenizer", None)
+        if backend is None or not hasattr(backend, "pre_tokenizer"):
+            return None
+        from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+        inner = Tokenizer(backend.model)
+        if backend.normalizer is not None:
+            steps = _flat(json.loads(backend.normalizer.__getstate__()), "normalizers")
+            steps = [step for step in steps if step["type"] == "Replace"]
+            normalizer = normalizers.Sequence([])
+            normalizer.__setstate__(_packed({"type": "Sequence", "normalizers": steps}))
+            inner.normalizer = normalizer
+        if backend.pre_tokenizer is not None:
+            steps = _flat(json.loads(backend.pre_tokenizer.__getstate__()), "pretokenizers")
+            steps = [{**step, **_NO_LEADING_SPACE.get(step["type"], {})} for step in steps]
+            pre_tokenizer = pre_tokenizers.Sequence([])
+            pre_tokenizer.__setstate__(_packed({"type": "Sequence", "pretokenizers": steps}))
+            inner.pre_tokenizer = pre_tokenizer
+        return inner
+
+    def _longest(self, data: bytes) -> list[Token]:
+        """The longest token that fits, again and again."""
+        pieces, ids = self._sorted
+        tokens = []
+        while data:
+            prefix = data
+            # What sorts last among the pieces up to `prefix` either starts it, or a piece
+            # that does is no longer than what the two have in common.
+            while True:
+                index = bisect_right(pieces, prefix) - 1
+                if index < 0:
+                    raise PromptError(f"the tokenizer has no token for the bytes {data[:8]!r}")
+                if prefix.startswith(pieces[index]):
+                    break
+                prefix = _in_common(prefix, pieces[index])
+            tokens.append(int(ids[bisect_left(pieces, pieces[index])]))
+            data = data[len(pieces[index]) :]
+        return tokens
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **template_kwargs: Any,
+    ) -> list[Token]:
+        """The tokens of a chat, by the model's chat template.
+
+        ``continue_final_message`` leaves the last message open, and no new turn is begun.
+        Other keywords go to the template. PromptError with the template's reason when there
+        is no template, or when it refuses the messages.
+        """
+        if not messages or not all(isinstance(message, Mapping) for message in messages):
+            raise PromptError("a chat is a list of messages such as {'role': ..., 'content': ...}")
+        if not self.tokenizer.has_chat_template:
+            raise PromptError("this model has no chat template: give the prompt as raw text")
+        try:
+            tokens = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=None if tools is None else list(tools),
+                add_generation_prompt=add_generation_prompt and not continue_final_message,
+                continue_final_message=continue_final_message,
+                **template_kwargs,
+            )
+        except Exception as error:  # templates are programs of their own and raise anything
+            reason = f"{error}" or type(error).__name__
+            raise PromptError(f"the chat template refuses these messages: {reason}") from error
+        return [int(token) for token in tokens]
+
+    # ---- tokens to text --------------------------------------------------------------------
+
+    def decode(self, tokens: Iterable[Token]) -> str:
+        """The text of a whole sequence, special tokens included and end tokens left out."""
+        pieces: list[bytes] = []
+        for token in tokens:
+            piece = b"" if token in self.eos else self.piece(token)
+            if piece:
+                pieces.append(piece if pieces else self.opening(token))
+        return b"".join(pieces).decode("utf-8", "replace")
+
+
+class _Remembered:
+    """A wrapper's vocabulary, left behind when the wrapper is pickled."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+
+_NO_LEADING_SPACE: Mapping[str, Mapping[str, Any]] = {
+    "ByteLevel": {"add_prefix_space": False},
+    "Metaspace": {"prepend_scheme": "never"},
+}
+
+
+def _eos_of(wrapper: TokenizerWrapper) -> frozenset[Token]:
+    return frozenset(int(token) for token in wrapper.eos_token_ids)
+
+
+def _wrapped(tokenizer: Any) -> TokenizerWrapper:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    return tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
+
+
+def _flat(step: dict[str, Any], parts: str) -> list[dict[str, Any]]:
+    if step["type"] != "Sequence":
+        return [step]
+    return [inner for part in step[parts] for inner in _flat(part, parts)]
+
+
+def _packed(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _successor(prefix: bytes) -> bytes | None:
+    """The first byte string after all that start with ``prefix``; None if there is none."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1]) if head else None
+
+
+def _in_common(first: bytes, second: bytes) -> bytes:
+    """The longest common prefix."""
+    length = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        length += 1
+    return first[:length]
+
+
+def _character_bounds(data: bytes) -> tuple[int, int]:
+    """Where the first whole character may start, and the end of the last whole one."""
+    start = 0
+    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    for length in range(1, min(4, len(data) - start + 1)):
+        lead = data[-length]
+        if lead & 0xC0 == 0x80:
+            continue
+        needed = 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2 if lead >= 0xC0 else 1
+        return start, len(data) - length if needed > length else len(data)
+    return start, len(data)

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import OptionError, RewindError, StateError
+from mlxgen.text import BanMatch, BanMatcher
+
+from .laws import Operations, check_laws, chunkings, operations
+
+Pattern = str | re.Pattern[str]
+
+# Expressions whose matches depend on nothing that follows them, and some that do.
+LOCAL = ["ab", "a+b", "a|bb", "[ab]c", "a.c", "(?i)AB", "(?:ab)+c", "(?<=a)b", "^b", "(?<!a)bc"]
+LOCAL += [r"(a|b)\1c", "a{2,3}b", "(?>a+)c", "a++b|aac", "(?m)^c", r"\bab", "ab?c", "a+?b"]
+AHEAD = [r"\bab\b", "ab$", r"b\Z", "(?m)b$", "a(?=b)", "a(?!b)", "ab(?!ca)", r"a+\b", r"b\B"]
+AHEAD += [r"a \bb", r"b\Ba", r"(?<=a\b) b", r"c\b.\b", r"[\b]?a\b", "a$\n", "(?m)a$\nb", "a(?=b$)"]
+AHEAD += ["(?:a(?=bc)|b)c?", r"[ab]+\b", "a(?=b(?!c))"]
+LITERALS = st.text("abc", min_size=1, max_size=3)
+PATTERNS = st.lists(st.one_of(LITERALS, st.sampled_from(LOCAL + AHEAD).map(re.compile)), max_size=3)
+TEXTS = st.text("aaabbc \n", max_size=14)
+
+
+def run(patterns: Sequence[Pattern], chunks: Sequence[str]) -> BanMatch | None:
+    """The ban of a text, which may only claim what was held until then."""
+    matcher = BanMatcher(patterns)
+    length = released = 0
+    for chunk in chunks:
+        length += len(chunk)
+        match = matcher.advance(chunk)
+        if match is not None:
+            assert match.start >= released
+            return match
+        released = max(released, length - matcher.held)
+    match = matcher.finish()
+    assert match is None or match.start >= released
+    return match
+
+
+def plain_local(pattern: re.Pattern[str], text: str) -> BanMatch | None:
+    """The definition: the first character at which there is a match, the first such match."""
+    for end in range(len(text) + 1):
+        match = pattern.search(text, 0, end)
+        if match is not None:
+            return BanMatch(pattern.pattern, *match.span())
+    return None
+
+
+@pytest.mark.parametrize("expression", LOCAL)
+@given(TEXTS, st.data())
+@settings(deadline=None, max_examples=30)
+def test_a_local_expression_is_banned_where_it_first_completes(
+    expression: str, text: str, data: st.DataObject
+) -> None:
+    pattern = re.compile(expression)
+    expected = plain_local(pattern, text)
+    for chunks in (data.draw(chunkings(text)), list(text), [text]):
+        assert run([pattern], chunks) == expected
+
+
+@pytest.mark.parametrize("expression", AHEAD)
+@given(TEXTS, st.data())
+@settings(deadline=None, max_examples=30)
+def test_an_expression_that_looks_ahead_is_banned_for_what_really_follows(
+    expression: str, text: str, data: st.DataObject
+) -> None:
+    pattern = re.compile(expression)
+    expected = [match.span() for match in pattern.finditer(text)]
+    found = run([pattern], list(text))
+    assert (found is not None) == bool(expected)
+    if found is not None:
+        assert pattern.match(text, found.start) is not None
+    for chunks in (data.draw(chunkings(text)), [text]):
+        assert run([pattern], chunks) == found
+
+
+@given(PATTERNS, TEXTS, st.data())
+@settings(deadline=None, max_examples=200)
+def test_which_ban_wins_does_not_depend_on_how_the_text_comes_nor_on_their_order(
+    patterns: list[Pattern], text: str, data: st.DataObject
+) -> None:
+    found = run(patterns, list(text))
+    assert run(patterns, data.draw(chunkings(text))) == found
+    other = run(patterns[::-1], [text])
+    assert (other is None) == (found is None)
+    if other is not None and found is not None:
+        assert (other.start, other.end) == (found.start, found.end)
+
+
+@given(PATTERNS, operations(st.text("aaabc ", max_size=3)))
+@settings(deadline=None, max_examples=100)
+def test_a_matcher_that_was_rewound_is_a_fresh_one(
+    patterns: list[Pattern], operations: Operations
+) -> None:
+    check_laws(
+        lambda: BanMatcher(patterns),
+        lambda matcher, text: matcher.advance(text),
+        lambda matcher: (len(matcher), matcher.held, matcher.finish()),
+        operations,
+        is_final=lambda match: match is not None,
+    )
+
+
+# ---- what the peers get wrong -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["so sad", re.compile("so sad"), re.compile(r"\bso sad\b")])
+def test_peers_7_a_ban_names_the_match_and_not_the_first_partial_match(pattern: Pattern) -> None:
+    """``so so sad``: the first ``so`` is innocent."""
+    matcher = BanMatcher([pattern])
+    assert [matcher.advance(text) for text in ("so", " so")] == [None, None]
+    assert matcher.held == len("so")
+    match = matcher.advance(" sad") or matcher.finish()
+    assert match is not None
+    assert (match.start, match.end) == (3, 9)
+
+
+def test_a_match_starts_on_a_character_however_its_bytes_came() -> None:
+    matcher = BanMatcher(["中a"])
+    assert matcher.advance("") is None
+    assert matcher.advance("x中") is None
+    assert matcher.advance("") is None
+    assert matcher.held == 1
+    assert matcher.advance("a") == BanMatch("中a", 1, 3)
+
+
+# ---- which ban wins -----------------------------------------------------------------------
+
+
+def test_the_ban_that_completes_first_wins_and_on_a_tie_the_one_that_starts_first() -> None:
+    assert run(["abcdef", "bc"], ["abcdef"]) == BanMatch("bc", 1, 3)
+    assert run(["cd", "bcd", "d"], ["abcd"]) == BanMatch("bcd", 1, 4)
+    assert run([re.compile("b.d"), "cd"], ["abcd"]) == BanMatch("b.d", 1, 4)
+    assert run([re.compile("b.d"), "bc"], ["abcd"]) == BanMatch("bc", 1, 3)
+
+
+def test_an_expression_is_banned_at_the_first_character_where_it_matches() -> None:
+    assert run([re.compile("sad+")], ["so saddd"]) == BanMatch("sad+", 3, 6)
+    assert run([re.compile("a+b|aa")], ["aab"]) == BanMatch("a+b|aa", 0, 2)
+
+
+# ---- looking ahead ------------------------------------------------------------------------
+
+
+def test_a_word_boundary_waits_for_the_next_character() -> None:
+    matcher = BanMatcher([re.compile(r"\bass\b")])
+    assert matcher.advance("an ass") is None
+    assert matcher.held == 3
+    twin = matcher.fork()
+    assert matcher.advance("embly") is None
+    assert matcher.held == 0
+    assert twin.advance(".") == BanMatch(r"\bass\b", 3, 6)
+
+
+def test_a_word_boundary_at_the_end_of_the_text_is_one() -> None:
+    matcher = BanMatcher([re.compile(r"\bass\b"), "zzz"])
+    matcher.advance("an ass")
+    assert matcher.finish() == BanMatch(r"\bass\b", 3, 6)
+    assert matcher.finish() == BanMatch(r"\bass\b", 3, 6)
+    assert matcher.advance("embly") is None
+    assert matcher.finish() is None
+
+
+def test_a_negative_lookahead_waits_until_it_is_certain() -> None:
+    pattern = re.compile("foo(?!bar)")
+    assert run([pattern], ["foo", "ba", "r"]) is None
+    assert run([pattern], ["foo", "ba", "z"]) == BanMatch("foo(?!bar)", 0, 3)
+    assert run([pattern], ["foo", "ba"]) == BanMatch("foo(?!bar)", 0, 3)
+
+
+def test_lookbehind_sees_text_that_was_released() -> None:
+    matcher = BanMatcher([re.compile("(?<=ab)c"), re.compile(r"\bx"), re.compile("^z")])
+    assert matcher.advance("zab"[1:]) is None
+    assert matcher.held == 0
+    assert matcher.fork().advance("x") is None
+    assert matcher.fork().advance("z") is None
+    assert matcher.advance("c") == BanMatch("(?<=ab)c", 2, 3)
+
+
+# ---- flags ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "banned"),
+    [
+        ("sad", "SAD", False),
+        (re.compile("sad"), "SAD", False),
+        (re.compile("sad", re.IGNORECASE), "SAD", True),
+        (re.compile("a.b"), "a\nb", False),
+        (re.compile("a.b", re.DOTALL), "a\nb", True),
+        (re.compile("^b"), "a\nb", False),
+        (re.compile("^b", re.MULTILINE), "a\nb", True),
+        (re.compile("a b # comment", re.VERBOSE), "ab", True),
+        (re.compile(r"\wx"), "éx", True),
+        (re.compile(r"\wx", re.ASCII), "éx", False),
+    ],
+)
+def test_flags_mean_what_they_mean(pattern: Pattern, text: str, banned: bool) -> None:
+    assert (run([pattern], list(text)) is not None) is banned
+
+
+def test_a_boundary_is_told_from_what_only_looks_like_one() -> None:
+    assert run([re.compile(r"x[\b]y")], ["x\by"]) is not None
+    assert run([re.compile(r"x[]\b]y")], ["x\by"]) is not None
+    assert run([re.compile(r"x\\b")], ["x\\b"]) is not None
+    assert run([re.compile(r"x(?#\b[)\b")], ["x"]) is not None
+    assert run([re.compile("x\\b # [ \\b\ny", re.VERBOSE)], ["xy"]) is None
+    assert run([re.compile("x\\B # [ \\b\ny", re.VERBOSE)], ["x", "y"]) is not None
+
+
+# ---- misuse --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        5,
+        b"a",
+        re.compile(b"a"),
+        re.compile("a*"),
+        re.compile("(?=a)"),
+        re.compile(r"\b"),
+        re.compile("a(?!.*b)"),
+        re.compile("a(?!b$)"),
+        re.compile(r"a(?!b\b)"),
+        re.compile(r"a(?<!b\b)"),
+        re.compile("a(?!(?=b))"),
+    ],
+)
+def test_what_cannot_be_banned_is_refused(pattern: Pattern) -> None:
+    with pytest.raises(OptionError) as caught:
+        BanMatcher(["fine", pattern])
+    assert caught.value.field == "banned"
+
+
+def test_a_single_pattern_is_one_ban() -> None:
+    assert BanMatcher("ab").advance("ab") == BanMatch("ab", 0, 2)
+    assert BanMatcher(re.compile("ab")).advance("ab") == BanMatch("ab", 0, 2)
+
+
+def test_nothing_is_held_without_bans() -> None:
+    matcher = BanMatcher()
+    assert matcher.advance("some text") is None
+    assert (matcher.held, len(matcher), matcher.finish()) == (0, 1, None)
+
+
+def test_after_a_match_nothing_goes_on_until_it_is_taken_back() -> None:
+    matcher = BanMatcher(["ab"])
+    matcher.advance("x")
+    assert matcher.advance("ab") is not None
+    with pytest.raises(StateError):
+        matcher.advance("c")
+    matcher.rewind(2)
+    with pytest.raises(StateError):
+        matcher.fork().advance("c")
+    matcher.rewind(1)
+    assert matcher.advance("c") is None
+    with pytest.raises(RewindError):
+        matcher.rewind(-1)

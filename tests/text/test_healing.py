@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import FilterError, RewindError
+from mlxgen.text import Healer, TextDecoder, heal_plan
+from mlxgen.tokens import Token, Vocabulary
+from tests.fakes import alphabet_tokenizer, byte_level_tokenizer, sentencepiece_tokenizer
+
+from .laws import Operations, check_laws, operations
+
+BYTE_LEVEL = Vocabulary.of(byte_level_tokenizer())
+SENTENCEPIECE = Vocabulary.of(sentencepiece_tokenizer())
+VOCABULARIES = [BYTE_LEVEL, SENTENCEPIECE]
+TEXTS = st.text("htps:/ soade<é中", max_size=10)
+
+
+@functools.cache
+def ordinary(vocabulary: Vocabulary) -> dict[Token, bytes]:
+    return {
+        token: vocabulary.piece(token)
+        for token in range(vocabulary.size)
+        if vocabulary.piece(token) and token not in vocabulary.special
+    }
+
+
+def tokens(vocabulary: Vocabulary, *pieces: bytes) -> list[Token]:
+    found = [vocabulary.token_of(piece) for piece in pieces]
+    assert None not in found
+    return [token for token in found if token is not None]
+
+
+def pieces(vocabulary: Vocabulary, ids: object) -> set[bytes]:
+    return {vocabulary.piece(int(token)) for token in ids}  # type: ignore[attr-defined]
+
+
+# ---- what is taken back -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_the_plan_takes_back_as_much_as_one_token_can_go_on_from(
+    vocabulary: Vocabulary, data: st.DataObject
+) -> None:
+    text = data.draw(TEXTS)
+    loose = data.draw(st.lists(st.sampled_from(sorted(ordinary(vocabulary))), max_size=3))
+    prompt = [*vocabulary.encode(text), *loose]
+    kept, removed = heal_plan(vocabulary, prompt)
+    best = 0
+    for count in range(1, min(8, len(prompt) - 1) + 1):
+        last = prompt[-count:]
+        if any(token not in ordinary(vocabulary) or token in vocabulary.added for token in last):
+            break
+        joined = b"".join(map(vocabulary.piece, last))
+        if any(p.startswith(joined) and p != joined for p in ordinary(vocabulary).values()):
+            best = count
+    assert kept == prompt[: len(prompt) - best]
+    assert removed == b"".join(map(vocabulary.piece, prompt[len(prompt) - best :]))
+
+
+def test_several_tokens_are_taken_back_where_one_token_spells_them_all() -> None:
+    prompt = tokens(BYTE_LEVEL, b"a", b"ht", b"t", b"p")
+    assert heal_plan(BYTE_LEVEL, prompt) == (prompt[:1], b"http")
+
+
+def test_the_first_token_stays() -> None:
+    prompt = tokens(BYTE_LEVEL, b"ht", b"t", b"p")
+    assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
+    assert heal_plan(BYTE_LEVEL, prompt[:1]) == (prompt[:1], b"")
+    assert heal_plan(BYTE_LEVEL, []) == ([], b"")
+
+
+def test_special_and_added_tokens_stay_with_all_before_them() -> None:
+    convert = BYTE_LEVEL.tokenizer.convert_tokens_to_ids
+    for border in ("<|im_start|>", "<tool_call>"):
+        prompt = [*tokens(BYTE_LEVEL, b"a", b"h", b"t"), convert(border)]
+        assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
+        prompt += tokens(BYTE_LEVEL, b"t")
+        assert heal_plan(BYTE_LEVEL, prompt) == (prompt[:4], b"t")
+
+
+def test_nothing_is_taken_back_where_no_token_goes_on() -> None:
+    vocabulary = Vocabulary.of(alphabet_tokenizer(["ab"]))
+    prompt = vocabulary.encode("xyz")
+    assert heal_plan(vocabulary, prompt) == (prompt, b"")
+
+
+def test_the_start_of_a_prompt_can_be_healed_behind_its_begin_token() -> None:
+    prompt = SENTENCEPIECE.encode("s")
+    kept, removed = heal_plan(SENTENCEPIECE, prompt)
+    assert (kept, removed) == (prompt[:1], b" s")
+    assert b" so" in pieces(SENTENCEPIECE, Healer(SENTENCEPIECE, removed).candidates())
+
+
+# ---- what may come instead ----------------------------------------------------------------
+
+
+def test_peers_8_tokens_that_start_inside_a_character_are_compared_by_bytes() -> None:
+    """The prompt ends in a space; a token that goes on with half an emoji may replace it."""
+    prompt = tokens(BYTE_LEVEL, b"a", b" ")
+    kept, removed = heal_plan(BYTE_LEVEL, prompt)
+    assert (kept, removed) == (prompt[:1], b" ")
+    healer = Healer(BYTE_LEVEL, removed)
+    (half,) = tokens(BYTE_LEVEL, b" \xf0\x9f")
+    assert half in healer.candidates()
+    assert healer.suffix(half) == b"\xf0\x9f"
+    healer.advance(half)
+    assert healer.done
+    decoder = TextDecoder(BYTE_LEVEL, skip=len(removed))
+    emoji = [half, *tokens(BYTE_LEVEL, b"\x98\x80")]
+    assert [decoder.advance(token) for token in emoji] == ["", "😀"]
+
+
+def test_what_was_taken_back_may_be_spelled_by_several_tokens() -> None:
+    healer = Healer(BYTE_LEVEL, b"http")
+    offered = pieces(BYTE_LEVEL, healer.candidates())
+    assert offered == {b"h", b"ht", b"htt", b"http", b"https"}
+    ht, tp = tokens(BYTE_LEVEL, b"ht", b"tp")
+    assert healer.suffix(ht) == b""
+    healer.advance(ht)
+    assert (healer.remaining, healer.done) == (b"tp", False)
+    assert pieces(BYTE_LEVEL, healer.candidates()) == {b"t", b"tp"}
+    healer.advance(tp)
+    assert (healer.remaining, healer.done) == (b"", True)
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@given(st.data())
+@settings(deadline=None, max_examples=25)
+def test_any_way_through_the_candidates_spells_the_removed_bytes_and_goes_on(
+    vocabulary: Vocabulary, data: st.DataObject
+) -> None:
+    choices = [b"http", b" so", b" so sad", b"\n", b"\xe4\xb8\xad", b"\xc3\xa9 "]
+    removed = data.draw(st.sampled_from(choices))
+    healer = Healer(vocabulary, removed)
+    spelled = suffixes = b""
+    while not healer.done:
+        candidates = [int(token) for token in healer.candidates()]
+        assert candidates
+        for token in range(vocabulary.size):
+            if token not in candidates:
+                with pytest.raises(FilterError):
+                    healer.advance(token)
+        token = data.draw(st.sampled_from(sorted(candidates)))
+        suffixes += healer.suffix(token)
+        healer.advance(token)
+        spelled += vocabulary.piece(token)
+    assert spelled == removed + suffixes
+
+
+def test_a_candidate_never_leads_to_where_no_token_goes_on() -> None:
+    """``a`` would leave ``b``, which only byte tokens could spell; here there are none."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "ab": 1, "abc": 2, "</s>": 3}, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    vocabulary = Vocabulary.of(fast)
+    healer = Healer(vocabulary, b"ab")
+    assert sorted(healer.candidates()) == [1, 2]
+    with pytest.raises(FilterError):
+        healer.advance(0)
+
+
+def test_all_tokens_with_the_same_bytes_are_candidates() -> None:
+    """Byte-fallback tokens too."""
+    healer = Healer(SENTENCEPIECE, b"so")
+    letter = SENTENCEPIECE.tokenizer.convert_tokens_to_ids(["s", "<0x73>"])
+    assert set(letter) <= set(healer.candidates().tolist())
+
+
+def test_when_nothing_remains_every_token_may_come() -> None:
+    healer = Healer(BYTE_LEVEL, b"a")
+    healer.advance(tokens(BYTE_LEVEL, b"a")[0])
+    assert set(healer.candidates().tolist()) == set(ordinary(BYTE_LEVEL))
+    (end, *_) = BYTE_LEVEL.eos
+    (b,) = tokens(BYTE_LEVEL, b"b")
+    assert healer.suffix(b) == b"b"
+    healer.advance(end)
+    assert len(healer) == 2
+
+
+@given(operations(st.integers(0, BYTE_LEVEL.size)))
+@settings(deadline=None, max_examples=100)
+def test_a_healer_that_was_rewound_is_a_fresh_one(operations: Operations) -> None:
+    def feed(healer: Healer, choice: int) -> Token:
+        candidates = healer.candidates()
+        token = int(candidates[choice % len(candidates)])
+        healer.advance(token)
+        return token
+
+    check_laws(
+        lambda: Healer(BYTE_LEVEL, b" so http"),
+        feed,
+        lambda healer: (len(healer), healer.remaining, healer.done, healer.candidates().tolist()),
+        operations,
+    )
+
+
+def test_a_refused_token_changes_nothing() -> None:
+    healer = Healer(BYTE_LEVEL, b"http")
+    for token in (*tokens(BYTE_LEVEL, b"x", b"tp"), *BYTE_LEVEL.special, -1, BYTE_LEVEL.size):
+        with pytest.raises(FilterError):
+            healer.advance(token)
+    assert (len(healer), healer.remaining) == (0, b"http")
+    with pytest.raises(RewindError):
+        healer.rewind(-1)

@@ -1,0 +1,43 @@
+"""Logits to tokens, a whole batch in one call.
+
+``Sampler.sample`` draws a token for every row; ``final_distribution`` says from what.
+Arrays only: nothing here knows text, models or the engine.
+"""
+
+from .candidates import CANDIDATES
+from .counts import TokenCounts
+from .distribution import final_distribution
+from .draws import derive_seed, uniform
+from .hooks import (
+    DrawView,
+    Floats,
+    ForcedView,
+    Hook,
+    Ids,
+    PostSamplingResult,
+    Report,
+)
+from .rows import Draw, DrawRow, Want
+from .sampler import Sampler
+from .settings import MAX_TEMPERATURE, SamplingSettings
+
+__all__ = [
+    "CANDIDATES",
+    "MAX_TEMPERATURE",
+    "Draw",
+    "DrawRow",
+    "DrawView",
+    "Floats",
+    "ForcedView",
+    "Hook",
+    "Ids",
+    "PostSamplingResult",
+    "Report",
+    "Sampler",
+    "SamplingSettings",
+    "TokenCounts",
+    "Want",
+    "derive_seed",
+    "final_distribution",
+    "uniform",
+]

@@ -1,0 +1,147 @@
+"""The likeliest tokens of a row, and which of them truncation keeps.
+
+Owns ``best`` and ``truncate``, the fast form of the truncations that ``distribution``
+spells out over the whole vocabulary. Must never know settings objects, seeds or what
+reports want. Invariant: candidates are ordered best first and by id where logits are
+equal; where ``truncate`` says that its answer is exact, it is the answer for the whole
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from .weights import rows_of
+
+CANDIDATES = 128
+
+_LONG = 8192  # numbers in a row; from here on, looking at columns first is quicker
+
+
+class Limits(NamedTuple):
+    """What truncates each row, and its temperature: arrays [batch, 1]."""
+
+    inverse_temperature: mx.array
+    top_p: mx.array  # 1: off
+    log_min_p: mx.array  # -inf: off
+    top_k: mx.array  # the vocabulary's size: off
+
+
+class Exclusion(NamedTuple):
+    """Where this draw excludes top choices (XTC), and what it spares."""
+
+    threshold: mx.array  # [batch, 1], inf: not in this draw
+    spared: mx.array  # [vocab] bool
+
+
+def best(logits: mx.array, k: int) -> tuple[mx.array, mx.array]:
+    """The ``k`` highest of ``logits`` [batch, vocab], best first: ids and values [batch, k].
+
+    Of equal logits the lower id comes first; which of those equal to the last one are in
+    is not defined. A long row is searched in the k columns that have the highest maxima.
+    These hold the k highest values: less than k columns hold values above the k-th best.
+    """
+    batch, vocab = logits.shape
+    rows = rows_of(vocab, most=32)
+    if k >= vocab:
+        ids = mx.broadcast_to(mx.arange(vocab, dtype=mx.uint32), (batch, vocab))
+        values = logits
+    elif vocab >= _LONG and vocab >= 2 * rows * k:
+        width = vocab // rows
+        blocks = logits.reshape(batch, rows, width)
+        columns = _highest(mx.max(blocks, axis=1), k)
+        pool = mx.take_along_axis(blocks, columns[:, None, :], axis=2).reshape(batch, -1)
+        chosen = _highest(pool, k)
+        values = mx.take_along_axis(pool, chosen, axis=-1)
+        ids = chosen // k * width + mx.take_along_axis(columns, chosen % k, axis=-1)
+    else:
+        ids = _highest(logits, k)
+        values = mx.take_along_axis(logits, ids, axis=-1)
+    ids = _in_order(ids, values)
+    return ids, mx.take_along_axis(logits, ids, axis=-1)
+
+
+def truncate(
+    ids: mx.array,
+    values: mx.array,
+    limits: Limits,
+    *,
+    log_mass: mx.array | None,
+    exclusion: Exclusion | None,
+    ranked: bool,
+) -> tuple[mx.array, mx.array]:
+    """Which candidates top-p, min-p, XTC and top-k keep, in this order.
+
+    ``ids``, ``values``: from ``best``. ``log_mass`` [batch, 1]: log-sum-exp of all the
+    logits; without it top-p and XTC are left out, without ``exclusion`` XTC, and top-k
+    unless ``ranked`` (of rows that have these off, the result is the same).
+
+    Returns kept [batch, k], and exact [batch, 1]: whether a longer list of candidates
+    would have changed nothing. Tokens outside are at most as likely as the last
+    candidate, so it is enough that truncation ended above it.
+    """
+    kept = (values > -mx.inf) & (values >= values[:, :1] + limits.log_min_p)
+    known = mx.array(True)
+
+    if log_mass is not None:
+        shares = mx.exp(values - log_mass)
+        before = mx.cumsum(shares, axis=-1, inclusive=False)
+        # The first candidate is kept also where top_p is 0 in float32
+        nucleus = mx.where((before < limits.top_p) | (before <= 0), values, mx.inf)
+        lowest = mx.min(nucleus, axis=-1, keepdims=True)
+        kept = kept & ((values >= lowest) | (limits.top_p >= 1))
+
+    if log_mass is not None and exclusion is not None:
+        threshold = exclusion.threshold
+        bounded = (limits.top_p < 1) | (limits.log_min_p > -mx.inf)
+        left = mx.where(kept, shares, 0.0)
+        left = mx.where(bounded, left / mx.cumsum(left, axis=-1)[:, -1:], left)
+        over = left > threshold
+        least = mx.min(mx.where(over, left, mx.inf), axis=-1, keepdims=True)
+        known = _ends_inside(values, kept) | (~bounded & ~over[:, -1:]) | (threshold > 1)
+        kept = kept & ((left <= least) | exclusion.spared[ids])
+
+    if ranked:
+        rank = mx.cumsum(kept.astype(mx.int32), axis=-1)
+        kept = kept & (rank <= limits.top_k)
+
+    return kept, known & _ends_inside(values, kept)
+
+
+def temper(values: mx.array, kept: mx.array, limits: Limits, *, from_first: bool) -> mx.array:
+    """Weights [batch, k] of the kept candidates at their temperature; the highest is 1.
+
+    ``from_first``: the first candidate is kept in every row, as XTC is not at work.
+    """
+    values = mx.where(kept, values, -mx.inf)
+    highest = values[:, :1] if from_first else mx.max(values, axis=-1, keepdims=True)
+    return mx.exp((values - highest) * limits.inverse_temperature)
+
+
+def kept_first(kept: mx.array) -> mx.array:
+    """The order [batch, k] that puts kept candidates first and changes nothing else."""
+    k = kept.shape[-1]
+    return mx.argsort(mx.where(kept, mx.arange(k), mx.arange(k) + k), axis=-1)
+
+
+def _ends_inside(values: mx.array, kept: mx.array) -> mx.array:
+    """Whether no token outside the candidates can be like a kept one, [batch, 1]."""
+    last = values[:, -1:]
+    lowest = mx.min(mx.where(kept, values, mx.inf), axis=-1, keepdims=True)
+    return (lowest > last) | (last == -mx.inf)
+
+
+def _highest(x: mx.array, k: int) -> mx.array:
+    """Ids [batch, k] of the highest of ``x`` [batch, n], in no order."""
+    return mx.argpartition(x, kth=x.shape[-1] - k, axis=-1)[:, x.shape[-1] - k :]
+
+
+def _in_order(ids: mx.array, values: mx.array) -> mx.array:
+    """``ids`` by falling value, then by rising id: one sort of keys that hold both."""
+    bits = (values + 0.0).view(mx.uint32)  # -0.0 becomes 0.0, to which it is equal
+    sign = mx.array(0x80000000, mx.uint32)
+    falling = mx.where(bits < sign, ~(bits | sign), bits)
+    keys = (falling.astype(mx.uint64) << 32) | ids.astype(mx.uint64)
+    return (mx.sort(keys, axis=-1) & 0xFFFFFFFF).astype(mx.uint32)

@@ -1,0 +1,101 @@
+"""How often each token occurs in one sequence.
+
+Owns the counts that the penalties work on, as arrays that grow in place. Must never
+know the penalties or the model. Invariant: the first ``distinct`` slots hold every token
+of the history once, in the order of its first occurrence, with the number of times that
+it was generated; so a rewind only ever removes the newest slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from ..tokens import Token
+
+_ROOM = 64
+
+
+class TokenCounts:
+    """The tokens of a history: a prompt, then generated tokens.
+
+    A part: ``advance`` one generated token, ``rewind`` to an absolute length of the
+    history (the prompt included), ``fork``. Each costs a constant time per token.
+    """
+
+    __slots__ = ("_base", "_firsts", "_generated", "_ids", "_slot_of", "_slots")
+
+    def __init__(self, prompt: Sequence[Token] = ()) -> None:
+        self._slot_of: dict[Token, int] = {}
+        self._slots: list[int] = []  # of each token of the history
+        self._firsts: list[int] = []  # where in the history each slot began
+        for token in prompt:
+            self._slots.append(self._slot(token))
+        self._base = len(self._slots)
+        room = max(_ROOM, 2 * len(self._slot_of))
+        self._ids = np.zeros(room, dtype=np.int32)
+        self._ids[: len(self._slot_of)] = list(self._slot_of)
+        self._generated = np.zeros(room, dtype=np.float32)
+
+    def __len__(self) -> int:
+        """Length of the history."""
+        return len(self._slots)
+
+    @property
+    def distinct(self) -> int:
+        """Number of different tokens in the history."""
+        return len(self._slot_of)
+
+    @property
+    def ids(self) -> npt.NDArray[np.int32]:
+        """The different tokens [distinct]: a view, valid until the next change."""
+        return self._ids[: self.distinct]
+
+    @property
+    def generated(self) -> npt.NDArray[np.float32]:
+        """How often each of ``ids`` was generated [distinct]: a view, as ``ids`` is."""
+        return self._generated[: self.distinct]
+
+    def advance(self, token: Token) -> None:
+        """Count one generated token."""
+        slot = self._slot(token)
+        if slot == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+            self._generated = np.concatenate([self._generated, np.zeros_like(self._generated)])
+        self._ids[slot] = token
+        self._generated[slot] += 1
+        self._slots.append(slot)
+
+    def rewind(self, to: int) -> None:
+        """Forget the tokens behind the first ``to`` of the history."""
+        while len(self._slots) > max(to, 0):
+            slot = self._slots.pop()
+            length = len(self._slots)
+            if length >= self._base:
+                self._generated[slot] -= 1
+            else:
+                self._base = length
+            if self._firsts[slot] == length:
+                self._firsts.pop()
+                del self._slot_of[int(self._ids[slot])]
+
+    def fork(self) -> TokenCounts:
+        """An independent copy."""
+        twin = TokenCounts.__new__(TokenCounts)
+        twin._base = self._base
+        twin._slots = list(self._slots)
+        twin._firsts = list(self._firsts)
+        twin._slot_of = dict(self._slot_of)
+        twin._ids = self._ids.copy()
+        twin._generated = self._generated.copy()
+        return twin
+
+    def _slot(self, token: Token) -> int:
+        slot = self._slot_of.setdefault(token, len(self._slot_of))
+        if slot == len(self._firsts):
+            self._firsts.append(len(self._slots))
+        return slot

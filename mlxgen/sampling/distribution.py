@@ -1,0 +1,105 @@
+"""The final distribution over the whole vocabulary, spelled out.
+
+Owns the one definition of what sampling settings mean and in which order they work. Must
+never take a short cut: the fast paths are tested against this. Invariant: for the same
+settings, the tokens that are left are those that mlx-lm leaves (of tokens with equal
+logits at the edge of top-k, the ones with the lower ids).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from .candidates import best
+from .draws import uniforms
+from .plan import effective
+from .processors import apply_bias, apply_mask, apply_penalties
+from .rows import DrawRow
+from .stack import (
+    stack_biases,
+    stack_counts,
+    stack_limits,
+    stack_masks,
+    stack_penalties,
+    stack_thresholds,
+)
+
+if TYPE_CHECKING:
+    from ..tokens import Token
+
+
+def final_distribution(
+    logits: mx.array, rows: Sequence[DrawRow], *, xtc_special: Iterable[Token] = ()
+) -> mx.array:
+    """The probabilities [batch, vocab] that each row of ``logits`` [batch, vocab] is drawn with.
+
+    Logit bias, penalties and mask; then top-p, min-p, XTC and top-k, each on what the
+    ones before it left of the untempered distribution; then the temperature. A greedy
+    row's are those at temperature 1 without truncation. NaN where nothing can be drawn.
+    """
+    settings = [effective(row) for row in rows]
+    vocab_size = logits.shape[-1]
+    logits = logits.astype(mx.float32)
+    if biases := stack_biases(settings):
+        logits = apply_bias(logits, *biases)
+    if penalties := stack_penalties(settings):
+        logits = apply_penalties(logits, *stack_counts(settings, rows), *penalties)
+    if any(row.words is not None for row in rows):
+        logits = apply_mask(logits, stack_masks(rows, vocab_size))
+    limits = stack_limits(settings, vocab_size)
+    if any(each.top_p < 1 for each in settings):
+        logits = apply_top_p(logits, limits.top_p)
+    if any(each.min_p > 0 for each in settings):
+        logits = apply_min_p(logits, limits.log_min_p)
+    if any(each.xtc_probability > 0 for each in settings):
+        numbers = [uniforms(row.seed, row.position, row.attempt) for row in rows]
+        spared = mx.zeros((vocab_size,), mx.bool_)
+        if special := [token for token in xtc_special if token < vocab_size]:
+            spared[mx.array(special)] = True
+        logits = apply_xtc(logits, stack_thresholds(settings, numbers), spared)
+    if any(each.top_k > 0 for each in settings):
+        logits = apply_top_k(logits, limits.top_k)
+    logits = logits - mx.max(logits, axis=-1, keepdims=True)
+    return mx.softmax(logits * limits.inverse_temperature, axis=-1)
+
+
+def apply_top_p(logits: mx.array, top_p: mx.array) -> mx.array:
+    """Keep the likeliest tokens of [batch, vocab] that together reach ``top_p`` [batch, 1].
+
+    Nucleus sampling (Holtzman et al. 2019); tokens equal to the last one are kept too.
+    """
+    ordered = mx.sort(logits, axis=-1)[:, ::-1]
+    before = mx.cumsum(mx.softmax(ordered, axis=-1), axis=-1, inclusive=False)
+    nucleus = mx.where((before < top_p) | (before <= 0), ordered, mx.inf)
+    kept = logits >= mx.min(nucleus, axis=-1, keepdims=True)
+    return mx.where(kept | (top_p >= 1), logits, -mx.inf)
+
+
+def apply_min_p(logits: mx.array, log_min_p: mx.array) -> mx.array:
+    """Keep tokens of [batch, vocab] at least min-p times as likely as the likeliest.
+
+    Nguyen et al. 2024; given as its logarithm [batch, 1].
+    """
+    kept = logits >= mx.max(logits, axis=-1, keepdims=True) + log_min_p
+    return mx.where(kept, logits, -mx.inf)
+
+
+def apply_xtc(logits: mx.array, threshold: mx.array, spared: mx.array) -> mx.array:
+    """Exclude top choices: of tokens likelier than ``threshold`` keep only the least likely.
+
+    ``logits`` [batch, vocab], ``threshold`` [batch, 1] (inf: exclude nothing), ``spared``
+    [vocab] marks tokens that always stay.
+    """
+    shares = mx.softmax(logits, axis=-1)
+    least = mx.min(mx.where(shares > threshold, shares, mx.inf), axis=-1, keepdims=True)
+    return mx.where((shares > least) & ~spared, -mx.inf, logits)
+
+
+def apply_top_k(logits: mx.array, top_k: mx.array) -> mx.array:
+    """Keep the ``top_k`` [batch, 1] likeliest of [batch, vocab]."""
+    order, values = best(logits, logits.shape[-1])
+    values = mx.where(mx.arange(values.shape[-1]) < top_k, values, -mx.inf)
+    return mx.put_along_axis(logits, order, values, axis=-1)

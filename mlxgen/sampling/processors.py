@@ -1,0 +1,71 @@
+"""What changes logits before anything is truncated or drawn.
+
+Owns logit biases, penalties and the masks of filters, as pure functions over a batch.
+Must never know settings, rows or random numbers. Invariant: a row's result depends on
+that row only; padding changes nothing.
+
+Ids of a row are different from one another. Where rows have different numbers of them,
+they are padded by repeating the row's first id and its numbers: a second write of the
+same value. A row without any takes id 0 with numbers that leave the logit as it is.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+WORD = 32  # tokens in one word of a mask
+
+
+def padded_size(vocab_size: int) -> int:
+    """The vocabulary's size in whole words."""
+    return vocab_size + -vocab_size % WORD
+
+
+def pad_vocabulary(logits: mx.array) -> mx.array:
+    """Logits [batch, vocab] as float32, filled up to whole words with -inf.
+
+    All that is not plain argmax works on this: rows divide into equal blocks.
+    """
+    logits = logits.astype(mx.float32)
+    surplus = padded_size(logits.shape[-1]) - logits.shape[-1]
+    if not surplus:
+        return logits
+    return mx.pad(logits, [(0, 0), (0, surplus)], constant_values=-mx.inf)
+
+
+def apply_bias(logits: mx.array, ids: mx.array, biases: mx.array) -> mx.array:
+    """Add ``biases`` [batch, n] to the logits [batch, vocab] of ``ids`` [batch, n]."""
+    changed = mx.take_along_axis(logits, ids, axis=-1) + biases
+    return mx.put_along_axis(logits, ids, changed, axis=-1)
+
+
+def apply_penalties(
+    logits: mx.array,
+    ids: mx.array,
+    generated: mx.array,
+    repetition: mx.array,
+    presence: mx.array,
+    frequency: mx.array,
+) -> mx.array:
+    """Penalise the tokens ``ids`` [batch, n] that occurred, in prompt or output.
+
+    ``generated`` [batch, n] is how often each was generated. The multiplicative
+    ``repetition`` [batch, 1] penalty (Keskar et al. 2019) meets all of them, the additive
+    ``presence`` and ``frequency`` [batch, 1] those that were generated.
+    """
+    chosen = mx.take_along_axis(logits, ids, axis=-1)
+    chosen = mx.where(chosen < 0, chosen * repetition, chosen / repetition)
+    chosen = chosen - mx.where(generated > 0, presence, 0.0) - frequency * generated
+    return mx.put_along_axis(logits, ids, chosen, axis=-1)
+
+
+def apply_mask(logits: mx.array, words: mx.array) -> mx.array:
+    """Set the logits [batch, vocab] of tokens that ``words`` [batch, words, 1] forbid to -inf.
+
+    Bit ``t % 32`` of word ``t // 32`` allows token t; words cover the whole vocabulary.
+    """
+    batch, vocab = logits.shape
+    shifted = (words >> mx.arange(WORD)).reshape(batch, -1)
+    if shifted.shape[-1] != vocab:
+        shifted = shifted[:, :vocab]
+    return mx.where((shifted & 1) != 0, logits, mx.array(-mx.inf, logits.dtype))

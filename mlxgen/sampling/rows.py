@@ -1,0 +1,76 @@
+"""What goes into a draw and what comes out of it.
+
+Owns the values that the sampler and its callers exchange. Must never compute anything.
+Invariant: rows are the first axis of every array here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from .counts import TokenCounts
+from .settings import SamplingSettings
+
+
+class DrawRow(NamedTuple):
+    """One draw for one position of one sequence.
+
+    ``seed``, ``position`` and ``attempt`` give its random numbers. ``words``: the allowed
+    tokens as ceil(vocab / 32) packed words, ``None``: all. ``counts``: the tokens so far,
+    for settings that penalise. ``temperature``: instead of the settings', for this draw.
+    """
+
+    settings: SamplingSettings
+    seed: int
+    position: int
+    attempt: int = 0
+    words: npt.NDArray[np.int32] | None = None
+    counts: TokenCounts | None = None
+    temperature: float | None = None
+
+
+class Want(NamedTuple):
+    """What a draw reports beside its tokens. All of it costs time, so ask for little.
+
+    ``prob``: the token's final probability. ``candidates``: so many of the likeliest
+    tokens of the final distribution (up to 128). ``logprob``: the token's
+    log-probability in the model's own distribution, before anything was done to it;
+    ``top``: so many of its likeliest tokens (up to 128), with ``logprob`` or without.
+    """
+
+    prob: bool = False
+    candidates: int = 0
+    logprob: bool = False
+    top: int = 0
+
+
+class Draw(NamedTuple):
+    """Lazy arrays of one call; ``mx.async_eval(draw)`` submits them together.
+
+    ``token`` [batch] int32: -1 where nothing could be drawn, as the logits hold NaN or
+    +inf, or are -inf for every token. It is never a token by accident.
+    ``exact`` [batch] bool: False where the tokens to draw from reach beyond the
+    candidates that were looked at, so that the row has to be drawn again with
+    ``exact=True``; ``None``: all are exact, whatever the logits.
+
+    Where they were wanted, else ``None``:
+    ``prob`` [batch]; ``candidates`` [batch, n] int32 and ``candidate_probs`` [batch, n],
+    best first, then -1 and 0.0 where fewer have a probability; ``logprob`` [batch];
+    ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first.
+
+    A greedy row's probabilities are those at temperature 1 without truncation: at 0 the
+    token's would always be 1 and say nothing.
+    """
+
+    token: mx.array
+    exact: mx.array | None = None
+    prob: mx.array | None = None
+    candidates: mx.array | None = None
+    candidate_probs: mx.array | None = None
+    logprob: mx.array | None = None
+    top_tokens: mx.array | None = None
+    top_logprobs: mx.array | None = None

@@ -1,0 +1,114 @@
+"""What rows say, as arrays for a batch.
+
+Owns the padding and stacking of everything that differs from row to row. Must never
+compute with logits. Invariant: arrays have the rows as their first axis and at least one
+more, as every change of shape costs an operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from .candidates import Limits
+from .draws import XTC, Uniforms
+from .processors import padded_size
+from .rows import DrawRow
+from .settings import SamplingSettings
+
+MAX_INVERSE_TEMPERATURE = 1e20  # so that nothing overflows in float32
+
+_LEAST_COUNTS = 64
+
+
+def column(numbers: Iterable[float]) -> mx.array:
+    """Numbers as float32 [n, 1]."""
+    return mx.array([[number] for number in numbers], mx.float32)
+
+
+def stack_limits(settings: Sequence[SamplingSettings], vocab_size: int) -> Limits:
+    """Temperature and truncation; a greedy row counts as temperature 1 without truncation."""
+    drawn = [each if each.temperature else SamplingSettings(temperature=1) for each in settings]
+    return Limits(
+        inverse_temperature=column(
+            min(1 / each.temperature, MAX_INVERSE_TEMPERATURE) for each in drawn
+        ),
+        top_p=column(each.top_p for each in drawn),
+        log_min_p=column(math.log(each.min_p) if each.min_p else -math.inf for each in drawn),
+        top_k=mx.array(
+            [[each.top_k if 0 < each.top_k < vocab_size else vocab_size] for each in drawn]
+        ),
+    )
+
+
+def stack_thresholds(settings: Sequence[SamplingSettings], numbers: Sequence[Uniforms]) -> mx.array:
+    """XTC's threshold of each row [rows, 1], infinite where this draw excludes nothing."""
+    return column(
+        each.xtc_threshold
+        if each.temperature > 0 and uniforms[XTC] < each.xtc_probability
+        else math.inf
+        for each, uniforms in zip(settings, numbers, strict=True)
+    )
+
+
+def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
+    """Ids and biases [rows, n]; nothing if no row has any."""
+    most = max(len(each.logit_bias) for each in settings)
+    if most == 0:
+        return ()
+    ids = np.zeros((len(settings), most), dtype=np.int32)
+    biases = np.zeros((len(settings), most), dtype=np.float32)
+    for row, each in enumerate(settings):
+        if count := len(each.logit_bias):
+            ids[row], biases[row] = next(iter(each.logit_bias.items()))  # the padding
+            ids[row, :count] = list(each.logit_bias)
+            biases[row, :count] = list(each.logit_bias.values())
+    return mx.array(ids), mx.array(biases)
+
+
+def stack_penalties(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
+    """Repetition, presence and frequency penalty [rows, 1]; nothing if no row has any."""
+    if not any(each.penalises for each in settings):
+        return ()
+    return (
+        column(each.repetition_penalty for each in settings),
+        column(each.presence_penalty for each in settings),
+        column(each.frequency_penalty for each in settings),
+    )
+
+
+def stack_counts(
+    settings: Sequence[SamplingSettings], rows: Sequence[DrawRow]
+) -> tuple[mx.array, mx.array]:
+    """Tokens so far and how often each was generated [rows, n], of rows that penalise.
+
+    n is a power of two, so that a growing history rarely changes the arrays' shapes.
+    """
+    counted = []
+    for each, row in zip(settings, rows, strict=True):
+        assert not each.penalises or row.counts is not None, "settings that penalise need counts"
+        counted.append(row.counts if each.penalises else None)
+    most = max((counts.distinct for counts in counted if counts is not None), default=0)
+    width = max(_LEAST_COUNTS, 1 << (most - 1).bit_length())
+    ids = np.zeros((len(rows), width), dtype=np.int32)
+    generated = np.zeros((len(rows), width), dtype=np.float32)
+    for place, counts in enumerate(counted):
+        if counts is not None and counts.distinct:
+            ids[place], generated[place] = counts.ids[0], counts.generated[0]  # the padding
+            ids[place, : counts.distinct] = counts.ids
+            generated[place, : counts.distinct] = counts.generated
+    return mx.array(ids), mx.array(generated)
+
+
+def stack_masks(rows: Sequence[DrawRow], vocab_size: int) -> mx.array:
+    """Masks as words [rows, words, 1]; a row without one is allowed everything."""
+    if len(rows) == 1 and rows[0].words is not None:
+        return mx.array(rows[0].words[None, :, None])
+    words = np.full((len(rows), padded_size(vocab_size) // 32, 1), -1, dtype=np.int32)
+    for place, row in enumerate(rows):
+        if row.words is not None:
+            words[place, :, 0] = row.words
+    return mx.array(words)

@@ -1,0 +1,124 @@
+"""What sampling means, written again in NumPy and float64, and what tests draw from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from mlxgen.sampling import DrawRow, SamplingSettings, TokenCounts
+from mlxgen.sampling.draws import XTC, uniforms
+
+Floats = npt.NDArray[np.float64]
+
+
+def softmax(logits: Floats) -> Floats:
+    weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def reference(
+    logits: npt.NDArray[np.floating],
+    settings: SamplingSettings,
+    *,
+    prompt: Sequence[int] = (),
+    generated: Sequence[int] = (),
+    allowed: npt.NDArray[np.bool_] | None = None,
+    xtc: bool = False,
+    special: Sequence[int] = (),
+) -> Floats:
+    """The final distribution [vocab]; ``xtc``: whether this draw excludes top choices."""
+    x = np.array(logits, dtype=np.float64)
+    for token, bias in settings.logit_bias.items():
+        x[token] += bias
+    for token in {*prompt, *generated}:
+        penalty = settings.repetition_penalty
+        x[token] = x[token] * penalty if x[token] < 0 else x[token] / penalty
+    for token, count in Counter(generated).items():
+        x[token] -= settings.presence_penalty + count * settings.frequency_penalty
+    if allowed is not None:
+        x[~allowed] = -np.inf
+    if settings.temperature == 0:
+        return softmax(x)
+    if settings.top_p < 1:
+        x = keep_top_p(x, settings.top_p)
+    if settings.min_p > 0:
+        x = np.where(x >= x.max() + math.log(settings.min_p), x, -np.inf)
+    if xtc:
+        probs = softmax(x)
+        over = np.flatnonzero(probs > settings.xtc_threshold)
+        if len(over):
+            out = probs > probs[over].min()
+            out[list(special)] = False
+            x[out] = -np.inf
+    if 0 < settings.top_k < len(x):
+        order = np.lexsort((np.arange(len(x)), -x))
+        x[order[settings.top_k :]] = -np.inf
+    return softmax((x - x.max()) / settings.temperature)
+
+
+def keep_top_p(x: Floats, top_p: float) -> Floats:
+    ordered = np.sort(x)[::-1]
+    before = np.cumsum(softmax(ordered)) - softmax(ordered)
+    return np.where(x >= ordered[np.flatnonzero(before < top_p)[-1]], x, -np.inf)
+
+
+def excludes(row: DrawRow) -> bool:
+    """Whether a row's draw excludes top choices."""
+    return uniforms(row.seed, row.position, row.attempt)[XTC] < row.settings.xtc_probability
+
+
+def spread(vocab: int, seed: int, *, scale: float = 2.0) -> npt.NDArray[np.float32]:
+    """Logits [vocab] like a language model's: a few high, a long low tail."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_t(4, vocab) * scale).astype(np.float32)
+
+
+def words_of(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """Allowed tokens [vocab] as packed words."""
+    bits = np.zeros(-(-len(allowed) // 32) * 32, dtype=np.uint8)
+    bits[: len(allowed)] = allowed
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def counts_of(prompt: Sequence[int], generated: Sequence[int]) -> TokenCounts:
+    counts = TokenCounts(prompt)
+    for token in generated:
+        counts.advance(token)
+    return counts
+
+
+def rows_for(settings: SamplingSettings, count: int, seed: int = 0) -> list[DrawRow]:
+    """One row for each position from 0 on."""
+    return [DrawRow(settings, seed, position) for position in range(count)]
+
+
+def repeat(logits: npt.NDArray[np.floating], count: int) -> mx.array:
+    return mx.broadcast_to(mx.array(logits)[None], (count, len(logits)))
+
+
+def is_likely(observed: npt.NDArray[np.int64], expected: Floats) -> bool:
+    """Pearson's chi-square test at one in 100,000; ``expected`` are probabilities.
+
+    Bins that expect less than 8 are joined. The quantile is Wilson and Hilferty's.
+    """
+    total = observed.sum()
+    order = np.argsort(expected)
+    seen, wished = [0.0], [0.0]
+    for count, probability in zip(observed[order], expected[order], strict=True):
+        if wished[-1] >= 8:
+            seen.append(0.0)
+            wished.append(0.0)
+        seen[-1] += count
+        wished[-1] += probability * total
+    freedom = len(seen) - 1
+    if freedom == 0:
+        return True
+    statistic = sum((s - w) ** 2 / w for s, w in zip(seen, wished, strict=True))
+    normal = 4.2649  # exceeded by one in 100,000
+    term = 2 / (9 * freedom)
+    return bool(statistic < freedom * (1 - term + normal * math.sqrt(term)) ** 3)

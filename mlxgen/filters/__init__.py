@@ -1,0 +1,52 @@
+"""What may be sampled next: filters, their composition, and taking them back. No MLX here."""
+
+from .after import After
+from .callback import Allow
+from .closing import shortest_end
+from .compose import AllOf, Intersection
+from .constraint import Constraint
+from .grammar import Choice, Lark, Regex, Substring
+from .json_schema import JsonObject, JsonSchema
+from .lmfe import LMFormatEnforcer
+from .outlines import OutlinesCore
+from .parallel import fill_masks
+from .protocol import (
+    Filter,
+    Int32Words,
+    Specification,
+    allows,
+    no_tokens,
+    tokens_of,
+    without_tokens,
+    word_count,
+    words_of,
+)
+from .replay import Replay
+
+__all__ = [
+    "After",
+    "AllOf",
+    "Allow",
+    "Choice",
+    "Constraint",
+    "Filter",
+    "Int32Words",
+    "Intersection",
+    "JsonObject",
+    "JsonSchema",
+    "LMFormatEnforcer",
+    "Lark",
+    "OutlinesCore",
+    "Regex",
+    "Replay",
+    "Specification",
+    "Substring",
+    "allows",
+    "fill_masks",
+    "no_tokens",
+    "shortest_end",
+    "tokens_of",
+    "without_tokens",
+    "word_count",
+    "words_of",
+]

@@ -1,0 +1,311 @@
+"""After: free text up to a trigger, and from there on what another specification allows.
+
+Owns the search for the trigger, in the bytes of the tokens or in the tokens themselves, and
+the moment at which the other filter starts. Must never know what that filter allows.
+
+A token may complete a text trigger in its middle. What it has beyond the trigger is then the
+beginning of the constrained text: such a token is allowed exactly where the other filter
+takes these bytes, spelled in tokens of their own.
+
+Invariant: the other filter has seen every byte behind the first trigger, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import FilterError, OptionError, PromptError
+from ..tokens import Token, Vocabulary
+from .protocol import (
+    AnyTokenizer,
+    Filter,
+    Int32Words,
+    Specification,
+    is_specification,
+    words_of,
+)
+from .recent import Recent
+from .replay import Replay
+
+_TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class After:
+    """Starts ``then`` when the trigger appears for the first time.
+
+    A trigger that is a string is looked for in the generated text, special tokens' text
+    included, however it falls into tokens; a token or a sequence of tokens in the tokens. Before
+    it everything is allowed, and the text may end, unless the trigger is ``required``.
+    """
+
+    trigger: str | tuple[Token, ...]
+    then: Specification
+    required: bool
+
+    def __init__(
+        self,
+        trigger: str | Token | Sequence[Token],
+        then: Specification,
+        *,
+        required: bool = False,
+    ) -> None:
+        object.__setattr__(self, "trigger", _trigger(trigger))
+        if not is_specification(then):
+            raise OptionError("filters", f"After starts a specification, not {then!r}")
+        object.__setattr__(self, "then", then)
+        object.__setattr__(self, "required", bool(required))
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AfterFilter:
+        """As ``Specification.bind``."""
+        vocabulary = Vocabulary.of(tokenizer)
+        search: _TextSearch | _TokenSearch
+        if isinstance(self.trigger, str):
+            search = _TextSearch.of(vocabulary, self.trigger.encode())
+        else:
+            for token in self.trigger:
+                if not 0 <= token < vocab_size or token in vocabulary.eos:
+                    raise OptionError("filters", f"After cannot wait for token {token}")
+            search = _TokenSearch(self.trigger)
+        then = Replay(self.then.bind(vocabulary, vocab_size))
+        return AfterFilter(search, then, vocabulary, vocab_size, self.required)
+
+
+def _trigger(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
+    if isinstance(trigger, int) and not isinstance(trigger, bool):
+        return (trigger,)
+    if not isinstance(trigger, str | Sequence):
+        raise OptionError("filters", f"After's trigger is a string or tokens, not {trigger!r}")
+    if not trigger:
+        raise OptionError("filters", "After's trigger is empty: use what follows it alone")
+    if isinstance(trigger, str):
+        try:
+            trigger.encode()
+        except UnicodeEncodeError as error:
+            raise OptionError("filters", f"After: {trigger!r} is not valid text") from error
+        return trigger
+    tokens = tuple(trigger)
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+        raise OptionError("filters", f"After's trigger is a string or tokens, not {trigger!r}")
+    return tokens
+
+
+class AfterFilter:
+    """The running filter of ``After``: rewinds and forks as far as the other filter does."""
+
+    def __init__(
+        self,
+        search: _TextSearch | _TokenSearch,
+        then: Replay,
+        vocabulary: Vocabulary,
+        vocab_size: int,
+        required: bool,
+    ) -> None:
+        self._search = search
+        self._then = then
+        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
+        self._required = required
+        self._states = [0]  # how much of the trigger each token had found, up to all of it
+        self._started = False
+        self._rows: dict[int, Int32Words | None] = {}  # by state, shared by all forks
+
+    def fill(self, row: Int32Words) -> bool:
+        """As ``Filter.fill``."""
+        if self._started:
+            return self._then.fill(row)
+        state = self._states[-1]
+        if state not in self._rows:
+            self._rows[state] = self._waiting_row(state)
+        allowed = self._rows[state]
+        if allowed is None:
+            return False
+        row[:] = allowed
+        return True
+
+    def asked(self) -> Sequence[Filter]:
+        """The filters that ``fill`` asks."""
+        return (self._then,) if self._started else ()
+
+    def _waiting_row(self, state: int) -> Int32Words | None:
+        refused = [
+            token for token, rest in self._search.overshooting(state) if not self._takes(rest)
+        ]
+        return ~words_of(refused, self._vocab_size) if refused else None
+
+    def _takes(self, rest: bytes) -> bool:
+        tokens = self._spelled(rest)
+        return tokens is not None and self._then.validate(tokens) == len(tokens)
+
+    def _spelled(self, rest: bytes) -> list[Token] | None:
+        try:
+            return self._vocabulary.continue_with(rest)
+        except PromptError:
+            return None
+
+    def advance(self, token: Token) -> None:
+        """As ``Filter.advance``."""
+        if self._started:
+            self._then.advance(token)
+            return
+        state, rest = self._search.step(self._states[-1], token)
+        if rest is not None:
+            tokens = self._spelled(rest)
+            if tokens is None:
+                raise FilterError(f"token {token} goes on behind the trigger with {rest!r}")
+            self._then.advance_as(tokens)
+            self._started = True
+        self._states.append(state)
+
+    def can_end(self) -> bool:
+        """As ``Filter.can_end``."""
+        return self._then.can_end() if self._started else not self._required
+
+    def reset(self) -> None:
+        """As ``Filter.reset``."""
+        self.rewind(0)
+
+    def rewind(self, to: int) -> None:
+        """Back to the state after the first ``to`` tokens."""
+        waited = len(self._states) - 1
+        if to >= waited:
+            self._then.rewind(to - waited + 1)
+            return
+        self._then.rewind(0)
+        self._started = False
+        del self._states[to + 1 :]
+
+    def fork(self) -> AfterFilter:
+        """An independent copy."""
+        twin = AfterFilter(
+            self._search, self._then.fork(), self._vocabulary, self._vocab_size, self._required
+        )
+        twin._states = self._states.copy()
+        twin._started = self._started
+        twin._rows = self._rows
+        return twin
+
+    def forced(self) -> Sequence[Token]:
+        """As the other filter, once it has started."""
+        return self._then.forced() if self._started else ()
+
+    def hint(self) -> Sequence[Token]:
+        """What is missing of a required trigger."""
+        if self._started:
+            return self._then.hint()
+        return self._search.missing(self._states[-1]) if self._required else ()
+
+    def validate(self, tokens: Sequence[Token]) -> int:
+        """How many of ``tokens`` would be taken."""
+        if self._started:
+            return self._then.validate(tokens)
+        state = self._states[-1]
+        for count, token in enumerate(tokens):
+            state, rest = self._search.step(state, token)
+            if rest is not None:
+                behind = self._spelled(rest)
+                if behind is None:
+                    return count
+                taken = self._then.validate([*behind, *tokens[count + 1 :]]) - len(behind)
+                return count if taken < 0 else count + 1 + taken
+        return len(tokens)
+
+
+# ---- looking for the trigger ---------------------------------------------------------------
+
+
+def _borders(pattern: Sequence[int]) -> list[int]:
+    """For each length, the longest proper start of the pattern that also ends that much of it.
+
+    Knuth, Morris and Pratt, "Fast pattern matching in strings", 1977.
+    """
+    borders = [0, 0]
+    length = 0
+    for symbol in pattern[1:]:
+        while length and pattern[length] != symbol:
+            length = borders[length]
+        length += pattern[length] == symbol
+        borders.append(length)
+    return borders
+
+
+class _TokenSearch:
+    """A trigger that is a sequence of tokens."""
+
+    def __init__(self, trigger: tuple[Token, ...]) -> None:
+        self._trigger = trigger
+        self._borders = _borders(trigger)
+
+    def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
+        """The next state, and b"" where the trigger is complete."""
+        while state and self._trigger[state] != token:
+            state = self._borders[state]
+        state += self._trigger[state] == token
+        return state, b"" if state == len(self._trigger) else None
+
+    def missing(self, state: int) -> Sequence[Token]:
+        """Tokens that complete the trigger."""
+        return self._trigger[state:]
+
+    def overshooting(self, state: int) -> Sequence[tuple[Token, bytes]]:
+        """No token goes on behind a trigger that is made of tokens."""
+        return ()
+
+
+class _TextSearch:
+    """A trigger that is text, found in the bytes of tokens."""
+
+    def __init__(self, vocabulary: Vocabulary, trigger: bytes) -> None:
+        self._vocabulary = vocabulary
+        self._trigger = trigger
+        self._borders = _borders(trigger)
+        # Tokens that may hold all of it: the only ones to look at where nothing is matched.
+        self._holding = [token for token, piece in enumerate(vocabulary.pieces) if trigger in piece]
+        self._special = [token for token in vocabulary.special if token not in vocabulary.eos]
+        self._overshooting: dict[int, list[tuple[Token, bytes]]] = {}
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, trigger: bytes) -> _TextSearch:
+        """The search for a trigger; its tables are kept with the vocabulary for a while."""
+        kept: Recent[bytes, _TextSearch]
+        kept = vocabulary.derived("triggers", lambda: Recent(_TRIGGERS))
+        return kept.get(trigger, lambda: cls(vocabulary, trigger))
+
+    def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
+        """The next state, and what a token that completes the trigger has beyond it."""
+        piece = self._vocabulary.piece(token)
+        trigger = self._trigger
+        for index, byte in enumerate(piece):
+            while state and trigger[state] != byte:
+                state = self._borders[state]
+            state += trigger[state] == byte
+            if state == len(trigger):
+                return state, piece[index + 1 :]
+        return state, None
+
+    def missing(self, state: int) -> Sequence[Token]:
+        """Tokens that complete the trigger: one of the added ones where that is its text."""
+        rest = self._trigger[state:]
+        for token in self._holding:
+            if self._vocabulary.piece(token) == rest and token not in self._vocabulary.eos:
+                return (token,)
+        try:
+            return self._vocabulary.continue_with(rest)
+        except PromptError:
+            return ()
+
+    def overshooting(self, state: int) -> Sequence[tuple[Token, bytes]]:
+        """The tokens that complete the trigger in their middle, and what follows it there."""
+        if state not in self._overshooting:
+            candidates = {*self._holding, *self._special}
+            border = state
+            while border:
+                found = self._vocabulary.starting_with(self._trigger[border:])
+                candidates.update(np.asarray(found).tolist())
+                border = self._borders[border]
+            stepped = ((token, self.step(state, token)[1]) for token in sorted(candidates))
+            self._overshooting[state] = [(token, rest) for token, rest in stepped if rest]
+        return self._overshooting[state]

@@ -1,0 +1,121 @@
+"""Allow: a filter from a plain Python function.
+
+Owns the tokens fed so far, which the function is shown. Must never know text or grammars.
+
+Invariant: the function is a pure function of the tokens. It is asked once for a position,
+and may be asked again after a rewind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from ..errors import FilterError, MlxgenError, OptionError
+from ..tokens import Token, Vocabulary
+from .protocol import AnyTokenizer, Int32Words, words_of
+
+AllowFunction: TypeAlias = Callable[[Sequence[Token]], Collection[Token] | None]
+EndFunction: TypeAlias = Callable[[Sequence[Token]], bool]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Allows what ``function(tokens)`` returns: a collection of ids, or None for everything.
+
+    ``tokens`` are those that the filter was fed: the generated ones, without what hooks
+    withheld. The text may end where ``can_end(tokens)`` is true; without that function, where
+    everything is allowed and where an end token is among the returned ones.
+    """
+
+    function: AllowFunction
+    can_end: EndFunction | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise OptionError("filters", "Allow needs a function of the tokens generated so far")
+        if self.can_end is not None and not callable(self.can_end):
+            raise OptionError("filters", "Allow's can_end must be a function of the tokens")
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AllowFilter:
+        """As ``Specification.bind``."""
+        return AllowFilter(self, Vocabulary.of(tokenizer).eos, vocab_size)
+
+
+class AllowFilter:
+    """The running filter of ``Allow``: rewinds by dropping tokens."""
+
+    def __init__(self, spec: Allow, eos: frozenset[Token], vocab_size: int) -> None:
+        self._spec = spec
+        self._eos = eos
+        self._vocab_size = vocab_size
+        self._tokens: list[Token] = []
+        self._answer: frozenset[Token] | None = None
+        self._asked = False
+
+    def _allowed(self) -> frozenset[Token] | None:
+        if not self._asked:
+            answer = self._called(self._spec.function)
+            self._answer = None if answer is None else self._checked(answer)
+            self._asked = True
+        return self._answer
+
+    def _called(self, function: Callable[[Sequence[Token]], T]) -> T:
+        try:
+            return function(tuple(self._tokens))
+        except MlxgenError:
+            raise
+        except Exception as error:
+            name = getattr(function, "__name__", repr(function))
+            raise FilterError(f"{name} failed: {type(error).__name__}: {error}") from error
+
+    def _checked(self, answer: Collection[Token]) -> frozenset[Token]:
+        tokens = frozenset(map(int, answer))
+        for token in tokens:
+            if not 0 <= token < self._vocab_size:
+                raise FilterError(
+                    f"{self._spec.function!r} allowed token {token}: ids go from 0 to "
+                    f"{self._vocab_size - 1}"
+                )
+        return tokens
+
+    def fill(self, row: Int32Words) -> bool:
+        """As ``Filter.fill``."""
+        allowed = self._allowed()
+        if allowed is None:
+            return False
+        row[:] = words_of(allowed - self._eos, self._vocab_size)
+        return True
+
+    def advance(self, token: Token) -> None:
+        """As ``Filter.advance``."""
+        allowed = self._allowed()
+        if allowed is not None and token not in allowed:
+            raise FilterError(f"token {token} is not among those that the function allows")
+        self._tokens.append(token)
+        self._asked = False
+
+    def can_end(self) -> bool:
+        """As ``Filter.can_end``."""
+        if self._spec.can_end is not None:
+            return bool(self._called(self._spec.can_end))
+        allowed = self._allowed()
+        return allowed is None or not allowed.isdisjoint(self._eos)
+
+    def reset(self) -> None:
+        """As ``Filter.reset``."""
+        self.rewind(0)
+
+    def rewind(self, to: int) -> None:
+        """Back to the state after the first ``to`` tokens."""
+        if to < len(self._tokens):
+            del self._tokens[to:]
+            self._asked = False
+
+    def fork(self) -> AllowFilter:
+        """An independent copy."""
+        twin = AllowFilter(self._spec, self._eos, self._vocab_size)
+        twin._tokens = self._tokens.copy()
+        return twin

@@ -1,0 +1,171 @@
+"""Several filters as one.
+
+Owns ``AllOf``, the specification, and ``Intersection``, which keeps running filters in step.
+Must never know what any of them allows, or what an end token is.
+
+Invariant: all parts of an intersection have the same history. An operation happens in every
+part, or raises and has happened in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import OptionError, RewindError
+from ..tokens import Token
+from .protocol import AnyTokenizer, Filter, Int32Words, Specification, is_specification
+from .replay import Replay
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AllOf:
+    """Allows what every one of the specifications allows."""
+
+    specifications: tuple[Specification, ...]
+
+    def __init__(self, *specifications: Specification) -> None:
+        for spec in specifications:
+            if not is_specification(spec):
+                raise OptionError("filters", f"AllOf takes specifications, not {spec!r}")
+        object.__setattr__(self, "specifications", specifications)
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Intersection:
+        """As ``Specification.bind``."""
+        return Intersection([s.bind(tokenizer, vocab_size) for s in self.specifications])
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Intersection:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        return Intersection([bind_opening(s, tokenizer, vocab_size) for s in self.specifications])
+
+
+def bind_opening(spec: Specification, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+    """``bind_opening`` where a specification has it, else ``bind``."""
+    bind: Callable[[AnyTokenizer, int], Filter] = getattr(spec, "bind_opening", spec.bind)
+    return bind(tokenizer, vocab_size)
+
+
+class Intersection:
+    """Running filters that all have to agree. A filter itself, and a full part.
+
+    ``parts`` are filters that were fed nothing yet; each is put into a ``Replay`` unless it
+    already is one.
+    """
+
+    def __init__(self, parts: Sequence[Filter]) -> None:
+        self.parts: tuple[Replay, ...] = tuple(
+            part if isinstance(part, Replay) else Replay(part) for part in parts
+        )
+        self._length = 0
+
+    def __len__(self) -> int:
+        """Positions of the history."""
+        return self._length
+
+    # ---- forwards and back -----------------------------------------------------------------
+
+    def advance(self, token: Token) -> None:
+        """As ``Replay.advance``, in every part or in none."""
+        parts = self.parts
+        done = 0
+        try:
+            for part in parts:
+                part.advance(token)
+                done += 1
+        except BaseException:
+            self._take_back(done)
+            raise
+        self._length += 1
+
+    def advance_as(self, fed: Sequence[Token]) -> None:
+        """As ``Replay.advance_as``, in every part or in none."""
+        done = 0
+        try:
+            for part in self.parts:
+                part.advance_as(fed)
+                done += 1
+        except BaseException:
+            self._take_back(done)
+            raise
+        self._length += 1
+
+    def _take_back(self, done: int) -> None:
+        for part in self.parts[:done]:
+            part.rewind(self._length)
+
+    def rewind(self, to: int) -> None:
+        """As ``Replay.rewind``, in every part or in none."""
+        if to < 0:
+            raise RewindError(f"cannot rewind to position {to}", self._length)
+        done: list[Replay] = []
+        for part in self.parts:
+            try:
+                part.rewind(to)
+            except BaseException:
+                for other in done:
+                    for fed in part.fed_since(len(other)):
+                        other.advance_as(fed)
+                raise
+            done.append(part)
+        self._length = min(self._length, to)
+
+    def reset(self) -> None:
+        """Back to the state before the first token."""
+        self.rewind(0)
+
+    def fork(self) -> Intersection:
+        """An independent copy."""
+        twin = Intersection([part.fork() for part in self.parts])
+        twin._length = self._length
+        return twin
+
+    # ---- questions -------------------------------------------------------------------------
+
+    def fill(self, row: Int32Words) -> bool:
+        """As ``Filter.fill``: what all parts allow."""
+        filled = False
+        spare: Int32Words | None = None
+        for part in self.parts:
+            if not filled:
+                filled = part.fill(row)
+                continue
+            if spare is None:
+                spare = np.empty_like(row)
+            if part.fill(spare):
+                np.bitwise_and(row, spare, out=row)
+        return filled
+
+    def asked(self) -> Sequence[Filter]:
+        """The filters that ``fill`` asks."""
+        return self.parts
+
+    def can_end(self) -> bool:
+        """Whether the text may end here for every part."""
+        return all(part.can_end() for part in self.parts)
+
+    def forced(self) -> list[Token]:
+        """The longest run that one part forces and all the others would take."""
+        best: list[Token] = []
+        for part in self.parts:
+            run = list(part.forced())
+            if len(run) > len(best):
+                for other in self.parts:
+                    if other is not part and run:
+                        del run[other.validate(run) :]
+                best = max(best, run, key=len)
+        return best
+
+    def hint(self) -> list[Token]:
+        """The first part's hint that there is."""
+        return next((list(run) for run in (part.hint() for part in self.parts) if run), [])
+
+    def validate(self, tokens: Sequence[Token]) -> int:
+        """How many of ``tokens`` every part would take."""
+        count = len(tokens)
+        for part in self.parts:
+            if not count:
+                break
+            count = min(count, part.validate(tokens[:count]))
+        return count

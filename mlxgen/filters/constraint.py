@@ -1,0 +1,297 @@
+"""Constraint: all filters of one sequence as the engine sees them.
+
+Owns what filters leave to it: end tokens, ids that the tokenizer does not have, the order of
+events, and whom to blame. Must never know what a filter allows, or how logits look.
+
+Invariant: a mask allows an end token exactly where every filter may end, never an id at or
+beyond the vocabulary's size, and otherwise what every filter allows. All filters have the
+same history; an operation happens in all of them, or raises and has happened in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import DeadEndError, FilterError, OptionError
+from ..tokens import Token, Vocabulary
+from .compose import AllOf, Intersection, bind_opening
+from .protocol import (
+    Filter,
+    Int32Words,
+    Specification,
+    is_filter,
+    is_specification,
+    tokens_of,
+    word_count,
+    words_of,
+)
+from .replay import Replay
+
+
+class Constraint:
+    """The filters of one sequence: what may come next, what must, and whether it may end.
+
+    filters       specifications, which are bound, and filters that were fed nothing yet, which
+                  are taken as they are; at least with one filter the mask is never None where
+                  the tokenizer has fewer ids than the logits
+    vocab_size    the width of the logits
+    strips_space  whether the text loses its first leading space, as it does with the tokenizers
+                  that have ``strips_space``; False where it continues a raw prompt
+
+    GrammarError for a specification that cannot be met.
+    """
+
+    def __init__(
+        self,
+        filters: Sequence[Specification | Filter],
+        vocabulary: Vocabulary,
+        vocab_size: int,
+        *,
+        strips_space: bool | None = None,
+    ) -> None:
+        vocabulary = Vocabulary.of(vocabulary)
+        strips = vocabulary.strips_space if strips_space is None else strips_space
+        flat = _flat(filters)
+        self.vocabulary = vocabulary
+        self.vocab_size = vocab_size
+        self._filters = flat
+        self._all = Intersection([_running(f, vocabulary, vocab_size, strips) for f in flat])
+        self._edges = _Edges.of(vocabulary, vocab_size)
+        self._known = False  # whether the next three are those of this position
+        self._row: Int32Words | None = None  # what filters write to
+        self._mask: Int32Words | None = None
+        self._can_end = True
+        self._open = True  # whether anything but the end is allowed
+
+    @property
+    def parts(self) -> tuple[Replay, ...]:
+        """The running filters, each in its replay."""
+        return self._all.parts
+
+    def __len__(self) -> int:
+        """Positions of the history."""
+        return len(self._all)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the filters are called in messages."""
+        return tuple(map(_name, self._filters))
+
+    @property
+    def knows_mask(self) -> bool:
+        """Whether ``mask()`` has nothing left to compute."""
+        return self._known
+
+    # ---- what may come next ----------------------------------------------------------------
+
+    def mask(self) -> Int32Words | None:
+        """The allowed next tokens, not to be written to; None: no restriction at all.
+
+        DeadEndError, naming the filters, where nothing is allowed and the text may not end.
+        """
+        if not self._known:
+            self._look()
+        return self._mask
+
+    def _look(self) -> None:
+        edges = self._edges
+        row = self._row
+        if row is None:
+            row = self._row = np.empty(edges.words, dtype=np.int32)
+        filled = self._all.fill(row)
+        can_end = self._all.can_end()
+        is_open = True
+        mask: Int32Words | None
+        if filled:
+            mask = np.bitwise_and(row, edges.ordinary)
+            is_open = mask.tobytes() != edges.nothing  # faster than any()
+            if can_end:
+                np.bitwise_or(mask, edges.ends, out=mask)
+            elif not is_open:
+                raise DeadEndError(self._blamed())
+        elif not self._all.parts or (can_end and edges.whole):
+            mask = None
+        else:
+            mask = edges.everything if can_end else edges.ordinary
+        self._mask, self._can_end, self._open, self._known = mask, can_end, is_open, True
+
+    def _blamed(self) -> str:
+        names = " and ".join(self.names)
+        if len(self._all.parts) == 1:
+            return f"{names} allows no token after {len(self)} tokens, and the text may not end"
+        alone = [
+            f"{name}: {count}"
+            for name, count in zip(self.names, map(self._count, self._all.parts), strict=True)
+        ]
+        return (
+            f"{names} together allow no token after {len(self)} tokens, and the text may not end "
+            f"(tokens that each allows alone: {'; '.join(alone)})"
+        )
+
+    def _count(self, part: Replay) -> str:
+        row = np.zeros(self._edges.words, dtype=np.int32)
+        if not part.fill(row):
+            return "all"
+        return str(len(tokens_of(row & self._edges.ordinary)))
+
+    def can_end(self) -> bool:
+        """Whether the text may end here."""
+        return self._can_end if self._known else self._all.can_end()
+
+    def ended(self) -> bool:
+        """Whether nothing but the end is possible."""
+        if not self._known:
+            self._look()
+        return not self._open
+
+    def forced(self) -> list[Token]:
+        """Tokens that must come next: where every filter agrees, and the text may not end.
+
+        They are spelled as the tokenizer spells the forced text at this place. An empty list
+        only means that nobody knows of any.
+        """
+        if self.can_end():
+            return []
+        run = self._all.forced()
+        for count, token in enumerate(run):
+            if not self._edges.is_ordinary(token):
+                run = run[:count]
+                break
+        if run:
+            return run
+        mask = self.mask()
+        if mask is None:
+            return []
+        words = np.flatnonzero(mask)
+        only = int(mask[words[0]]) & 0xFFFFFFFF
+        if len(words) > 1 or only & (only - 1):
+            return []
+        return [int(words[0]) * 32 + only.bit_length() - 1]
+
+    def hint(self) -> list[Token]:
+        """Tokens that lead towards an end, where a filter knows of any and they are allowed."""
+        run = self._all.hint()
+        return run[: self.validate(run)]
+
+    def validate(self, tokens: Sequence[Token]) -> int:
+        """How many of ``tokens`` would be taken one after another; changes nothing."""
+        for count, token in enumerate(tokens):
+            if not self._edges.is_ordinary(token):
+                return self._all.validate(tokens[:count])
+        return self._all.validate(tokens)
+
+    # ---- the history -----------------------------------------------------------------------
+
+    def advance(self, token: Token) -> None:
+        """One position that feeds its token to every filter. FilterError if one refuses it."""
+        if not self._edges.is_ordinary(token):
+            raise FilterError(self._not_fed(token))
+        self._all.advance(token)
+        self._known = False
+
+    def advance_as(self, fed: Sequence[Token]) -> None:
+        """One position that feeds these tokens instead: () for a token that was withheld."""
+        for token in fed:
+            if not self._edges.is_ordinary(token):
+                raise FilterError(self._not_fed(token))
+        self._all.advance_as(fed)
+        if fed:
+            self._known = False
+
+    def _not_fed(self, token: Token) -> str:
+        if token in self.vocabulary.eos:
+            return f"token {token} ends the text and is never fed to filters"
+        most = min(self.vocab_size, self.vocabulary.size) - 1
+        return f"token {token} is outside the vocabulary: ids go from 0 to {most}"
+
+    def rewind(self, to: int) -> None:
+        """Back to ``to`` positions; nothing happens where the history is no longer than that."""
+        if to >= len(self._all):
+            return
+        self._all.rewind(to)
+        self._known = False
+
+    def reset(self) -> None:
+        """Back to the state before the first token."""
+        self.rewind(0)
+
+    def fork(self) -> Constraint:
+        """An independent copy. StateError if a filter cannot be copied."""
+        twin = object.__new__(Constraint)
+        twin.vocabulary = self.vocabulary
+        twin.vocab_size = self.vocab_size
+        twin._filters = self._filters
+        twin._all = self._all.fork()
+        twin._edges = self._edges
+        twin._row = None
+        twin._known, twin._mask = self._known, self._mask
+        twin._can_end, twin._open = self._can_end, self._open
+        return twin
+
+
+# ---- the vocabulary's side -----------------------------------------------------------------
+
+
+class _Edges:
+    """The rows that a vocabulary and a width of logits have in common for all constraints."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        self.words = word_count(vocab_size)
+        self._eos = vocabulary.eos
+        self._limit = min(vocab_size, vocabulary.size)
+        self.ends = words_of(vocabulary.eos, vocab_size)
+        self.ordinary = words_of(np.arange(self._limit), vocab_size) & ~self.ends
+        self.everything = self.ordinary | self.ends
+        self.nothing = bytes(4 * self.words)
+        self.whole = self._limit == vocab_size
+        for row in (self.ends, self.ordinary, self.everything):
+            row.flags.writeable = False
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, vocab_size: int) -> _Edges:
+        return vocabulary.derived(("edges", vocab_size), lambda: cls(vocabulary, vocab_size))
+
+    def is_ordinary(self, token: Token) -> bool:
+        """Whether a token may be fed to filters."""
+        return 0 <= token < self._limit and token not in self._eos
+
+
+def _flat(filters: Sequence[Specification | Filter]) -> list[Specification | Filter]:
+    if not isinstance(filters, Sequence):
+        raise OptionError("filters", f"takes a list of filters, not {filters!r}")
+    flat: list[Specification | Filter] = []
+    for filter in filters:
+        if isinstance(filter, AllOf):
+            flat.extend(_flat(filter.specifications))
+        elif not is_specification(filter) and not is_filter(filter):
+            raise OptionError(
+                "filters",
+                f"{filter!r} is no filter: it needs bind(tokenizer, vocab_size), or fill, "
+                "advance, can_end and reset",
+            )
+        else:
+            flat.append(filter)
+    return flat
+
+
+def _running(
+    filter: Specification | Filter, vocabulary: Vocabulary, vocab_size: int, strips: bool
+) -> Filter:
+    if not is_specification(filter):
+        assert is_filter(filter)
+        return filter
+    bind = bind_opening if strips else _bind
+    return bind(filter, vocabulary, vocab_size)
+
+
+def _bind(spec: Specification, vocabulary: Vocabulary, vocab_size: int) -> Filter:
+    return spec.bind(vocabulary, vocab_size)
+
+
+def _name(filter: Specification | Filter) -> str:
+    if not is_specification(filter):
+        return type(filter).__name__
+    name = repr(filter)
+    return name if len(name) <= 80 else f"{name[:76]}...)"

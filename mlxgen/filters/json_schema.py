@@ -1,0 +1,167 @@
+"""Specifications of JSON: ``JsonSchema`` and ``JsonObject``.
+
+Owns the options of the JSON grammar and what is checked of a schema before it is compiled.
+Must never know how the engine runs it.
+
+Invariant: white space is bounded, whatever the schema says: models loop on it otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from ..errors import GrammarError, OptionError
+from .endless import why_endless
+from .grammar import bound, bound_opening
+from .matcher import Grammar, GrammarFilter
+from .protocol import AnyTokenizer, Filter
+
+WHITESPACE = r"[ \t]{1,8}|\r?\n[ \t]{0,40}"
+"""Between the parts of a JSON text: a few blanks, or one line break and its indentation."""
+
+_AROUND = r"[ \t\r\n]{1,8}"  # before the whole text, where models like to leave a blank line
+
+
+@runtime_checkable
+class SupportsJsonSchema(Protocol):
+    """A pydantic model class, or anything else that knows its schema."""
+
+    def model_json_schema(self) -> Mapping[str, Any]:
+        """The schema."""
+        ...
+
+
+Schema: TypeAlias = Mapping[str, Any] | str | bool | SupportsJsonSchema | type[Any]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JsonSchema:
+    """JSON that is valid against a schema.
+
+    schema              a mapping, its JSON text, True (any JSON), or a class that has
+                        ``model_json_schema``; properties come in the order of the schema
+    whitespace          what may stand between the parts of the text, as a regular expression;
+                        None: nothing, so that the text is compact
+    separators          between items and behind keys, as of ``json.dumps``
+    one_of_as_any_of    take ``oneOf`` for ``anyOf`` where it cannot be shown to be the same
+    ignore_unsupported  leave out keywords that the engine does not support, so that the text
+                        may break them; else they are a GrammarError that names them
+    """
+
+    schema: str
+    whitespace: str | None
+    separators: tuple[str, str]
+    one_of_as_any_of: bool
+    ignore_unsupported: bool
+    _made: list[Grammar] = field(repr=False, compare=False, hash=False)
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        whitespace: str | None = WHITESPACE,
+        separators: tuple[str, str] = (",", ":"),
+        one_of_as_any_of: bool = False,
+        ignore_unsupported: bool = False,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "schema", _text(schema))
+        put(self, "whitespace", whitespace)
+        put(self, "separators", tuple(separators))
+        put(self, "one_of_as_any_of", one_of_as_any_of)
+        put(self, "ignore_unsupported", ignore_unsupported)
+        put(self, "_made", [])
+        if len(self.separators) != 2 or not all(isinstance(s, str) for s in self.separators):
+            raise OptionError("filters", "JsonSchema's separators are two strings")
+        if whitespace is not None and not isinstance(whitespace, str):
+            raise OptionError("filters", "JsonSchema's whitespace is an expression or None")
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
+        """As ``Specification.bind``."""
+        return bound(self._grammar(), tokenizer, vocab_size)
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        if self.whitespace is None:
+            return bound_opening(self._grammar(), tokenizer, vocab_size)
+        return self.bind(tokenizer, vocab_size)  # a space before JSON is allowed anyway
+
+    def _grammar(self) -> Grammar:
+        """The grammar, made once: rows of a batch bind the same specification."""
+        if not self._made:
+            self._made.append(self._make())
+        return self._made[0]
+
+    def _make(self) -> Grammar:
+        shown = self.schema if len(self.schema) <= 60 else f"{self.schema[:56]}..."
+        name = f"JsonSchema({shown})"
+        schema = _parsed(self.schema, name)
+        if schema is True:
+            schema = {}
+        elif schema is False:
+            raise GrammarError(f"{name}: no text satisfies it")
+        own_names = self.schema.count('"$id"') > ("$id" in schema)  # references mean other things
+        endless = None if own_names else why_endless(schema)
+        if endless:
+            raise GrammarError(f"{name}: {endless}")
+        options: dict[str, Any] = {
+            "whitespace_flexible": self.whitespace is not None,
+            "item_separator": self.separators[0],
+            "key_separator": self.separators[1],
+            "coerce_one_of": self.one_of_as_any_of,
+            "lenient": self.ignore_unsupported,
+        }
+        if self.whitespace is not None:
+            options["whitespace_pattern"] = self.whitespace
+        inner = Grammar.of_json_schema({**schema, "x-guidance": options}, name)
+        return inner if self.whitespace is None else inner.behind(f"/({_AROUND})?/")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JsonObject:
+    """Any JSON object. The options are those of ``JsonSchema``."""
+
+    schema: JsonSchema
+
+    def __init__(
+        self,
+        *,
+        whitespace: str | None = WHITESPACE,
+        separators: tuple[str, str] = (",", ":"),
+    ) -> None:
+        schema = JsonSchema({"type": "object"}, whitespace=whitespace, separators=separators)
+        object.__setattr__(self, "schema", schema)
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
+        """As ``Specification.bind``."""
+        return self.schema.bind(tokenizer, vocab_size)
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        return self.schema.bind_opening(tokenizer, vocab_size)
+
+
+def _text(schema: Schema) -> str:
+    if isinstance(schema, SupportsJsonSchema):
+        schema = schema.model_json_schema()
+    if isinstance(schema, str):
+        return schema
+    if not isinstance(schema, Mapping | bool):
+        raise OptionError("filters", f"JsonSchema takes a schema, not {schema!r}")
+    try:
+        return json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError("filters", f"JsonSchema: the schema is no JSON: {error}") from error
+
+
+def _parsed(text: str, name: str) -> Any:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"{name}: the schema is no JSON: {error}") from error
+    if not isinstance(schema, dict | bool):
+        raise GrammarError(f"{name}: a schema is an object or a boolean")
+    return schema

@@ -1,0 +1,165 @@
+"""OutlinesCore: constraints of the package outlines-core.
+
+Owns every use of that package, which is an optional install. Must never know other filters.
+
+Its index is a table of states and tokens, computed when a pattern is bound for the first time:
+that takes from milliseconds to minutes, and memory, with the size of the pattern and of the
+vocabulary. The latest few are kept. A running filter is then a list of state numbers.
+
+Invariant: there is one state for each token fed, the one after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import FilterError, GrammarError, OptionError
+from ..tokens import Token, Vocabulary
+from .opening import Opening
+from .protocol import AnyTokenizer, Int32Words, words_of
+from .recent import Recent
+
+_INDEXES = 8  # indexes kept for one vocabulary
+_ROWS = 256  # rows kept for one index
+
+
+@dataclass(frozen=True, slots=True)
+class OutlinesCore:
+    """Text that a regular expression matches as a whole; ``.json_schema(schema)`` for JSON."""
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str):
+            raise OptionError("filters", f"OutlinesCore takes a pattern, not {self.pattern!r}")
+
+    @classmethod
+    def json_schema(
+        cls, schema: Mapping[str, Any] | str, *, whitespace: str | None = None
+    ) -> OutlinesCore:
+        """JSON that is valid against a schema. GrammarError if it cannot be made a pattern.
+
+        ``whitespace`` is a pattern for what may stand between the parts; outlines-core's own
+        is at most one space.
+        """
+        _library()
+        from outlines_core.json_schema import build_regex_from_schema
+
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        try:
+            return cls(build_regex_from_schema(text, whitespace))
+        except Exception as error:
+            raise GrammarError(f"OutlinesCore: {error}") from error
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> OutlinesFilter:
+        """As ``Specification.bind``."""
+        return _bound(self.pattern, Vocabulary.of(tokenizer), vocab_size)
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        vocabulary = Vocabulary.of(tokenizer)
+        plain = _bound(self.pattern, vocabulary, vocab_size)
+        behind = _bound(f" (?:{self.pattern})", vocabulary, vocab_size)
+        return Opening(plain, behind, vocabulary, vocab_size)
+
+
+class OutlinesFilter:
+    """The running filter of ``OutlinesCore``."""
+
+    def __init__(self, table: _Table) -> None:
+        self._table = table
+        self._states: list[int] = [table.index.get_initial_state()]
+
+    def fill(self, row: Int32Words) -> bool:
+        """As ``Filter.fill``."""
+        row[:] = self._table.row(self._states[-1])
+        return True
+
+    def advance(self, token: Token) -> None:
+        """As ``Filter.advance``."""
+        state = self._table.index.get_next_state(self._states[-1], token)
+        if state is None or token in self._table.eos:
+            raise FilterError(f"outlines-core does not allow token {token} here")
+        self._states.append(state)
+
+    def can_end(self) -> bool:
+        """As ``Filter.can_end``."""
+        return bool(self._table.index.is_final_state(self._states[-1]))
+
+    def reset(self) -> None:
+        """As ``Filter.reset``."""
+        self.rewind(0)
+
+    def rewind(self, to: int) -> None:
+        """Back to the state after the first ``to`` tokens."""
+        del self._states[to + 1 :]
+
+    def fork(self) -> OutlinesFilter:
+        """An independent copy; the index is shared."""
+        twin = OutlinesFilter(self._table)
+        twin._states = self._states.copy()
+        return twin
+
+
+class _Table:
+    """An index, and the rows of the states that were asked for last."""
+
+    def __init__(self, index: Any, eos: frozenset[Token], vocab_size: int) -> None:
+        self.index = index
+        self.eos = eos
+        self._vocab_size = vocab_size
+        self._rows: Recent[int, Int32Words] = Recent(_ROWS)
+
+    def row(self, state: int) -> Int32Words:
+        return self._rows.get(state, lambda: self._made(state))
+
+    def _made(self, state: int) -> Int32Words:
+        allowed = self.index.get_allowed_tokens(state) or ()
+        return words_of(np.array(list(allowed), dtype=np.int64), self._vocab_size)
+
+
+# ---- the package ---------------------------------------------------------------------------
+
+
+def _library() -> Any:
+    try:
+        import outlines_core
+    except ImportError as error:
+        raise OptionError(
+            "filters", "OutlinesCore needs outlines-core: pip install 'mlxgen[outlines]'"
+        ) from error
+    return outlines_core
+
+
+def _bound(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> OutlinesFilter:
+    tables: Recent[tuple[str, int], _Table]
+    tables = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
+
+    def build() -> _Table:
+        library = _library()
+        words = vocabulary.derived(
+            ("outlines-core", vocab_size), lambda: _vocabulary(library, vocabulary, vocab_size)
+        )
+        try:
+            index = library.Index(pattern, words)
+        except Exception as error:
+            shown = pattern if len(pattern) <= 60 else f"{pattern[:56]}..."
+            raise GrammarError(f"OutlinesCore({shown!r}): {error}") from error
+        return _Table(index, vocabulary.eos, vocab_size)
+
+    return OutlinesFilter(tables.get((pattern, vocab_size), build))
+
+
+def _vocabulary(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
+    pieces: dict[bytes, list[Token]] = {}
+    for token in range(min(vocab_size, vocabulary.size)):
+        if vocabulary.is_ordinary(token):
+            pieces.setdefault(vocabulary.piece(token), []).append(token)
+    # It wants one end token; where the text may end is not asked of it.
+    end = min(vocabulary.eos, default=max(vocab_size, vocabulary.size))
+    return library.Vocabulary(end, pieces)

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import GrammarError, OptionError
+from mlxgen.filters import Choice, Lark, Regex, Specification, Substring
+
+from .helpers import (
+    accepts,
+    allowed,
+    alphabet,
+    byte_level,
+    constrained,
+    feed,
+    pieces,
+    sentencepiece,
+    wordpiece,
+)
+
+
+@pytest.mark.parametrize("text", ["a", "b", "bb", "abab", "", "c", "a\n"])
+@pytest.mark.parametrize("pattern", ["[ab]+", "(a|b)*", "^ab*$", "a?b{0,2}", "a/b|a", 'b"?'])
+def test_a_regex_takes_what_pythons_takes_as_a_whole(pattern: str, text: str) -> None:
+    assert accepts(Regex(pattern), text) == bool(re.fullmatch(pattern.strip("^$"), text))
+
+
+def test_flags_of_a_compiled_expression_are_taken_over_or_refused() -> None:
+    assert accepts(Regex(re.compile("ab.", re.I | re.S)), "AB\n")
+    assert not accepts(Regex(re.compile("ab.")), "ab\n")
+    assert Regex(re.compile("a")) == Regex("a")
+    with pytest.raises(OptionError, match="MULTILINE"):
+        Regex(re.compile("a", re.M))
+    with pytest.raises(OptionError, match="compiled"):
+        Regex(re.compile(b"a"))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="compiled"):
+        Regex(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("(", "unclosed group"),
+        ("a(?=b)", "look-around"),
+        (r"(a)\1", "backreferences"),
+        (r"[^\s\S]", "no text satisfies it"),
+        (r"abc[^\s\S]", "no text satisfies it"),
+    ],
+)
+def test_an_expression_that_cannot_be_met_says_why_before_anything_is_generated(
+    pattern: str, reason: str
+) -> None:
+    with pytest.raises(GrammarError, match=reason) as caught:
+        constrained(Regex(pattern))
+    assert "Regex(" in str(caught.value)
+    assert "<state>" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ("", "start"),
+        ("start: thing", "thing"),
+        ('start: "a', "lexer error"),
+        ('start: "a" NEVER\nNEVER: /[^\\s\\S]/', "no text satisfies it"),
+        ("start: <no_such_token>", "unknown special token"),
+        ("start: <[99999]>", "too large"),
+        ('start: %json {"type": "nothing"}', "Invalid type"),
+    ],
+)
+def test_a_lark_grammar_that_cannot_be_met_says_why(grammar: str, reason: str) -> None:
+    with pytest.raises(GrammarError, match=reason):
+        constrained(Lark(grammar))
+
+
+def test_lark_takes_rules_terminals_and_embedded_json() -> None:
+    lark = Lark('start: "n=" NUMBER rest?\nrest: ";" %json {"enum": ["<x>"]}\nNUMBER: /[0-9]+/')
+    assert accepts(lark, "n=12")
+    assert accepts(lark, 'n=1;"<x>"')
+    assert not accepts(lark, "n=;")
+    with pytest.raises(OptionError, match="Lark takes"):
+        Lark(5)  # type: ignore[arg-type]
+
+
+def test_names_of_tokens_are_left_alone_in_literals_expressions_and_comments() -> None:
+    vocabulary = byte_level()
+    lark = Lark('start: "<tool_call>" /<tool_call>/ // <tool_call>\n "\\"<tool_call>"')
+    assert accepts(lark, '<tool_call><tool_call>"<tool_call>', vocabulary)
+
+
+def test_a_choice_is_exactly_one_of_the_options() -> None:
+    choice = Choice(["ab", "abc", "x/y", 'q"\\', "abc"])
+    assert choice.options == ("ab", "abc", "x/y", 'q"\\')
+    for option in choice.options:
+        assert accepts(choice, option)
+    for text in ("a", "abcd", "", "x"):
+        assert not accepts(choice, text)
+    constraint = feed(constrained(choice), "ab")
+    assert constraint.can_end() and pieces(constraint) == {b"c"}
+    assert accepts(Choice(["", "a"]), "") and accepts(Choice(["", "a"]), "a")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4), st.text(max_size=4))
+def test_a_choice_takes_any_text_literally(options: list[str], other: str) -> None:
+    vocabulary = byte_level()
+    choice = Choice(options)
+    for option in options:
+        assert accepts(choice, option, vocabulary)
+    assert accepts(choice, other, vocabulary) == (other in options)
+
+
+def test_a_choice_of_thousands_is_one_automaton() -> None:
+    choice = Choice(f"value number {index}" for index in range(3000))
+    assert accepts(choice, "value number 2999")
+    assert not accepts(choice, "value number 3000")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Choice([]),
+        lambda: Choice("abc"),
+        lambda: Choice([1]),  # type: ignore[list-item]
+        lambda: Choice(["\ud800"]),
+        lambda: Substring(""),
+        lambda: Substring("a", by="lines"),  # type: ignore[arg-type]
+        lambda: Substring(5),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_text_is_refused_when_it_is_written(make: object) -> None:
+    with pytest.raises(OptionError, match="filters: (Choice|Substring)"):
+        make()  # type: ignore[operator]
+
+
+def test_a_substring_is_a_passage_of_words_or_characters() -> None:
+    text = 'the "quick" brown\nfox'
+    words, chars = Substring(text), Substring(text, by="chars")
+    for passage in ("the", ' "quick"', "quick", "brown\nfox", text):
+        assert accepts(words, passage), passage
+        assert accepts(chars, passage), passage
+    assert accepts(chars, "row") and not accepts(words, "row")
+    for passage in ("", "quick fox", "fox the"):
+        assert not accepts(words, passage) and not accepts(chars, passage)
+    assert accepts(Substring(text, allow_empty=True), "")
+
+
+SPECS: list[Specification] = [
+    Regex("a+"),
+    Lark('start: "a"'),
+    Choice(["a", "b"]),
+    Substring("a b c"),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_specifications_are_values_and_bind_again_and_again(spec: Specification) -> None:
+    assert spec == eval(repr(spec))
+    assert hash(spec) == hash(eval(repr(spec)))
+    first, second = constrained(spec), constrained(spec)
+    before = allowed(second)
+    feed(first, "a")
+    assert allowed(second) == before
+    with pytest.raises(AttributeError):
+        spec.pattern = "b"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_a_text_may_lose_one_leading_space_and_no_more(spec: Specification) -> None:
+    vocabulary = sentencepiece()
+    for start, good in (("a", True), (" a", True), ("  a", False)):
+        constraint = constrained(spec, vocabulary=vocabulary)
+        tokens = [vocabulary.token_of(bytes([byte])) for byte in start.encode()]
+        assert (constraint.validate([t for t in tokens if t is not None]) == len(tokens)) is good
+    assert not accepts_raw(spec, " a")
+
+
+def accepts_raw(spec: Specification, text: str) -> bool:
+    constraint = constrained(spec, vocabulary=sentencepiece(), strips_space=False)
+    token = constraint.vocabulary.token_of(text[:1].encode())
+    return constraint.validate([token or 0]) == 1
+
+
+def test_the_text_behind_a_dropped_space_is_what_is_constrained() -> None:
+    constraint = constrained(Regex(" ?a"), vocabulary=sentencepiece())
+    space = constraint.vocabulary.token_of(b" ") or 0
+    a = constraint.vocabulary.token_of(b"a") or 0
+    assert constraint.validate([space, space, a]) == 3  # the text is " a"
+    assert constraint.validate([space, a]) == 2  # the text is "a"
+    assert constraint.validate([a]) == 1
+    assert constraint.validate([space, space, space]) == 2
+    constraint.advance(space)
+    twin = constraint.fork()
+    constraint.advance(a)
+    assert constraint.ended() and not twin.can_end()
+    constraint.rewind(0)
+    assert constraint.validate([a]) == 1
+
+
+def test_a_vocabulary_that_cannot_spell_a_text_meets_a_dead_end_with_its_name() -> None:
+    from mlxgen.errors import DeadEndError, FilterError
+
+    constraint = constrained(Choice(["the sad"]), vocabulary=wordpiece())
+    with pytest.raises((DeadEndError, FilterError), match="Choice"):
+        while not constraint.ended():
+            constraint.advance(min(allowed(constraint)))
+
+
+def test_compiled_grammars_are_shared_and_forgotten() -> None:
+    from mlxgen.filters.matcher import _COPIES, _KEPT, Engine
+
+    vocabulary = alphabet()
+    engine = Engine.of(vocabulary, vocabulary.size)
+    for index in range(_KEPT + 3):
+        constrained(Regex(f"a{index}"))
+    assert len(engine._kept) == _KEPT
+    spec = Regex("shared")
+    for _ in range(_COPIES + 3):
+        constraint = constrained(spec)
+    assert feed(constraint, "shared").ended()

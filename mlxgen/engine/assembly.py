@@ -1,0 +1,63 @@
+"""From a prompt and options to a row that is ready to run.
+
+Owns which parts a sequence gets, so that what is not asked for costs nothing. Must never
+know whether the row is pulled by a lane or pushed by a session. Invariant: all that can
+be wrong with filters, stops and prefix has been raised when ``assemble`` returns.
+"""
+
+from __future__ import annotations
+
+from ..filters import Constraint
+from ..sampling import TokenCounts
+from ..text import BanMatcher, Healer, StopMatcher, TextDecoder, Transcript, heal_plan
+from ..tokens import Token, Vocabulary
+from .kv import KV
+from .options import Options
+from .prompt import Prompt
+from .row import Row
+from .sequence import Sequence
+
+
+def xtc_special(vocabulary: Vocabulary) -> list[Token]:
+    """The tokens that XTC spares, as mlx-lm does: the end tokens and the newline."""
+    newline = vocabulary.token_of(b"\n")
+    return sorted(vocabulary.eos.union(() if newline is None else (newline,)))
+
+
+def assemble(
+    prompt: Prompt,
+    options: Options,
+    vocabulary: Vocabulary,
+    vocab_size: int,
+    *,
+    budget: int,
+    seed: int,
+    kv: KV | None = None,
+    queued: bool = True,
+) -> Row:
+    """A row with the parts that ``options`` need; ``vocab_size`` is the logits' width.
+
+    Raises ``GrammarError`` for filters that cannot be compiled and ``OptionError`` for a
+    prefix that they do not allow.
+    """
+    tokens, removed = list(prompt.tokens), b""
+    if options.heal:
+        tokens, removed = heal_plan(vocabulary, tokens)
+    healer = Healer(vocabulary, removed) if removed else None
+    decoder = TextDecoder(vocabulary, strip=prompt.opens_text, skip=len(removed))
+    stops = None
+    if options.stop or options.stop_tokens:
+        stops = StopMatcher(options.stop, options.stop_tokens)
+    constraint = None
+    if options.filters:
+        strips = prompt.opens_text and vocabulary.strips_space
+        constraint = Constraint(options.filters, vocabulary, vocab_size, strips_space=strips)
+    sequence = Sequence(
+        tokens,
+        Transcript(decoder, stops, BanMatcher(options.banned) if options.banned else None),
+        constraint=constraint,
+        healer=healer,
+        counts=TokenCounts(tokens) if options.sampling.penalises else None,
+        kv=kv,
+    )
+    return Row(sequence, options, vocabulary, vocab_size, budget=budget, seed=seed, queued=queued)

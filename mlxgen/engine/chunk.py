@@ -1,0 +1,125 @@
+"""What a generation hands out: chunks, and the result they fold into.
+
+Owns the frozen values ``Chunk``, ``Alternative``, ``Usage`` and ``Result``. Must never
+know how they came about. Invariant: a ``Result`` is a function of the chunks alone, so
+that not streaming cannot differ from streaming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from ..tokens import Token
+
+FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
+Stop: TypeAlias = str | tuple[Token, ...]
+
+
+class Alternative(NamedTuple):
+    """A token that was likely at a position, with its natural log-probability."""
+
+    token: Token
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One generated token and the text that became safe to deliver with it.
+
+    - ``text``: the newly delivered characters, possibly none.
+    - ``token``: the token's id; ``None`` only in what ``Session.finish()`` returns.
+    - ``index``: the token's place among the generated ones, from 0.
+    - ``logprob``: its natural log-probability under the model's own distribution (no
+      temperature, no filters), and ``top``: the most likely tokens there, best first;
+      ``None`` and empty unless ``top_logprobs`` was asked for.
+    - ``from_draft``: the token was proposed by a draft. ``forced``: a filter left no other
+      choice, so it was not sampled.
+    - ``retract``: characters to delete from the end of what was delivered before adding
+      ``text``; the index then has gone back. Only with ``allow_retract``.
+    - ``rewound``: tokens that were taken back right after this one, itself included; only
+      ``Session`` reports such chunks, ``Stream`` never delivers them.
+    - ``attempts``: how often this position was drawn again; ``exhausted``: a hook still
+      wanted another draw when ``max_resample`` was reached.
+    - ``finish_reason``: set in the last chunk. ``"stop"``: an end token or a stop;
+      ``"length"``: ``max_tokens`` or the context; ``"filter"``: the filters allow no
+      continuation; ``"cancelled"``.
+    - ``stop``: the stop string, or stop tokens, that ended it.
+    """
+
+    text: str
+    token: Token | None
+    index: int
+    logprob: float | None = None
+    top: tuple[Alternative, ...] = ()
+    from_draft: bool = False
+    forced: bool = False
+    retract: int = 0
+    rewound: int = 0
+    attempts: int = 0
+    exhausted: bool = False
+    finish_reason: FinishReason | None = None
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a generation used so far.
+
+    ``forward_passes`` counts runs of the model after the prompt; ``forced_tokens`` came
+    from filters without sampling; ``rewound_tokens`` were accepted and taken back;
+    ``redraws`` were declined at once. ``incomplete``: ``close_json`` found no valid end
+    that fits. Times are wall-clock seconds: ``prompt_seconds`` until the first token was
+    known, ``generation_seconds`` since then.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    forward_passes: int = 0
+    forced_tokens: int = 0
+    rewound_tokens: int = 0
+    redraws: int = 0
+    incomplete: bool = False
+    prompt_seconds: float = 0.0
+    generation_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished generation: its text, its tokens and why it ended."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    finish_reason: FinishReason | None
+    stop: Stop | None
+    usage: Usage
+    chunks: tuple[Chunk, ...]
+
+
+def fold(chunks: Iterable[Chunk], usage: Usage, prefix: tuple[Token, ...] = ()) -> Result:
+    """Put chunks together; ``prefix`` are the tokens that were given as generated."""
+    text: list[str] = []
+    tokens = list(prefix)
+    kept: list[Chunk] = []
+    last: Chunk | None = None
+    for chunk in chunks:
+        if chunk.retract:
+            whole = "".join(text)
+            text = [whole[: len(whole) - chunk.retract]]
+        if chunk.index < len(tokens):
+            kept = [c for c in kept if c.index < chunk.index]
+            del tokens[chunk.index :]
+        text.append(chunk.text)
+        if chunk.token is not None:
+            tokens.append(chunk.token)
+        kept.append(chunk)
+        last = chunk
+    return Result(
+        text="".join(text),
+        tokens=tuple(tokens),
+        finish_reason=last.finish_reason if last is not None else None,
+        stop=last.stop if last is not None else None,
+        usage=usage,
+        chunks=tuple(kept),
+    )

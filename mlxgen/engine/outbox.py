@@ -1,0 +1,142 @@
+"""Chunks on their way to the caller.
+
+Owns what was delivered (tokens and characters) and the chunks that wait. Must never
+know why a token was accepted or taken back. Invariant: the texts of all released
+chunks, put together with their retractions, are the delivered text; every token that
+stays is in exactly one released chunk, in order.
+
+Where nothing automatic (a hook or a ban) can take a token back, its chunk is released at
+once. Where something can, it is released when its token is settled: ``hold`` younger ones
+follow, and no stop or ban can claim its text, whatever is taken back behind it. A caller
+who allows retractions, or who pushes tokens and sees them anyway, gets every chunk at
+once; the first is told what to delete, the second gets settled text only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from ..text import Transcript
+from .chunk import Chunk, FinishReason, Stop
+from .options import Options
+
+Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
+
+
+class Outbox:
+    """What of one sequence has been delivered, and what waits; see the module.
+
+    ``start`` is the number of tokens that count as delivered before the first one, and
+    ``delivered`` the number of characters.
+    """
+
+    __slots__ = ("_hold", "_mode", "_owed", "_released", "_settled", "_waiting", "delivered")
+
+    def __init__(self, mode: Mode, hold: int, start: int = 0, delivered: int = 0) -> None:
+        self._mode = mode
+        self._hold = hold
+        self._released = start
+        self._settled = start
+        self._waiting: deque[Chunk] = deque()
+        self._owed = 0  # characters to retract with the next chunk
+        self.delivered = delivered
+
+    @classmethod
+    def for_options(cls, options: Options, queued: bool, delivered: int) -> Outbox:
+        """As ``options`` want it; without ``queued`` every token's chunk is due at once."""
+        mode: Mode = "at once"
+        if options.allow_retract:
+            mode = "retracting"
+        elif options.hooks or options.banned or options.hold_tokens:
+            mode = "when settled" if queued else "pushed"
+        return cls(mode, options.hold_tokens, len(options.prefix), delivered)
+
+    @property
+    def released(self) -> int:
+        """Number of tokens whose chunks were released (or that came before the first)."""
+        return self._released
+
+    def fork(self) -> Outbox:
+        """An independent copy."""
+        twin = Outbox(self._mode, self._hold, self._released, self.delivered)
+        twin._settled = self._settled
+        twin._waiting = self._waiting.copy()
+        twin._owed = self._owed
+        return twin
+
+    def push(self, chunk: Chunk) -> None:
+        """Take in the chunk of a newly accepted token; its text is filled in on release."""
+        self._waiting.append(chunk)
+
+    def release(self, transcript: Transcript) -> list[Chunk]:
+        """The chunks that may go out now."""
+        if self._mode == "at once":
+            return self._take_all(transcript, transcript.safe())
+        if self._mode == "retracting":
+            held_back = transcript.end(max(0, len(transcript) - self._hold))
+            return self._take_all(transcript, min(transcript.safe(with_bans=False), held_back))
+        if self._mode == "pushed":
+            settled = transcript.settled(self._hold, self._settled)
+            self._settled = settled
+            return self._take_all(transcript, transcript.end(settled))
+        settled = transcript.settled(self._hold, self._released)
+        chunks = []
+        while self._waiting and self._waiting[0].index < settled:
+            chunks.append(self._take(transcript, transcript.end(self._waiting[0].index + 1)))
+        return chunks
+
+    def finish(
+        self, transcript: Transcript, reason: FinishReason, stop: Stop | None, cut: int | None
+    ) -> list[Chunk]:
+        """Release everything; ``cut`` is where a stop ends the text, ``None`` for nowhere."""
+        tail = "" if cut is not None else transcript.flush()
+        end = transcript.end(len(transcript)) if cut is None else cut
+        chunks = []
+        while len(self._waiting) > 1:
+            after = self._waiting[0].index + 1
+            chunks.append(self._take(transcript, min(end, transcript.end(after))))
+        if self._waiting:
+            last = self._take(transcript, end)
+        else:
+            text = transcript.slice(self.delivered, end) if end > self.delivered else ""
+            last = Chunk(text=text, token=None, index=len(transcript))
+            self.delivered = max(self.delivered, end)
+        chunks.append(replace(last, text=last.text + tail, finish_reason=reason, stop=stop))
+        return chunks
+
+    @property
+    def floor(self) -> int:
+        """The smallest length that something automatic may rewind to."""
+        if self._mode == "retracting":
+            return 0
+        return self._settled if self._mode == "pushed" else self._released
+
+    def rewind(self, to: int, transcript: Transcript) -> None:
+        """Forget what was delivered after the first ``to`` tokens.
+
+        ``transcript`` has been rewound already. Delivered characters that are gone, or held
+        again, are owed as a retraction where retractions are allowed.
+        """
+        while self._waiting and self._waiting[-1].index >= to:
+            self._waiting.pop()
+        self._released = min(self._released, to)
+        self._settled = min(self._settled, to)
+        kept = min(self.delivered, transcript.safe(with_bans=self._mode != "retracting"))
+        if self._mode == "retracting":
+            self._owed += self.delivered - kept
+        self.delivered = kept
+
+    def _take_all(self, transcript: Transcript, end: int) -> list[Chunk]:
+        return [self._take(transcript, end) for _ in range(len(self._waiting))]
+
+    def _take(self, transcript: Transcript, end: int) -> Chunk:
+        chunk = self._waiting.popleft()
+        text = transcript.slice(self.delivered, end) if end > self.delivered else ""
+        self.delivered = max(self.delivered, end)
+        self._released = chunk.index + 1
+        owed, self._owed = self._owed, 0
+        if text or owed:
+            return replace(chunk, text=text, retract=owed)
+        return chunk

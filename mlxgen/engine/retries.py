@@ -1,0 +1,69 @@
+"""What repeated draws of one sequence depend on, by position.
+
+Owns the number of attempts, the exclusions and the wishes of hooks. Must never know
+why a position is drawn again. Invariant: what was decided for a position holds only
+while the text before it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from ..tokens import Token
+
+
+@dataclass(slots=True)
+class Retries:
+    """See the module.
+
+    - ``attempts``: how often a position was drawn before; another attempt draws from
+      another uniform.
+    - ``asked``: how often hooks have asked for another draw at a position.
+    - ``banned``: tokens that bans have excluded there.
+    - ``exclude``, ``temperature``: what a hook wants of the very next draw.
+    """
+
+    attempts: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, int] = field(default_factory=dict)
+    banned: dict[int, frozenset[Token]] = field(default_factory=dict)
+    exclude: frozenset[Token] = frozenset()
+    temperature: float | None = None
+
+    def fork(self) -> Retries:
+        """An independent copy."""
+        return replace(
+            self,
+            attempts=dict(self.attempts),
+            asked=dict(self.asked),
+            banned=dict(self.banned),
+        )
+
+    def excluded(self, position: int) -> frozenset[Token]:
+        """Tokens that the next draw at ``position`` may not give."""
+        return self.banned.get(position, frozenset()) | self.exclude
+
+    def accepted(self) -> None:
+        """The next draw has happened and stands: what a hook wanted of it is done with."""
+        if self.exclude or self.temperature is not None:
+            self.exclude, self.temperature = frozenset(), None
+
+    def ask(
+        self, position: int, exclude: Collection[Token] = (), temperature: float | None = None
+    ) -> None:
+        """A hook wants ``position`` drawn again, like this."""
+        self.asked[position] = self.asked.get(position, 0) + 1
+        self.exclude, self.temperature = frozenset(exclude), temperature
+
+    def ban(self, position: int, token: Token) -> None:
+        """A ban excludes ``token`` at ``position``."""
+        self.banned[position] = self.banned.get(position, frozenset()) | {token}
+
+    def back(self, target: int, drawn: int) -> None:
+        """Positions from ``target`` on will be drawn again; ``drawn`` is behind the last one."""
+        for table in (self.asked, self.banned):
+            for later in [p for p in table if p > target]:
+                del table[later]
+        for position in range(target, drawn):
+            self.attempts[position] = self.attempts.get(position, 0) + 1
+        self.exclude, self.temperature = frozenset(), None

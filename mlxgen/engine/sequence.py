@@ -1,0 +1,124 @@
+"""A token history and the parts that were built from it.
+
+Owns the history of one sequence and moves its parts in step: the KV cache, the
+filters, the text, the healing and the token counts. Must never know why a token was
+chosen or taken back. Invariant: every part stands at the same length of the history;
+the KV cache may stand behind it, and what it lacks are the pending tokens.
+
+Nothing else in mlxgen undoes a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+
+from ..errors import FilterError
+from ..filters import Constraint
+from ..sampling import TokenCounts
+from ..text import BanMatch, Healer, StopMatch, Transcript
+from ..tokens import Token
+from .kv import KV
+
+
+class Sequence:
+    """The history (prompt, then generated tokens) and its parts.
+
+    ``base`` is the length of the prompt. Filters, text and healing have taken in the
+    tokens after it; the KV cache and the counts cover all of them.
+    """
+
+    __slots__ = ("base", "constraint", "counts", "healer", "history", "kv", "transcript")
+
+    def __init__(
+        self,
+        prompt: Tokens[Token],
+        transcript: Transcript,
+        *,
+        constraint: Constraint | None = None,
+        healer: Healer | None = None,
+        counts: TokenCounts | None = None,
+        kv: KV | None = None,
+    ) -> None:
+        self.history = list(prompt)
+        self.base = len(self.history)
+        self.transcript = transcript
+        self.constraint = constraint
+        self.healer = healer
+        self.counts = counts
+        self.kv = kv
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+    @property
+    def generated(self) -> int:
+        """Number of tokens after the prompt."""
+        return len(self.history) - self.base
+
+    @property
+    def pending(self) -> list[Token]:
+        """Tokens of the history that the KV cache does not hold yet."""
+        return self.history[self.kv.length if self.kv is not None else self.base :]
+
+    def advance(
+        self, token: Token, fed: Tokens[Token] | None = None
+    ) -> BanMatch | StopMatch | None:
+        """Append one token; returns the ban or the stop that its text completed.
+
+        ``fed`` are the tokens that the filters take instead of this one: none for a token
+        that is withheld from them. Raises ``FilterError`` for what they do not allow, and
+        then nothing has changed. The KV cache is not advanced: that takes a forward pass.
+        """
+        if self.healer is not None:
+            self.healer.advance(token)
+        if self.constraint is not None:
+            try:
+                if fed is None:
+                    self.constraint.advance(token)
+                else:
+                    self.constraint.advance_as(fed)
+            except FilterError:
+                if self.healer is not None:
+                    self.healer.rewind(self.generated)
+                raise
+        if self.counts is not None:
+            self.counts.advance(token)
+        self.history.append(token)
+        return self.transcript.advance(token)
+
+    def rewind(self, to: int) -> None:
+        """Keep the first ``to`` tokens of the history, in every part or in none.
+
+        The filters go first, since only they can fail: they raise ``FilterError`` as they
+        were, and the other parts have not moved.
+        """
+        count = max(0, to - self.base)
+        if self.constraint is not None:
+            self.constraint.rewind(count)
+        self.transcript.rewind(count)
+        if self.healer is not None:
+            self.healer.rewind(count)
+        if self.counts is not None:
+            self.counts.rewind(to)
+        if self.kv is not None:
+            self.kv.rewind(to)
+        del self.history[to:]
+        self.base = min(self.base, to)
+
+    def fork(self) -> Sequence:
+        """An independent copy; the KV buffers are shared until one side writes."""
+        twin = Sequence.__new__(Sequence)
+        twin.constraint = self.constraint.fork() if self.constraint is not None else None
+        twin.transcript = self.transcript.fork()
+        twin.healer = self.healer.fork() if self.healer is not None else None
+        twin.counts = self.counts.fork() if self.counts is not None else None
+        twin.kv = self.kv.fork() if self.kv is not None else None
+        twin.history = list(self.history)
+        twin.base = self.base
+        return twin
+
+    def check_integrity(self) -> None:
+        """Assert the invariant; for tests."""
+        assert len(self.transcript) == self.generated
+        assert self.constraint is None or len(self.constraint) == self.generated
+        assert self.kv is None or self.kv.length <= len(self.history)

@@ -1,0 +1,210 @@
+"""The push interface: the rules of a generation for those who run the model themselves.
+
+Owns the order of events between a caller with logits and one row. Must never hold a
+model or a cache. Invariant: every push uses exactly one position of the context, the
+one where the history ends.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Unpack
+
+import mlx.core as mx
+import numpy as np
+
+from ..errors import OptionError, StateError
+from ..filters import Int32Words
+from ..sampling import Sampler
+from ..tokens import Token, Vocabulary
+from .assembly import assemble, xtc_special
+from .chunk import Chunk, FinishReason, Usage
+from .options import GenerationOptions, Options
+from .prompt import AnyPrompt, Prompt
+from .row import Row, Verdict
+from .view import DrawnView
+
+
+class Session:
+    """Push logits or tokens in, get chunks out; the same rules that ``Stream`` follows.
+
+    ``tokenizer`` is mlx-lm's, a Hugging Face one, or a ``Vocabulary``. ``prompt`` may be
+    left out where its text does not matter (no healing, no penalties on it). ``vocab_size``
+    is the width of the logits, if it is not the tokenizer's size. The options are those of
+    ``LanguageModel.stream``.
+
+    The caller's loop, with ``keep`` and ``pending`` saying what its cache should hold::
+
+        while session.finish_reason is None:
+            trim_the_cache_to(session.keep)
+            logits = run_the_model(session.pending)      # of the last position, [vocab]
+            chunk = session.push_logits(logits)
+            print(chunk.text, end="")
+
+    Where a ban or a hook takes tokens back, ``chunk.rewound`` says how many, and ``keep``
+    and ``pending`` have gone back with them. Tokens that filters force are not appended
+    by themselves: ``forced()`` names them, and ``push_token`` takes them.
+    """
+
+    __slots__ = ("_held", "_row", "_sampler")
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        prompt: AnyPrompt | None = None,
+        vocab_size: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> None:
+        vocabulary = Vocabulary.of(tokenizer)
+        checked = Options.of(options)
+        width = vocab_size if vocab_size is not None else vocabulary.size
+        checked.check_vocabulary(width)
+        if prompt is None and checked.heal:
+            raise OptionError("heal", "needs the prompt: Session(tokenizer, prompt=...)")
+        read = Prompt((), True) if prompt is None else Prompt.of(prompt, vocabulary)
+        self._row: Row = assemble(
+            read,
+            checked,
+            vocabulary,
+            width,
+            budget=checked.max_tokens if checked.max_tokens is not None else 1 << 40,
+            seed=checked.seed if checked.seed is not None else secrets.randbits(63),
+            queued=False,
+        )
+        self._row.start(forced=False)
+        self._sampler = Sampler(width, xtc_special=xtc_special(vocabulary))
+        self._held = 0  # positions of the history that the caller's cache holds
+
+    @property
+    def history(self) -> list[Token]:
+        """All tokens: the prompt without what healing took back, then the generated ones."""
+        return list(self._row.sequence.history)
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens generated so far, ``prefix`` included."""
+        return self._row.sequence.history[self._row.sequence.base :]
+
+    @property
+    def text(self) -> str:
+        """The text delivered so far."""
+        return self._row.delivered_text
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it ended; ``None`` while it goes on."""
+        return self._row.finish_reason
+
+    @property
+    def seed(self) -> int:
+        """The seed of the draws, also where none was given."""
+        return self._row.seed
+
+    @property
+    def keep(self) -> int:
+        """How many positions of the caller's cache are still right; trim it to these."""
+        return max(0, min(self._held, len(self._row.sequence) - 1))
+
+    @property
+    def pending(self) -> list[Token]:
+        """The tokens to run next, behind ``keep``; the last one's logits are wanted."""
+        return self._row.sequence.history[self.keep :]
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; a session knows no passes and no times."""
+        tally = self._row.tally
+        return Usage(
+            prompt_tokens=self._row.sequence.base,
+            completion_tokens=self._row.position,
+            forced_tokens=tally.forced,
+            rewound_tokens=tally.rewound,
+            redraws=tally.redraws,
+            incomplete=tally.incomplete,
+        )
+
+    def mask(self) -> Int32Words | None:
+        """The tokens allowed next: [ceil(vocab_size / 32)] int32, bit t % 32 of word t // 32.
+
+        ``None``: all of them. Raises ``DeadEndError`` where nothing is left.
+        """
+        return self._row.mask()
+
+    def forced(self) -> list[Token]:
+        """The tokens that the filters allow no alternative to, possibly none."""
+        constraint = self._row.sequence.constraint
+        return constraint.forced() if constraint is not None else []
+
+    def push_logits(self, logits: Any) -> Chunk:
+        """Sample from the logits of the next position; returns what became of it.
+
+        ``logits`` is an MLX or NumPy array of any float type, [vocab_size] or [1, vocab_size].
+        A position that hooks want drawn again is drawn from the same logits.
+        """
+        row = self._open()
+        array = logits if isinstance(logits, mx.array) else mx.array(np.asarray(logits))
+        array = array.reshape(1, -1)
+        if array.shape[1] != row.vocab_size:
+            raise OptionError(
+                "logits",
+                f"{array.shape[1]} values for a vocabulary of {row.vocab_size}; give "
+                f"Session(..., vocab_size={array.shape[1]}) if that is the model's width",
+            )
+        start = row.position
+        self._held = len(row.sequence)
+        while True:
+            view = DrawnView(self._sampler, array, row.request(), row.want)
+            verdict = row.settle(view.token, view)
+            if verdict is not Verdict.AGAIN or row.position < start:
+                return self._chunk(view.token, start, verdict)
+
+    def push_token(self, token: Token) -> Chunk:
+        """Put a token that was chosen elsewhere (or is forced) at the next position."""
+        row = self._open()
+        if not 0 <= token < row.vocab_size:
+            raise OptionError("token", f"{token} is not in 0 to {row.vocab_size - 1}")
+        start = row.position
+        verdict = row.push(token)
+        return self._chunk(token, start, verdict)
+
+    def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
+        """Take back the last ``tokens`` tokens, or all after the first ``to`` generated ones.
+
+        Raises ``RewindError`` for more than there are; then nothing has changed.
+        """
+        self._row.rewind(self._row.target_of(tokens, to, self._row.position))
+
+    def fork(self, n: int = 1) -> list[Session]:
+        """``n`` independent sessions that go on from here, each with a seed of its own."""
+        return [self._twin(seed) for seed in self._row.fork_seeds(n)]
+
+    def finish(self, reason: FinishReason = "stop") -> Chunk:
+        """End here, unless it has ended; the chunk has no token and the text still held."""
+        row = self._row
+        if row.finish_reason is not None:
+            return Chunk("", None, row.position, finish_reason=row.finish_reason)
+        row.end(reason)
+        return row.take()[-1]
+
+    def _open(self) -> Row:
+        if self._row.finish_reason is not None:
+            raise StateError(
+                f"the session has ended ({self._row.finish_reason}); rewind it or make a new one"
+            )
+        return self._row
+
+    def _chunk(self, token: Token, start: int, verdict: Verdict) -> Chunk:
+        chunks = self._row.take()
+        if verdict is not Verdict.AGAIN:
+            return chunks[-1]
+        rewound = start + 1 - self._row.position
+        text = "".join(chunk.text for chunk in chunks)
+        return Chunk(text, token, start, rewound=rewound)
+
+    def _twin(self, seed: int) -> Session:
+        twin = Session.__new__(Session)
+        twin._row = self._row.fork(seed)
+        twin._sampler = self._sampler
+        twin._held = self._held
+        return twin

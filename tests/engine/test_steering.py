@@ -1,0 +1,294 @@
+"""Taking tokens back: bans, hooks, rewinds by the consumer, and forks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from mlxgen import DeadEndError, HookError, PostSamplingResult, RewindError, StateError
+from tests.fakes.speaking import PROMPT, Speaker, reciter, talker
+
+
+def say(speaker: Speaker, **options: Any) -> str:
+    return speaker.lm.generate(PROMPT, **options).text
+
+
+# ---- bans
+
+
+def test_a_ban_excludes_the_token_with_its_first_character_and_no_innocent_one() -> None:
+    speaker = talker(
+        {"": ["so"], "so": [" so"], "so so": [" sad", " good"], "so good": [], "so so good": []}
+    )
+    assert say(speaker) == "so so sad"
+    # " so" at the second place holds the first character of " so sad": it goes, "so" stays.
+    other = talker({"": ["so"], "so": [" so", " good"], "so so": [" sad"]})
+    assert say(other, banned=" so sad") == "so good"
+    # "so sad" begins inside the second " so".
+    assert say(other, banned="so sad") == "so good"
+    # Only the last word is banned: only that is taken back.
+    assert say(speaker, banned=" sad") == "so so good"
+
+
+def test_text_of_a_possible_ban_is_never_delivered() -> None:
+    speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": ["d"]})
+    chunks = list(speaker.lm.stream(PROMPT, banned=["bc"]))
+    assert [c.text for c in chunks][:3] == ["a", "x", "d"]
+    assert [c.index for c in chunks] == [0, 1, 2, 3]
+
+
+def test_a_ban_may_be_a_compiled_expression_with_flags() -> None:
+    speaker = talker({"": ["x"], "x": ["AB", "y"], "xAB": ["c"]})
+    assert say(speaker, banned=[re.compile("ab+c", re.IGNORECASE)]) == "xy"
+    assert say(speaker, banned=["abc"]) == "xABc"
+
+
+def test_a_ban_of_a_character_split_over_tokens_goes_back_to_its_first_byte() -> None:
+    smile = "😀".encode()
+
+    def script(self: Speaker, generated: list[int]) -> list[int]:
+        at = len(generated)
+        if generated[:1] == [ord("n")] or at >= 4:
+            return [self.end]
+        return [smile[at], ord("n")]
+
+    speaker = Speaker([], script)
+    assert say(speaker) == "😀"
+    result = speaker.lm.generate(PROMPT, banned="😀")
+    assert result.text == "n"
+    assert result.usage.rewound_tokens == 3
+
+
+def test_a_position_where_everything_is_banned_is_given_up_with_an_error() -> None:
+    speaker = talker({"": ["a"]})
+    everything = re.compile(r"(?s).")
+    with pytest.raises(DeadEndError, match="position 0"):
+        say(speaker, banned=[everything], min_tokens=3)
+
+
+def test_a_ban_that_completes_only_at_the_end_still_works_on_the_last_token() -> None:
+    speaker = talker({"": ["x"], "x": ["a", "c"], "xa": ["b"]})
+    assert say(speaker, banned="ab", max_tokens=3) == "xc"
+
+
+def test_a_ban_that_waits_for_the_end_of_the_text_still_works() -> None:
+    speaker = talker({"": ["so"], "so": [" sad", " good"], "so good": []})
+    result = speaker.lm.generate(PROMPT, banned=[re.compile(r"sad$")])
+    assert result.text == "so good"
+
+
+# ---- hooks
+
+
+def test_a_hook_sees_the_final_probabilities() -> None:
+    seen: list[PostSamplingResult] = []
+    texts: list[str] = []
+
+    def look(result: PostSamplingResult) -> None:
+        seen.append(result)
+        texts.append(result.text)
+        assert result.sampled_prob == pytest.approx(float(result.candidate_probs[0]), rel=1e-4)
+
+    def script(self: Speaker, generated: list[int]) -> dict[int, float]:
+        return {ord("a"): 1.0, ord("b"): 0.0} if not generated else {self.end: 1.0}
+
+    say(Speaker([], script), hooks=[look], temperature=0.5, top_k=2, seed=3)
+    first = seen[0]
+    assert (first.position, first.attempt) == (0, 0)
+    assert texts == ["", "a"]
+    assert list(first.candidate_tokens[:2]) == [ord("a"), ord("b")]
+    assert first.candidate_probs[0] == pytest.approx(1 / (1 + 2.718281828**-2), rel=1e-4)
+    assert first.logits is not None and first.logits[ord("a")] == 1.0
+    assert (seen[1].position, len(seen)) == (1, 2)
+
+
+def test_a_hook_may_put_another_token_and_the_cache_follows() -> None:
+    speaker = talker({"": ["a"], "a": ["b"], "ax": ["y"], "axy": ["z"]})
+
+    def swap(result: PostSamplingResult) -> None:
+        if result.text == "a":
+            result.sampled_token = ord("x")
+            assert result.sampled_prob < 0.5
+
+    assert say(speaker, hooks=swap) == "axyz"
+
+
+def test_a_hook_may_draw_again_with_exclusions_and_a_temperature_for_that_draw() -> None:
+    speaker = talker({"": ["a", "b", "c"], "c": ["d"]})
+    attempts = []
+
+    def decline(result: PostSamplingResult) -> None:
+        if result.position == 0:
+            attempts.append((result.attempt, result.sampled_token))
+            if result.sampled_token != ord("c"):
+                result.resample = True
+                result.exclude = {ord("a"), result.sampled_token}
+
+    result = speaker.lm.generate(PROMPT, hooks=[decline])
+    assert result.text == "cd"
+    assert attempts == [(0, ord("a")), (1, ord("b")), (2, ord("c"))]
+    assert result.chunks[0].attempts == 2
+    assert result.usage.redraws == 2
+
+
+def test_a_hook_that_is_never_content_gets_its_draws_and_then_the_last_one_stands() -> None:
+    calls = []
+
+    def never(result: PostSamplingResult) -> None:
+        calls.append(result.position)
+        result.resample = True
+
+    result = talker({"": ["a"]}).lm.generate(PROMPT, hooks=never, max_resample=3, max_tokens=2)
+    assert calls == [0] * 4 + [1] * 4
+    assert [c.exhausted for c in result.chunks] == [True, True]
+    assert result.chunks[0].attempts == 3
+
+
+def test_declining_never_changes_what_the_others_see() -> None:
+    def stubborn(result: PostSamplingResult) -> None:
+        result.resample = result.attempt < 2
+
+    speaker = reciter(["a", "st", "op", "b"])
+    plain = speaker.lm.generate(PROMPT, stop="stop", temperature=0.0)
+    again = speaker.lm.generate(PROMPT, stop="stop", temperature=0.0, hooks=stubborn)
+    assert (again.text, again.tokens, again.stop) == (plain.text, plain.tokens, plain.stop)
+
+
+def test_a_rewind_behind_delivered_text_names_how_far_back_is_possible() -> None:
+    def back(result: PostSamplingResult) -> None:
+        if result.position == 3:
+            result.rewind = 3
+
+    speaker = reciter(list("abcdef"))
+    stream = speaker.lm.stream(PROMPT, hooks=back)
+    with pytest.raises(RewindError, match="only 1") as error:
+        list(stream)
+    assert error.value.possible == 1
+    with pytest.raises(StateError):
+        next(stream)
+
+
+def test_hold_tokens_makes_room_for_a_hooks_rewind() -> None:
+    speaker = talker({"": ["a"], "a": ["b"], "ab": ["c"], "abc": ["d"], "x": ["y"], "xy": []})
+    done = []
+
+    def back(result: PostSamplingResult) -> None:
+        if result.position == 2 and not done:
+            done.append(1)
+            result.rewind, result.exclude = 3, [ord("a")]
+        elif result.position == 0 and done:
+            result.sampled_token = ord("x")
+
+    chunks = list(speaker.lm.stream(PROMPT, hooks=back, hold_tokens=2))
+    assert "".join(c.text for c in chunks) == "xy"
+    assert [c.index for c in chunks] == [0, 1, 2]
+    assert all(c.retract == 0 for c in chunks)
+
+
+def test_retractions_say_what_to_delete() -> None:
+    speaker = talker({"": ["a"], "a": ["b"], "ab": ["c"], "ax": ["y"], "axy": []})
+    done = []
+
+    def back(result: PostSamplingResult) -> None:
+        if result.position == 2 and not done:
+            done.append(1)
+            result.rewind = 2
+        elif result.position == 1 and done:
+            result.sampled_token = ord("x")
+
+    shown = ""
+    stream = speaker.lm.stream(PROMPT, hooks=back, allow_retract=True)
+    for chunk in stream:
+        shown = shown[: len(shown) - chunk.retract] + chunk.text
+        assert shown == stream.text
+    assert shown == "axy"
+    assert speaker.lm.generate(PROMPT, hooks=back, allow_retract=True).text in ("abc", "axy")
+
+
+def test_bans_retract_too_where_that_is_allowed() -> None:
+    speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": []})
+    chunks = list(speaker.lm.stream(PROMPT, banned="abc", allow_retract=True))
+    assert [c.text for c in chunks[:2]] == ["a", "b"]
+    assert sum(c.retract for c in chunks) == 2
+
+
+def test_what_a_hook_raises_ends_the_stream_with_its_name() -> None:
+    def broken(result: PostSamplingResult) -> None:
+        raise ZeroDivisionError("oops")
+
+    with pytest.raises(HookError, match=r"broken.*oops"):
+        say(reciter(["a"]), hooks=broken)
+
+
+@pytest.mark.parametrize("wish", [{"rewind": -1}, {"sampled_token": 10**6}, {"temperature": -1.0}])
+def test_a_wish_that_makes_no_sense_is_an_error(wish: dict[str, Any]) -> None:
+    def odd(result: PostSamplingResult) -> None:
+        for name, value in wish.items():
+            setattr(result, name, value)
+
+    with pytest.raises(HookError, match=next(iter(wish))):
+        say(reciter(["a"]), hooks=odd)
+
+
+# ---- rewinds by the consumer
+
+
+def test_the_consumer_may_rewind_between_two_chunks() -> None:
+    speaker = reciter(["a", "é", "b", "c"])
+    stream = speaker.lm.stream(PROMPT)
+    for _ in range(3):
+        next(stream)
+    stream.rewind(tokens=2)
+    assert (stream.text, len(stream.tokens)) == ("a", 1)
+    assert "".join(c.text for c in stream) == "ébc"
+    assert stream.text == "aébc"
+    stream.rewind(to=0)
+    assert "".join(c.text for c in stream) == "aébc"
+
+
+def test_a_rewind_of_a_stream_that_has_ended_goes_on_from_there() -> None:
+    speaker = reciter(["a", "st", "op", "x"])
+    stream = speaker.lm.stream(PROMPT, stop="stop")
+    assert "".join(c.text for c in stream) == "a"
+    stream.rewind(tokens=1)
+    assert stream.finish_reason is None
+    assert [c.stop for c in stream] == ["stop"]
+    with pytest.raises(RewindError) as error:
+        stream.rewind(tokens=9)
+    assert error.value.possible == 3
+    assert stream.text == "a"
+
+
+def test_forks_go_on_by_themselves() -> None:
+    speaker = reciter(list("abcdef"))
+    stream = speaker.lm.stream(PROMPT, stop="ef")
+    next(stream)
+    left, right = stream.fork(2)
+    next(left)
+    right.rewind(to=0)
+    assert "".join(c.text for c in right) == "abcd"
+    assert "".join(c.text for c in left) == "cd"
+    assert "".join(c.text for c in stream) == "bcd"
+    assert (left.text, right.text, stream.text) == ("abcd", "abcd", "abcd")
+    assert len({left.seed, right.seed, stream.seed}) == 3
+
+
+def test_a_prefix_is_taken_as_already_generated() -> None:
+    speaker = reciter(["a", "st", "op", "b"])
+    whole = speaker.lm.generate(PROMPT, stop="stop", max_tokens=4)
+    chunks = list(speaker.lm.stream(PROMPT, stop="stop", max_tokens=4, prefix=whole.tokens[:2]))
+    assert [c.index for c in chunks] == [2]
+    assert chunks[-1].stop == "stop"
+
+
+def test_a_rewind_recomputes_only_what_was_taken_back() -> None:
+    speaker = reciter(list("abcdefgh"), prompt_length=40)
+    stream = speaker.lm.stream([63] * 40)
+    for _ in range(6):
+        next(stream)
+    before = speaker.model.passes
+    stream.rewind(tokens=2)
+    next(stream)
+    assert [len(fed) for fed in speaker.model.fed[before:]] == [1, 1]

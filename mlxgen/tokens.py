@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from .errors import PromptError
+from .errors import OptionError, PromptError
 from .pieces import read_pieces
 
 if TYPE_CHECKING:  # mlx-lm brings MLX with it, and these rooms do without
@@ -71,9 +71,13 @@ class Vocabulary:
 
         A wrapper remembers its vocabulary until its tokens or its end tokens change. A
         tokenizer that is not mlx-lm's is wrapped, and the wrapper is remembered with it.
+        OptionError for what is no tokenizer.
         """
         if isinstance(tokenizer, Vocabulary):
             return tokenizer
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            kind = type(tokenizer).__name__
+            raise OptionError("tokenizer", f"a {kind} is none: give the one of mlx_lm.load")
         known: _Remembered | None = vars(tokenizer).get(_CACHE)
         if known is not None and known.vocabulary._is_of(tokenizer):
             return known.vocabulary

@@ -1,9 +1,9 @@
 """Chunks on their way to the caller.
 
-Owns what was delivered (tokens and characters) and the chunks that wait. Must never
-know why a token was accepted or taken back. Invariant: the texts of all released
-chunks, put together with their retractions, are the delivered text; every token that
-stays is in exactly one released chunk, in order.
+Owns what was delivered (tokens and characters) and the tokens that wait. Must never
+know why a token was accepted or taken back. Invariant: the texts of all released chunks,
+put together with their retractions, are the delivered text; every token that stays is
+in exactly one released chunk, in order.
 
 Where nothing automatic (a hook or a ban) can take a token back, its chunk is released at
 once. Where something can, it is released when its token is settled: ``hold`` younger ones
@@ -15,14 +15,26 @@ once; the first is told what to delete, the second gets settled text only.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ..text import Transcript
-from .chunk import Chunk, FinishReason, Stop
+from ..tokens import Token
+from .chunk import Alternative, Chunk, FinishReason, Stop
 from .options import Options
 
 Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
+
+
+class Accepted(NamedTuple):
+    """An accepted token and all that its chunk says of it apart from text and end."""
+
+    token: Token
+    index: int
+    logprob: float | None
+    top: tuple[Alternative, ...]
+    forced: bool
+    attempts: int
+    exhausted: bool
 
 
 class Outbox:
@@ -39,7 +51,7 @@ class Outbox:
         self._hold = hold
         self._released = start
         self._settled = start
-        self._waiting: deque[Chunk] = deque()
+        self._waiting: deque[Accepted] = deque()
         self._owed = 0  # characters to retract with the next chunk
         self.delivered = delivered
 
@@ -58,6 +70,13 @@ class Outbox:
         """Number of tokens whose chunks were released (or that came before the first)."""
         return self._released
 
+    @property
+    def floor(self) -> int:
+        """The smallest length that something automatic may rewind to."""
+        if self._mode == "retracting":
+            return 0
+        return self._settled if self._mode == "pushed" else self._released
+
     def fork(self) -> Outbox:
         """An independent copy."""
         twin = Outbox(self._mode, self._hold, self._released, self.delivered)
@@ -66,52 +85,48 @@ class Outbox:
         twin._owed = self._owed
         return twin
 
-    def push(self, chunk: Chunk) -> None:
-        """Take in the chunk of a newly accepted token; its text is filled in on release."""
-        self._waiting.append(chunk)
+    def push(self, accepted: Accepted) -> None:
+        """Take in a newly accepted token."""
+        self._waiting.append(accepted)
 
     def release(self, transcript: Transcript) -> list[Chunk]:
         """The chunks that may go out now."""
+        waiting = self._waiting
+        if not waiting:
+            return []
         if self._mode == "at once":
             return self._take_all(transcript, transcript.safe())
         if self._mode == "retracting":
             held_back = transcript.end(max(0, len(transcript) - self._hold))
             return self._take_all(transcript, min(transcript.safe(with_bans=False), held_back))
         if self._mode == "pushed":
-            settled = transcript.settled(self._hold, self._settled)
-            self._settled = settled
-            return self._take_all(transcript, transcript.end(settled))
+            self._settled = transcript.settled(self._hold, self._settled)
+            return self._take_all(transcript, transcript.end(self._settled))
         settled = transcript.settled(self._hold, self._released)
         chunks = []
-        while self._waiting and self._waiting[0].index < settled:
-            chunks.append(self._take(transcript, transcript.end(self._waiting[0].index + 1)))
+        while waiting and waiting[0].index < settled:
+            chunks.append(self._take(transcript, transcript.end(waiting[0].index + 1)))
         return chunks
 
     def finish(
         self, transcript: Transcript, reason: FinishReason, stop: Stop | None, cut: int | None
     ) -> list[Chunk]:
         """Release everything; ``cut`` is where a stop ends the text, ``None`` for nowhere."""
-        tail = "" if cut is not None else transcript.flush()
+        tail = transcript.flush() if cut is None else ""
         end = transcript.end(len(transcript)) if cut is None else cut
         chunks = []
         while len(self._waiting) > 1:
             after = self._waiting[0].index + 1
             chunks.append(self._take(transcript, min(end, transcript.end(after))))
         if self._waiting:
-            last = self._take(transcript, end)
+            chunks.append(self._take(transcript, end, tail, reason, stop))
         else:
-            text = transcript.slice(self.delivered, end) if end > self.delivered else ""
-            last = Chunk(text=text, token=None, index=len(transcript))
-            self.delivered = max(self.delivered, end)
-        chunks.append(replace(last, text=last.text + tail, finish_reason=reason, stop=stop))
+            text = self._text(transcript, end) + tail
+            owed, self._owed = self._owed, 0
+            chunks.append(
+                Chunk(text, None, len(transcript), retract=owed, finish_reason=reason, stop=stop)
+            )
         return chunks
-
-    @property
-    def floor(self) -> int:
-        """The smallest length that something automatic may rewind to."""
-        if self._mode == "retracting":
-            return 0
-        return self._settled if self._mode == "pushed" else self._released
 
     def rewind(self, to: int, transcript: Transcript) -> None:
         """Forget what was delivered after the first ``to`` tokens.
@@ -131,12 +146,26 @@ class Outbox:
     def _take_all(self, transcript: Transcript, end: int) -> list[Chunk]:
         return [self._take(transcript, end) for _ in range(len(self._waiting))]
 
-    def _take(self, transcript: Transcript, end: int) -> Chunk:
-        chunk = self._waiting.popleft()
-        text = transcript.slice(self.delivered, end) if end > self.delivered else ""
-        self.delivered = max(self.delivered, end)
-        self._released = chunk.index + 1
+    def _take(
+        self,
+        transcript: Transcript,
+        end: int,
+        tail: str = "",
+        reason: FinishReason | None = None,
+        stop: Stop | None = None,
+    ) -> Chunk:
+        token, index, logprob, top, forced, attempts, exhausted = self._waiting.popleft()
+        text = self._text(transcript, end) + tail
+        self._released = index + 1
         owed, self._owed = self._owed, 0
-        if text or owed:
-            return replace(chunk, text=text, retract=owed)
-        return chunk
+        # By position, in the order of the fields: this is done for every token.
+        return Chunk(
+            text, token, index, logprob, top, False, forced, owed, 0, attempts, exhausted, reason, stop
+        )  # fmt: skip
+
+    def _text(self, transcript: Transcript, end: int) -> str:
+        start = self.delivered
+        if end <= start:
+            return ""
+        self.delivered = end
+        return transcript.slice(start, end)

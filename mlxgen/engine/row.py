@@ -31,7 +31,7 @@ from ..tokens import Token, Vocabulary
 from .chunk import Alternative, Chunk, FinishReason, Stop
 from .healing import healing_feed, healing_mask
 from .options import Options
-from .outbox import Outbox
+from .outbox import Accepted, Outbox
 from .retries import Retries
 from .sequence import Sequence
 
@@ -278,6 +278,8 @@ class Row:
     def rewind(self, target: int) -> None:
         """Keep the first ``target`` generated tokens, delivered or not; draw on from there."""
         drawn = self.position
+        if target == drawn:
+            return
         self._rewind_parts(target, drawn)
         self._retries.asked.pop(target, None)
         self.finish_reason, self._match, self._tail = None, None, ""
@@ -338,22 +340,15 @@ class Row:
             return self._close(position)
         self._retries.accepted()
         wanted = self.options.top_logprobs is not None
-        logprob, top = view.report(token) if wanted else (None, ())
-        self.outbox.push(
-            Chunk(
-                text="",
-                token=token,
-                index=position,
-                logprob=logprob,
-                top=tuple(Alternative(*pair) for pair in top),
-                forced=forced,
-                attempts=attempts,
-                exhausted=exhausted,
-            )
-        )
+        logprob, top = self._report(token, view) if wanted else (None, ())
+        self.outbox.push(Accepted(token, position, logprob, top, forced, attempts, exhausted))
         if isinstance(event, StopMatch):
             self._match = event
         return self._finish(ends) if ends is not None else Verdict.NEXT
+
+    def _report(self, token: Token, view: DrawView) -> tuple[float | None, tuple[Alternative, ...]]:
+        logprob, top = view.report(token)
+        return logprob, tuple(Alternative(*pair) for pair in top)
 
     def _end_after(self, token: Token, event: BanMatch | StopMatch | None) -> FinishReason | None:
         """Why the generation ends with the token just taken in, if it does; in fixed order."""

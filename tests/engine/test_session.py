@@ -1,0 +1,146 @@
+"""The push interface follows the same rules as a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen import Choice, OptionError, Regex, Session, StateError
+from mlxgen.filters import tokens_of
+from tests.fakes.speaking import PROMPT, Speaker, reciter, talker
+
+
+class Runner:
+    """A caller with a model of its own: keeps what it holds, runs what is pending."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self.speaker = speaker
+        self.held: list[int] = []
+        self.pushes = 0
+
+    def logits(self, session: Session) -> np.ndarray:
+        del self.held[session.keep :]
+        assert session.pending
+        self.held += session.pending
+        assert self.held == session.history
+        self.pushes += 1
+        wanted = self.speaker.model.script(tuple(self.held))
+        assert not isinstance(wanted, dict)
+        out = np.full(self.speaker.vocabulary.size, -50.0, dtype=np.float32)
+        for rank, token in enumerate(wanted):
+            out[token] = -rank
+        return out
+
+
+def drive(speaker: Speaker, **options: Any) -> tuple[Session, str, Runner]:
+    session = Session(speaker.tokenizer, prompt=PROMPT, **options)
+    runner = Runner(speaker)
+    text = ""
+    while session.finish_reason is None:
+        text += session.push_logits(runner.logits(session)).text
+    return session, text, runner
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stop": ["stop"]},
+        {"max_tokens": 3},
+        {"banned": ["nes"]},
+        {"stop_tokens": [[ord("!")]]},
+        {"hooks": [lambda r: setattr(r, "resample", r.attempt == 0)]},
+    ],
+)
+def test_a_session_says_what_a_stream_says(options: dict[str, Any]) -> None:
+    speaker = reciter(["x", "st", "o", "nes", " stop", "!"])
+    session, text, _ = drive(speaker, **options)
+    result = speaker.lm.generate(PROMPT, **options)
+    assert text == session.text == result.text
+    assert (tuple(session.tokens), session.finish_reason) == (result.tokens, result.finish_reason)
+
+
+def test_every_push_uses_exactly_one_position_and_healing_is_no_exception() -> None:
+    def say(self: Speaker, generated: list[int]) -> list[int]:
+        return [self.token("://")] if not generated else [ord("w")]
+
+    speaker = Speaker(["http", "://"], say)
+    session = Session(
+        speaker.tokenizer, prompt=[speaker.token("http"), ord(":")], heal=True, max_tokens=3
+    )
+    assert session.pending == [speaker.token("http")]
+    runner = Runner(speaker)
+    for count in range(1, 4):
+        chunk = session.push_logits(runner.logits(session))
+        assert (len(session.tokens), chunk.index) == (count, count - 1)
+    assert session.text == "//ww"
+    assert session.tokens[0] == speaker.token("://")
+
+
+def test_a_ban_in_a_session_says_how_much_was_taken_back() -> None:
+    speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": []})
+    session = Session(speaker.tokenizer, prompt=PROMPT, banned="bc")
+    runner = Runner(speaker)
+    rewound = []
+    while session.finish_reason is None:
+        rewound.append(session.push_logits(runner.logits(session)).rewound)
+    assert rewound == [0, 0, 2, 0, 0]
+    assert session.text == "ax"
+
+
+def test_mask_and_forced_tokens_are_the_filters() -> None:
+    speaker = reciter([])
+    session = Session(speaker.tokenizer, filters=[Choice(["yes", "yellow"])])
+    mask = session.mask()
+    assert mask is not None and list(tokens_of(mask)) == [ord("y")]
+    assert session.forced() == [ord("y"), ord("e")]
+    assert session.push_token(ord("y")).token == ord("y")
+    assert session.push_token(ord("e")).text == "e"
+    with pytest.raises(Exception, match="z"):
+        session.push_token(ord("z"))
+    assert len(session.tokens) == 2
+    session.push_token(ord("s"))
+    assert session.finish_reason == "filter"
+    with pytest.raises(StateError):
+        session.push_token(ord("s"))
+    session.rewind(tokens=1)
+    assert session.finish_reason is None
+
+
+def test_finish_delivers_what_was_held() -> None:
+    speaker = reciter(["a", "<"])
+    session = Session(speaker.tokenizer, stop="<think>")
+    session.push_token(ord("a"))
+    assert session.push_token(ord("<")).text == ""
+    last = session.finish()
+    assert (last.text, last.token, last.finish_reason) == ("<", None, "stop")
+    assert session.text == "a<"
+    assert session.finish().text == ""
+
+
+def test_logits_of_another_width_are_refused_with_what_to_do() -> None:
+    session = Session(reciter([]).tokenizer)
+    with pytest.raises(OptionError, match="vocab_size=5"):
+        session.push_logits([0.0] * 5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(moves=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=6))
+def test_rewinding_and_pushing_again_gives_what_one_go_gives(moves: list[tuple[int, int]]) -> None:
+    speaker = reciter(list("abcdefghij"))
+    options: dict[str, Any] = {"stop": "gh", "filters": [Regex("[a-z]*")]}
+    _, expected, _ = drive(speaker, **options)
+    session, runner = Session(speaker.tokenizer, prompt=PROMPT, **options), Runner(speaker)
+    for forward, back in moves:
+        for _ in range(forward):
+            if session.finish_reason is None:
+                session.push_logits(runner.logits(session))
+        session.rewind(tokens=min(back, len(session.tokens)))
+        (session,) = session.fork()
+    while session.finish_reason is None:
+        session.push_logits(runner.logits(session))
+    assert session.text == expected

@@ -1,0 +1,214 @@
+"""Tokenizers of every make: what their tokens are read as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from mlx_lm.tokenizer_utils import NewlineTokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from mlxgen.text import TextDecoder
+from mlxgen.tokens import Token, Vocabulary
+from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
+
+WORDS = ["</s>", "▁the", "▁a", "ing", "s", "▁", "<0xE4>", "<0xB8>", "<0xAD>", "h", "é"]
+
+
+def made(vocabulary: Sequence[str], decoder: Any) -> Vocabulary:
+    tokenizer = Tokenizer(
+        models.BPE(vocab={word: index for index, word in enumerate(vocabulary)}, merges=[])
+    )
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(["</s>"])
+    return Vocabulary.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>"))
+
+
+def text_of(vocabulary: Vocabulary, tokens: Sequence[Token]) -> str:
+    decoder = TextDecoder(vocabulary)
+    return "".join([decoder.advance(token) for token in tokens]) + decoder.flush()
+
+
+def decode(vocabulary: Vocabulary, tokens: Sequence[Token]) -> str:
+    text: str = vocabulary.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
+    return text
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.Metaspace(),
+        decoders.Metaspace(prepend_scheme="never"),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
+        decoders.Sequence([decoders.ByteFallback(), decoders.Replace("▁", " "), decoders.Fuse()]),
+        decoders.Sequence([decoders.Fuse(), decoders.Replace("▁", " ")]),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+        decoders.BPEDecoder(suffix="s"),
+        decoders.Fuse(),
+        None,
+    ],
+    ids=str,
+)
+def test_whatever_the_decoder_the_text_of_pairs_is_what_it_decodes(decoder: Any) -> None:
+    vocabulary = made(WORDS, decoder)
+    plain = [token for token in range(1, len(WORDS)) if not WORDS[token].startswith("<0x")]
+    differing = [
+        (one, other)
+        for one in plain
+        for other in plain
+        if text_of(vocabulary, [one, other]) != decode(vocabulary, [one, other])
+    ]
+    # BPEDecoder drops the space behind the last token: a text that goes on cannot know.
+    assert not differing or isinstance(decoder, decoders.BPEDecoder)
+
+
+def test_byte_tokens_are_bytes_whatever_surrounds_them() -> None:
+    decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    vocabulary = made(WORDS, decoder)
+    tokens = [WORDS.index(word) for word in ("▁a", "<0xE4>", "<0xB8>", "<0xAD>", "s")]
+    assert text_of(vocabulary, tokens) == " a中s" == decode(vocabulary, tokens)
+
+
+def test_added_tokens_outside_the_byte_alphabet_are_text() -> None:
+    wrapper = byte_level_tokenizer()
+    names = ["<｜begin▁of▁sentence｜>", "two words", "ab\tcd", "<é>"]
+    wrapper.add_tokens([AddedToken(name) for name in names])
+    vocabulary = Vocabulary.of(wrapper)
+    tokens = [wrapper.convert_tokens_to_ids(name) for name in names]
+    assert [vocabulary.piece(token).decode("utf-8", "replace") for token in tokens[:3]] == names[:3]
+    assert text_of(vocabulary, tokens) == decode(vocabulary, tokens)
+
+
+def test_ids_that_are_holes_have_no_bytes() -> None:
+    tokenizer = Tokenizer(models.BPE(vocab={"</s>": 0, "a": 1, "b": 7}, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    vocabulary = Vocabulary.of(fast)
+    assert vocabulary.size == 8
+    assert list(vocabulary.pieces) == [b"</s>", b"a", b"", b"", b"", b"", b"", b"b"]
+
+
+def test_a_tokenizer_that_edits_what_it_decodes_is_asked() -> None:
+    raw = sentencepiece_tokenizer(strip=False)._tokenizer
+    raw.add_tokens([AddedToken("<n>", normalized=False)])
+    twin = NewlineTokenizer(tokenizer_object=raw.backend_tokenizer, eos_token="</s>")
+    vocabulary = Vocabulary.of(twin)
+    assert vocabulary.piece(twin.convert_tokens_to_ids("<n>")) == b"\n"
+
+
+# ---- tokenizers written in Python -----------------------------------------------------------
+
+
+class PythonTokenizer:
+    """As much of a tokenizer without a fast backend as mlx-lm and mlxgen ask for."""
+
+    eos_token_id = 0
+    bos_token = None
+    chat_template = None
+    apply_chat_template = PreTrainedTokenizerBase.apply_chat_template
+
+    def __init__(self, strings: Sequence[str | bytes | None]) -> None:
+        self.strings = strings
+
+    def __len__(self) -> int:
+        return len(self.strings)
+
+    def get_vocab(self) -> dict[Any, int]:
+        return {string: index for index, string in enumerate(self.strings) if string is not None}
+
+    def convert_ids_to_tokens(self, ids: int | list[int]) -> Any:
+        if isinstance(ids, list):
+            return [self.convert_ids_to_tokens(token) for token in ids]
+        if self.strings[ids] is None:
+            raise KeyError(ids)
+        return self.strings[ids]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [self.strings.index(char) for char in text if char in self.strings]
+
+    def decode(self, tokens: list[int], **options: Any) -> str:
+        return b"".join(self.data(self.strings[token]) for token in tokens).decode(
+            "utf-8", "replace"
+        )
+
+    def data(self, string: Any) -> bytes:
+        raise NotImplementedError
+
+
+class BytesTokenizer(PythonTokenizer):
+    """As Qwen 1: the strings are bytes."""
+
+    def data(self, string: Any) -> bytes:
+        return bytes(string)
+
+
+class SpelledTokenizer(PythonTokenizer):
+    """As Kimi: tiktoken behind strings in the byte-level alphabet."""
+
+    def data(self, string: Any) -> bytes:
+        return {"Ġso": b" so", "ä¸": b"\xe4\xb8", "Ń": b"\xad"}.get(string) or string.encode()
+
+
+class MarkedTokenizer(PythonTokenizer):
+    """As the slow tokenizers over sentencepiece."""
+
+    def data(self, string: Any) -> bytes:
+        if string.startswith("<0x"):
+            return bytes([int(string[3:5], 16)])
+        return bytes(string.replace("▁", " ").encode())
+
+
+class StrippedTokenizer(MarkedTokenizer):
+    """The same, where a text starts without its space."""
+
+    def decode(self, tokens: list[int], **options: Any) -> str:
+        return super().decode(tokens).removeprefix(" ")
+
+
+class OddTokenizer(PythonTokenizer):
+    """Nobody can guess what its strings mean."""
+
+    def data(self, string: Any) -> bytes:
+        return bytes(string.upper().encode())
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "pieces"),
+    [
+        (
+            BytesTokenizer([b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"]),
+            [b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"],
+        ),
+        (
+            SpelledTokenizer(["<end>", "a", "Ġso", "ä¸", "Ń", "<a b>", None]),
+            [b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad", b"<a b>", b""],
+        ),
+        (
+            MarkedTokenizer(["</s>", "a", "▁so", "<0xE4>", None, "é"]),
+            [b"</s>", b"a", b" so", b"\xe4", b"", "é".encode()],
+        ),
+        (OddTokenizer(["<end>", "a", "b"]), [b"<END>", b"A", b"B"]),
+    ],
+)
+def test_tokenizers_written_in_python(tokenizer: PythonTokenizer, pieces: list[bytes]) -> None:
+    vocabulary = Vocabulary.of(tokenizer)
+    assert list(vocabulary.pieces) == pieces
+    assert vocabulary.eos == {0}
+    assert vocabulary.added == frozenset()
+
+
+@pytest.mark.parametrize("kind", [MarkedTokenizer, StrippedTokenizer])
+def test_a_space_that_is_dropped_at_the_start_is_found_out(kind: type[PythonTokenizer]) -> None:
+    vocabulary = Vocabulary.of(kind(["</s>", "a", "▁so"]))
+    assert vocabulary.strips_space is (kind is StrippedTokenizer)
+    assert text_of(vocabulary, [2, 2]) == vocabulary.tokenizer.decode([2, 2])
+
+
+def test_continuing_with_a_tokenizer_written_in_python() -> None:
+    vocabulary = Vocabulary.of(BytesTokenizer([b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"]))
+    assert vocabulary.continue_with("a so中".encode()) == [1, 2, 3, 4]

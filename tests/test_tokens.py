@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import OptionError, PromptError
+from mlxgen.tokens import Vocabulary
+from tests.fakes import (
+    alphabet_tokenizer,
+    byte_level_tokenizer,
+    metaspace_tokenizer,
+    sentencepiece_tokenizer,
+    wordpiece_tokenizer,
+)
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "byte-level": byte_level_tokenizer,
+    "sentencepiece": sentencepiece_tokenizer,
+    "sentencepiece without strip": functools.partial(sentencepiece_tokenizer, strip=False),
+    "metaspace": metaspace_tokenizer,
+    "wordpiece": wordpiece_tokenizer,
+}
+VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
+BYTE_LEVEL = VOCABULARIES["byte-level"]
+SENTENCEPIECE = VOCABULARIES["sentencepiece"]
+SPELLING = [BYTE_LEVEL, SENTENCEPIECE, VOCABULARIES["sentencepiece without strip"]]
+MESSAGES = [{"role": "user", "content": "so sad"}]
+
+
+def id_of(vocabulary: Vocabulary, text: str) -> int:
+    return int(vocabulary.tokenizer.convert_tokens_to_ids(text))
+
+
+def joined(vocabulary: Vocabulary, tokens: list[int]) -> bytes:
+    return b"".join(map(vocabulary.piece, tokens))
+
+
+# ---- one vocabulary of one tokenizer ------------------------------------------------------
+
+
+def test_a_tokenizer_has_one_vocabulary() -> None:
+    wrapper = byte_level_tokenizer()
+    vocabulary = Vocabulary.of(wrapper)
+    assert Vocabulary.of(wrapper) is vocabulary
+    assert Vocabulary.of(vocabulary) is vocabulary
+    assert vocabulary.tokenizer is wrapper
+
+
+def test_a_tokenizer_that_is_not_mlx_lms_is_wrapped_once() -> None:
+    raw = byte_level_tokenizer()._tokenizer
+    vocabulary = Vocabulary.of(raw)
+    assert Vocabulary.of(raw) is vocabulary
+    assert vocabulary.tokenizer._tokenizer is raw
+    assert vocabulary.eos == {id_of(vocabulary, "<|endoftext|>")}
+
+
+@pytest.mark.parametrize("thing", [None, "gpt2", 5, {}])
+def test_what_is_no_tokenizer_is_refused(thing: Any) -> None:
+    with pytest.raises(OptionError, match=r"mlx_lm\.load"):
+        Vocabulary.of(thing)
+
+
+def test_new_end_tokens_make_a_new_vocabulary() -> None:
+    wrapper = byte_level_tokenizer()
+    before = Vocabulary.of(wrapper)
+    wrapper.add_eos_token("<|im_start|>")
+    after = Vocabulary.of(wrapper)
+    assert after.eos == before.eos | {id_of(before, "<|im_start|>")}
+    assert before.eos < after.eos
+
+
+def test_new_tokens_make_a_new_vocabulary() -> None:
+    wrapper = byte_level_tokenizer()
+    before = Vocabulary.of(wrapper)
+    wrapper.add_tokens(["<new>"])
+    after = Vocabulary.of(wrapper)
+    assert (after.size, after.piece(before.size)) == (before.size + 1, b"<new>")
+
+
+def test_copies_of_a_tokenizer_do_not_share_its_vocabulary() -> None:
+    wrapper = byte_level_tokenizer()
+    vocabulary = Vocabulary.of(wrapper)
+    for twin in (copy.deepcopy(wrapper), pickle.loads(pickle.dumps(wrapper))):
+        twin.add_eos_token("a")
+        assert Vocabulary.of(twin) is not vocabulary
+        assert len(Vocabulary.of(twin).eos) == 3
+    assert Vocabulary.of(wrapper) is vocabulary
+
+
+def test_what_holds_a_vocabulary_can_be_copied_and_pickled() -> None:
+    assert copy.deepcopy([BYTE_LEVEL])[0] is BYTE_LEVEL
+    assert copy.copy(BYTE_LEVEL) is BYTE_LEVEL
+    twin = pickle.loads(pickle.dumps(BYTE_LEVEL))
+    assert list(twin.pieces) == list(BYTE_LEVEL.pieces)
+
+
+def test_derived_things_are_built_once_whoever_asks() -> None:
+    vocabulary = Vocabulary.of(byte_level_tokenizer())
+    built: list[int] = []
+    barrier = threading.Barrier(4)
+
+    def ask() -> None:
+        barrier.wait()
+        vocabulary.derived("key", lambda: built.append(1))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert built == [1]
+    assert vocabulary.derived(("other", 1), lambda: vocabulary.derived("inner", lambda: 5)) == 5
+
+
+# ---- facts ----------------------------------------------------------------------------------
+
+
+def test_facts_of_a_byte_level_tokenizer() -> None:
+    vocabulary = BYTE_LEVEL
+    assert vocabulary.size == len(vocabulary.tokenizer) == len(vocabulary.pieces)
+    assert vocabulary.eos == {id_of(vocabulary, t) for t in ("<|endoftext|>", "<|im_end|>")}
+    assert vocabulary.special == vocabulary.eos | {id_of(vocabulary, "<|im_start|>")}
+    tools = {id_of(vocabulary, text) for text in ("<tool_call>", "</tool_call>")}
+    assert vocabulary.added == vocabulary.special | tools
+    assert not vocabulary.strips_space
+    assert "305 tokens" in repr(vocabulary)
+
+
+def test_facts_of_sentencepiece_tokenizers() -> None:
+    assert SENTENCEPIECE.eos == {2}
+    assert SENTENCEPIECE.special == {0, 1, 2}
+    assert SENTENCEPIECE.strips_space
+    assert not VOCABULARIES["sentencepiece without strip"].strips_space
+    assert VOCABULARIES["metaspace"].strips_space
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "piece", "opening"),
+    [
+        ("byte-level", "Ġso", b" so", b" so"),
+        ("byte-level", "<tool_call>", b"<tool_call>", b"<tool_call>"),
+        ("sentencepiece", "▁so", b" so", b"so"),
+        ("sentencepiece", "▁▁", b"  ", b" "),
+        ("sentencepiece", "<0x20>", b" ", b""),
+        ("sentencepiece", "<0xE4>", b"\xe4", b"\xe4"),
+        ("sentencepiece", "<s>", b"<s>", b"<s>"),
+        ("sentencepiece without strip", "▁so", b" so", b" so"),
+        ("metaspace", "▁the", b" the", b"the"),
+        ("metaspace", "▁", b" ", b""),
+        ("wordpiece", "so", b" so", b"so"),
+        ("wordpiece", "##ing", b"ing", b"##ing"),
+    ],
+)
+def test_pieces(kind: str, text: str, piece: bytes, opening: bytes) -> None:
+    vocabulary = VOCABULARIES[kind]
+    token = id_of(vocabulary, text)
+    assert (vocabulary.piece(token), vocabulary.opening(token)) == (piece, opening)
+
+
+def test_ids_outside_the_vocabulary_have_no_bytes() -> None:
+    """Logits are often wider than the tokenizer."""
+    for token in (-1, BYTE_LEVEL.size, BYTE_LEVEL.size + 10_000):
+        assert BYTE_LEVEL.piece(token) == BYTE_LEVEL.opening(token) == b""
+        assert not BYTE_LEVEL.is_ordinary(token)
+
+
+def test_all_256_bytes_have_a_token() -> None:
+    for vocabulary in SPELLING:
+        assert all(vocabulary.token_of(bytes([byte])) is not None for byte in range(256))
+
+
+# ---- finding tokens by their bytes ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocabulary", SPELLING)
+@given(st.data())
+@settings(deadline=None, max_examples=80)
+def test_tokens_are_found_by_the_start_of_their_bytes(
+    vocabulary: Vocabulary, data: st.DataObject
+) -> None:
+    piece = data.draw(st.sampled_from([b"\xff", b"\xff\xff", b"zzz", *vocabulary.pieces]))
+    prefix = piece[: data.draw(st.integers(0, len(piece)))]
+    ordinary = [t for t in range(vocabulary.size) if vocabulary.is_ordinary(t)]
+    starting = vocabulary.starting_with(prefix)
+    assert starting.dtype == np.int32
+    assert sorted(starting) == [t for t in ordinary if vocabulary.piece(t).startswith(prefix)]
+    spelling = [t for t in ordinary if vocabulary.piece(t) == prefix]
+    assert sorted(vocabulary.spelling(prefix)) == spelling
+    token = vocabulary.token_of(prefix)
+    assert token in spelling if spelling else token is None
+
+
+def test_special_tokens_are_not_found_and_other_added_tokens_are() -> None:
+    assert BYTE_LEVEL.token_of(b"<|im_start|>") is None
+    assert BYTE_LEVEL.token_of(b"<tool_call>") == id_of(BYTE_LEVEL, "<tool_call>")
+    assert len(BYTE_LEVEL.starting_with(b"<|")) == 0
+
+
+def test_a_token_of_its_own_is_found_before_a_byte_fallback_token() -> None:
+    assert SENTENCEPIECE.token_of(b"A") == id_of(SENTENCEPIECE, "A")
+    assert SENTENCEPIECE.spelling(b"A").tolist() == [
+        id_of(SENTENCEPIECE, "A"),
+        id_of(SENTENCEPIECE, "<0x41>"),
+    ]
+
+
+def test_tables_cannot_be_changed_by_accident() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        BYTE_LEVEL.starting_with(b"")[0] = 1
+
+
+# ---- prompts ----------------------------------------------------------------------------------
+
+
+def test_a_raw_prompt_gets_one_begin_token() -> None:
+    begin = id_of(SENTENCEPIECE, "<s>")
+    assert SENTENCEPIECE.encode("so")[0] == begin
+    assert SENTENCEPIECE.encode("<s> so").count(begin) == 1
+    assert begin not in SENTENCEPIECE.encode("so", special=False)
+    assert BYTE_LEVEL.encode("so") == BYTE_LEVEL.encode("so", special=False)
+
+
+def test_special_tokens_in_a_raw_prompt_are_tokens() -> None:
+    assert BYTE_LEVEL.encode("<|im_start|>")[0] == id_of(BYTE_LEVEL, "<|im_start|>")
+
+
+def test_a_chat_is_what_the_template_makes_of_it() -> None:
+    text = "<|im_start|>user\nso sad<|im_end|>\n<|im_start|>assistant\n"
+    assert BYTE_LEVEL.chat(MESSAGES) == BYTE_LEVEL.encode(text)
+    without = BYTE_LEVEL.chat(MESSAGES, add_generation_prompt=False)
+    assert without == BYTE_LEVEL.encode("<|im_start|>user\nso sad<|im_end|>\n")
+
+
+def test_the_last_message_can_be_left_open() -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": "the"}]
+    tokens = BYTE_LEVEL.chat(messages, continue_final_message=True)
+    assert joined(BYTE_LEVEL, tokens).endswith(b"<|im_start|>assistant\nthe")
+
+
+def test_what_the_template_refuses_is_said_with_its_reason() -> None:
+    with pytest.raises(PromptError, match="unknown role wizard"):
+        BYTE_LEVEL.chat([{"role": "wizard", "content": "hi"}])
+
+
+@pytest.mark.parametrize("messages", [[], ["hi"], [None]])
+def test_what_is_no_chat_is_refused(messages: list[Any]) -> None:
+    with pytest.raises(PromptError, match="list of messages"):
+        BYTE_LEVEL.chat(messages)
+
+
+def test_a_model_without_a_template_cannot_chat() -> None:
+    raw = byte_level_tokenizer()._tokenizer
+    raw.chat_template = None
+    with pytest.raises(PromptError, match="no chat template"):
+        Vocabulary.of(raw).chat(MESSAGES)
+
+
+# ---- text in the middle of a sequence ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocabulary", SPELLING)
+@given(st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode)))
+@settings(deadline=None, max_examples=150)
+def test_any_bytes_can_be_continued_with(vocabulary: Vocabulary, data: bytes) -> None:
+    tokens = vocabulary.continue_with(data)
+    assert joined(vocabulary, tokens) == data
+    assert all(map(vocabulary.is_ordinary, tokens))
+
+
+@pytest.mark.parametrize("vocabulary", SPELLING)
+def test_text_is_continued_with_the_tokenizers_own_tokens(vocabulary: Vocabulary) -> None:
+    tokens = vocabulary.continue_with(b"https so")
+    assert vocabulary.piece(tokens[0]) in (b"https", b"ht")
+    assert len(tokens) < len(b"https so") - 2
+    # A tokenizer starts a text with a space, and nothing is put before it here.
+    assert joined(vocabulary, vocabulary.continue_with(b" so")) == b" so"
+    assert joined(vocabulary, vocabulary.continue_with(b"so")) == b"so"
+
+
+def test_a_continuation_is_what_the_whole_text_would_have() -> None:
+    whole = BYTE_LEVEL.encode("the http so")
+    assert BYTE_LEVEL.continue_with(b"the http so") == whole
+    assert SENTENCEPIECE.continue_with(b" the http so") == SENTENCEPIECE.encode("the http so")[1:]
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "</s>", "<s>", "<tool_call>", "<0x41>"])
+def test_the_names_of_tokens_are_spelled_out(text: str) -> None:
+    for vocabulary in SPELLING:
+        tokens = vocabulary.continue_with(text.encode())
+        assert joined(vocabulary, tokens) == text.encode()
+        assert len(tokens) > 1
+
+
+def test_bytes_inside_characters_are_continued_with_the_longest_tokens() -> None:
+    tokens = BYTE_LEVEL.continue_with(b"\x98\x80 so \xf0\x9f")
+    assert [BYTE_LEVEL.piece(t) for t in tokens] == [b"\x98\x80", b" so", b" ", b"\xf0\x9f"]
+    tokens = BYTE_LEVEL.continue_with(b"https\xffhttps")
+    assert [BYTE_LEVEL.piece(t) for t in tokens] == [b"https", b"\xff", b"https"]
+
+
+def test_what_a_normaliser_would_change_is_spelled_as_it_is() -> None:
+    from tokenizers import normalizers
+
+    raw = byte_level_tokenizer()._tokenizer
+    raw.backend_tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Lowercase()]
+    )
+    vocabulary = Vocabulary.of(raw)
+    for text in ("ﬁ", "e\u0301", "HTTP"):
+        assert joined(vocabulary, vocabulary.continue_with(text.encode())) == text.encode()
+
+
+def test_what_no_token_can_spell_is_an_error() -> None:
+    with pytest.raises(PromptError, match="no token for the bytes"):
+        VOCABULARIES["metaspace"].continue_with("a中".encode())
+
+
+def test_word_pieces_continue_words() -> None:
+    vocabulary = VOCABULARIES["wordpiece"]
+    tokens = vocabulary.continue_with(b" sading so")
+    assert [vocabulary.piece(token) for token in tokens] == [b" sad", b"ing", b" so"]
+
+
+# ---- the fakes --------------------------------------------------------------------------------
+
+
+def test_the_alphabet_tokenizer_takes_what_it_is_told_to_take() -> None:
+    vocabulary = Vocabulary.of(alphabet_tokenizer(["de", " so", "é中", "def"]))
+    assert [vocabulary.piece(token) for token in range(256)] == [bytes([b]) for b in range(256)]
+    assert vocabulary.piece(256) == b"de"
+    assert vocabulary.size == 256 + 4 + 1
+    assert vocabulary.encode("xdefé中 so") == [120, 256, 102, 258, 257]
+    with pytest.raises(ValueError, match="two bytes"):
+        alphabet_tokenizer(["a"])

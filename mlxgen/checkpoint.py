@@ -1,0 +1,165 @@
+"""A model's files on disk, looked at before anything reads them in earnest.
+
+Owns what can be known from names, sizes and headers alone: the configuration, which
+weight files there are, their size, and the shapes of their tensors. Must never know MLX
+or mlx-lm, nor touch the tensors' data. Invariant: a ``Checkpoint`` that exists has a
+readable ``config.json`` with a ``model_type``, and weight files that are all there and
+as long as their headers say.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import AdapterError, LoadError, ModelNotFoundError, UnsupportedModelError, WeightsError
+
+_LARGEST_HEADER = 100_000_000  # the limit of the safetensors format itself
+_OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "NumPy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The files of one model: ``nbytes`` is the size of its weights."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    nbytes: int
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoint:
+        """Look at the model in ``folder``.
+
+        Raises ``ModelNotFoundError`` where there is no model, ``WeightsError`` where its
+        weights are missing or cut short, and ``LoadError`` for a broken configuration.
+        """
+        try:
+            _check_folder(folder)
+        except OSError as error:
+            raise ModelNotFoundError(f"{folder} cannot be read: {error.strerror}") from error
+        config = read_json(folder / "config.json")
+        kind = config.get("model_type")
+        if not isinstance(kind, str) or not kind:
+            raise UnsupportedModelError(
+                f"{folder / 'config.json'} has no model_type, so its architecture is not known"
+            )
+        return cls(folder, config, sum(tensor_bytes(file) for file in _weight_files(folder)))
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.exists():
+        raise ModelNotFoundError(f"there is no folder {folder}")
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"{folder} is a file; give the folder that holds the model")
+    if not (folder / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"{folder} is not a model folder: it has no config.json"
+            " (expected config.json, model*.safetensors and a tokenizer)"
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; ``LoadError`` where it cannot be read or is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} cannot be read as JSON: {error}; get the file again") from error
+    if not isinstance(value, dict):
+        raise LoadError(f"{path} does not hold a JSON object; get the file again")
+    return value
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The weight files that mlx-lm will read; those that the index promises must be there."""
+    found = sorted(folder.glob("model*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        promised = read_json(index).get("weight_map")
+        names = sorted(set(promised.values())) if isinstance(promised, dict) else []
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise WeightsError(
+                f"{folder} lacks the weights file {missing[0]}{more} of {len(names)};"
+                " download the model again"
+            )
+    if found:
+        return found
+    for pattern, name in _OTHER_FORMATS.items():
+        if any(folder.glob(pattern)):
+            raise WeightsError(
+                f"{folder} holds {name} weights, but no model*.safetensors;"
+                " convert the model with mlx_lm.convert"
+            )
+    raise WeightsError(f"{folder} holds no weights: there is no model*.safetensors")
+
+
+def check_adapter(folder: Path) -> None:
+    """Look at an adapter's files before the model's weights are read."""
+    if not folder.is_dir():
+        raise AdapterError(f"there is no adapter folder {folder}")
+    if (folder / "adapter_model.safetensors").exists():
+        raise AdapterError(
+            f"{folder} holds a PEFT adapter; mlx-lm's adapters.safetensors is needed"
+        )
+    for name in ("adapter_config.json", "adapters.safetensors"):
+        if not (folder / name).is_file():
+            raise AdapterError(f"{folder} is no adapter of mlx-lm: it has no {name}")
+    try:
+        read_json(folder / "adapter_config.json")
+        tensor_shapes(folder / "adapters.safetensors")
+    except LoadError as error:
+        raise AdapterError(f"the adapter is broken: {error}") from error
+
+
+def tensor_bytes(path: Path) -> int:
+    """The size of a safetensors file's data; ``WeightsError`` unless it is all there."""
+    _, start, end = _read_header(path)
+    return end - start
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor in a safetensors file, from its header."""
+    header, _, _ = _read_header(path)
+    return {name: tuple(entry["shape"]) for name, entry in header.items()}
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """The header of a safetensors file, and where in the file its data starts and ends.
+
+    The format: the header's length (8 bytes, little-endian), the header as JSON with the
+    place of each tensor in the data, the data.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            first = file.read(8)
+            if first == b"version ":  # followed by the address of the git-lfs specification
+                raise WeightsError(f"{path} is a git-lfs pointer, not weights; run `git lfs pull`")
+            length = struct.unpack("<Q", first)[0] if len(first) == 8 else size
+            if length > min(size, _LARGEST_HEADER) - 8:
+                raise WeightsError(
+                    f"{path} is truncated or not safetensors: {size} bytes do not hold its header;"
+                    " download it again"
+                )
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        start = 8 + length
+        end = start + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
+        for entry in header.values():
+            tuple(entry["shape"])
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise WeightsError(
+            f"{path} has a broken header ({type(error).__name__}); download it again"
+        ) from error
+    if end > size:
+        raise WeightsError(
+            f"{path} is truncated: {size:,} bytes of {end:,} are there; download it again"
+        )
+    return header, start, end

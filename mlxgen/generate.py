@@ -1,0 +1,364 @@
+"""The command line: ``python -m mlxgen.generate``, installed as ``mlxgen.generate``.
+
+Owns the options, what is printed where, and the exit status. Must never know anything
+below the engine's public face. Invariant: generated text, and nothing else, goes to
+standard output; everything else goes to standard error; wrong input gives one line there
+and exit status 2. What takes long to import comes only after the arguments were parsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import __version__
+from .errors import MlxgenError, OptionError, PromptError
+from .terminal import Painter, legend, wants_colour
+
+if TYPE_CHECKING:
+    from .engine import Chunk, Usage
+    from .language_model import LanguageModel
+
+NAME = "mlxgen.generate"
+EXAMPLES = """\
+examples:
+  mlxgen.generate --prompt "What is the capital of France?"
+  mlxgen.generate --model mlx-community/Qwen3-4B-4bit --temperature 0.7 "Write a haiku"
+  cat notes.txt | mlxgen.generate --model ./my-model --system "Summarise." -
+  mlxgen.generate --raw --stop $'\\n' "Once upon a time"
+
+exit status: 0 done (a closed pipe too), 2 wrong input, 130 interrupted
+"""
+DEMO = (
+    "this is the small demo model, which knows next to nothing;"
+    " for a real one: --model FOLDER or --model mlx-community/Qwen3-4B-4bit"
+)
+
+# Options that are handed to the engine under the same name, with underscores. Their ranges
+# and defaults are the engine's.
+ENGINE_OPTIONS: tuple[tuple[str, type, str], ...] = (
+    ("max_tokens", int, "tokens to generate at most (256)"),
+    ("min_tokens", int, "tokens to generate at least (0)"),
+    ("temperature", float, "0 takes the most likely token each time; 1 is the model's own (0)"),
+    ("top_p", float, "keep the likeliest tokens that together have this probability (1: all)"),
+    ("top_k", int, "keep so many of the likeliest tokens (0: all)"),
+    ("min_p", float, "keep tokens at least so likely relative to the likeliest (0: all)"),
+    ("xtc_probability", float, "how often to drop the likeliest of several likely tokens (0)"),
+    ("xtc_threshold", float, "what likely means for --xtc-probability (0.1)"),
+    ("repetition_penalty", float, "over 1 makes tokens that are in the text less likely (1)"),
+    ("presence_penalty", float, "subtracted once from tokens that were generated (0)"),
+    ("frequency_penalty", float, "subtracted for each time a token was generated (0)"),
+    ("seed", int, "the same seed and settings give the same text (a new one each time)"),
+)
+FLAGS = {
+    "ignore_eos": "go on after an end-of-sequence token",
+    "heal": "take back the prompt's last tokens where the text may join them",
+    "close_json": "close filtered JSON validly before --max-tokens cuts it off",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:  # one line, without the usage
+        self.exit(2, f"{self.prog}: error: {message} (--help lists the options)\n")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"mlxgen {__version__}, mlx {version('mlx')}, mlx-lm {version('mlx-lm')}")
+        parser.exit()
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; every destination is an option's name with underscores."""
+    parser = _Parser(
+        prog=NAME,
+        description="Generate text with a language model and stream it to standard output.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("text", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
+    add("--version", action=_Version, nargs=0, help="print the versions and exit")
+
+    add = parser.add_argument_group("model").add_argument
+    add("--model", metavar="NAME", help="a folder or a hub id (the bundled demo model)")
+    add("--revision", help="branch, tag or commit of a hub id")
+    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for the model")
+    add("--trust-remote-code", action="store_true", help="run Python code that the model brings")
+    add("--ignore-memory-limit", action="store_true", help="load weights that may not fit")
+    add("--wired", action="store_true", help="keep memory wired, as far as the device recommends")
+
+    add = parser.add_argument_group("prompt").add_argument
+    add("--prompt", help="the same as PROMPT; - reads standard input")
+    add("--system", metavar="TEXT", help="a system message before the prompt")
+    add("--raw", action="store_true", help="take the prompt as it is, without the chat template")
+    add("--chat-template-args", metavar="JSON", help='such as {"enable_thinking": false}')
+
+    add = parser.add_argument_group("generation, with the default in brackets").add_argument
+    for name, kind, text in ENGINE_OPTIONS:
+        add(_flag(name), type=kind, metavar="N" if kind is int else "X", help=text)
+    for name, text in FLAGS.items():
+        add(_flag(name), action="store_true", default=None, help=text)
+    add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
+    add("--ban", dest="banned", action="append", metavar="TEXT", help="avoid it; repeatable")
+    add("--json-schema", metavar="FILE", help="the text must be JSON of this schema")
+    add("--regex", metavar="PATTERN", help="the text must match this regular expression")
+    add("--lark", metavar="FILE", help="the text must follow this grammar")
+
+    group = parser.add_argument_group("output")
+    add = group.add_mutually_exclusive_group().add_argument
+    add("--show-probs", action="store_true", help="colour each token by its probability")
+    add("--json", action="store_true", help="print a JSON object for each chunk, one a line")
+    add = group.add_argument
+    add("--top-logprobs", type=int, metavar="N", help="with --json: list the N likeliest tokens")
+    add("--verbose", action="store_true", help="report speed and memory on standard error")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        arguments = make_parser().parse_args(argv)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without the model's characters
+            sys.stdout.reconfigure(errors="replace")
+        return run(arguments)
+    except MlxgenError as error:
+        say(f"error: {_as_typed(error)}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _give_up_stdout()
+        return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything that needs no model, load, generate; returns the exit status."""
+    text = read_prompt(arguments)
+    options = engine_options(arguments)
+
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
+    from .engine import Options
+    from .load import load
+
+    Options.of(options)  # a wrong option is reported before a large model is loaded
+    started = time.perf_counter()
+    lm = load(
+        arguments.model,
+        adapter=arguments.adapter,
+        revision=arguments.revision,
+        ignore_memory_limit=arguments.ignore_memory_limit,
+        wired_limit="recommended" if arguments.wired else None,
+        trust_remote_code=arguments.trust_remote_code,
+    )
+    if arguments.verbose:
+        say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
+    return stream_text(lm, make_prompt(lm, text, arguments), options, arguments)
+
+
+def stream_text(
+    lm: LanguageModel,
+    prompt: Any,
+    options: Mapping[str, Any],
+    arguments: argparse.Namespace,
+) -> int:
+    """Generate and print; returns the exit status. An interrupt keeps what is printed."""
+    status, ends_line, last = 0, True, None
+    with lm.stream(prompt, **options) as stream:
+        if lm.is_demo:
+            say(DEMO)
+        render = make_renderer(arguments)
+        try:
+            for chunk in stream:
+                last = chunk
+                usage = stream.usage if chunk.finish_reason is not None else None
+                sys.stdout.write(render(chunk, usage))
+                sys.stdout.flush()
+                ends_line = chunk.text.endswith("\n") if chunk.text else ends_line
+        except KeyboardInterrupt:
+            status = 130
+        usage = stream.usage
+    if not ends_line and not arguments.json and sys.stdout.isatty():
+        print(flush=True)  # so that the shell's prompt is on a line of its own
+    if arguments.verbose:
+        for line in report(usage, last):
+            say(line)
+    elif last is not None and last.finish_reason == "length" and arguments.max_tokens is None:
+        say(f"stopped after {usage.completion_tokens} tokens; --max-tokens allows more")
+    return status
+
+
+# ---- input ----
+
+
+def read_prompt(arguments: argparse.Namespace) -> str:
+    """The prompt's text, from the arguments or standard input."""
+    if arguments.text is not None and arguments.prompt is not None:
+        raise OptionError("prompt", "given twice; use either --prompt or the argument")
+    text: str | None = arguments.prompt if arguments.text is None else arguments.text
+    if text is None:
+        raise PromptError('there is no prompt; give --prompt "..." or - for standard input')
+    if text == "-":
+        try:
+            text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise PromptError(f"standard input is not UTF-8 text ({error.reason})") from error
+    if not (text if arguments.raw else text.strip()):
+        raise PromptError("the prompt is empty; give it some text")
+    for name, value in (("prompt", text), ("system message", arguments.system)):
+        if value is not None and any("\ud800" <= c <= "\udfff" for c in value):
+            raise PromptError(f"the {name} is not valid UTF-8 text")
+    for name in ("system", "chat_template_args"):
+        if arguments.raw and getattr(arguments, name) is not None:
+            raise OptionError(name, "--raw takes no chat template, leave out one of the two")
+    return text
+
+
+def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> Any:
+    """What the engine takes: raw text, or chat messages, or their tokens."""
+    if arguments.raw:
+        return text
+    if not lm.tokenizer.has_chat_template:
+        raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
+    messages = [{"role": "user", "content": text}]
+    if arguments.system is not None:
+        messages.insert(0, {"role": "system", "content": arguments.system})
+    if arguments.chat_template_args is None:
+        return messages
+    given = _parse_json("chat_template_args", arguments.chat_template_args)
+    if not isinstance(given, dict):
+        raise OptionError("chat_template_args", "give a JSON object of the template's variables")
+    return lm.vocabulary.chat(messages, **given)
+
+
+def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options for ``LanguageModel.stream``, without those that were not given."""
+    names = [name for name, _, _ in ENGINE_OPTIONS] + [*FLAGS, "stop", "banned"]
+    options = {name: getattr(arguments, name) for name in names}
+    options["filters"] = list(_filters(arguments)) or None
+    if arguments.json:
+        options["top_logprobs"] = arguments.top_logprobs or 0
+    elif arguments.show_probs:
+        options["top_logprobs"] = 0
+    if arguments.top_logprobs is not None and not arguments.json:
+        raise OptionError("top_logprobs", "only --json can show them; add it")
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _filters(arguments: argparse.Namespace) -> Iterable[Any]:
+    if arguments.json_schema is None and arguments.regex is None and arguments.lark is None:
+        return
+    from .filters import JsonSchema, Lark, Regex
+
+    if arguments.json_schema is not None:
+        schema = _read_file("json_schema", arguments.json_schema)
+        yield JsonSchema(_parse_json("json_schema", schema))
+    if arguments.regex is not None:
+        yield Regex(arguments.regex)
+    if arguments.lark is not None:
+        yield Lark(_read_file("lark", arguments.lark))
+
+
+def _read_file(option: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise OptionError(option, f"{path} cannot be read: {reason}") from error
+
+
+def _parse_json(option: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(option, f"this is not JSON: {error}") from error
+
+
+# ---- output ----
+
+
+def make_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | None], str]:
+    """What to print for a chunk; the last one comes with the usage."""
+    if arguments.json:
+        return lambda chunk, usage: json.dumps(json_chunk(chunk, usage)) + "\n"
+    if not arguments.show_probs:
+        return lambda chunk, usage: chunk.text
+    if not wants_colour(sys.stdout, os.environ):
+        say("--show-probs: no colours here, as this is no terminal or NO_COLOR is set")
+        return lambda chunk, usage: chunk.text
+    say(f"probability: {legend()}")
+    painter = Painter()
+    return lambda chunk, usage: painter.push(chunk.text, chunk.logprob)
+
+
+def json_chunk(chunk: Chunk, usage: Usage | None) -> dict[str, Any]:
+    """A chunk as a JSON object, its keys always the same; ``usage`` only in the last."""
+    fields = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk)}
+    fields["logprob"] = _finite(chunk.logprob)
+    fields["top"] = [{"token": t, "logprob": _finite(logprob)} for t, logprob in chunk.top]
+    if usage is not None:
+        fields["usage"] = dataclasses.asdict(usage)
+    return fields
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
+    """What ``--verbose`` says at the end."""
+    import mlx.core as mx
+
+    yield f"prompt:      {_speed(usage.prompt_tokens, usage.prompt_tokens, usage.prompt_seconds)}"
+    # The first token is known at the end of the prompt's time.
+    after_first = usage.completion_tokens - 1
+    yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
+    reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
+    yield f"finished:    {reason}" + (
+        f" at {last.stop!r}" if last is not None and last.stop else ""
+    )
+    yield f"peak memory: {mx.get_peak_memory() / 1e9:.3f} GB"
+
+
+def _speed(tokens: int, timed: int, seconds: float) -> str:
+    rate = f", {timed / seconds:.1f} tokens per second" if timed > 0 and seconds > 0 else ""
+    return f"{tokens} tokens{rate}"
+
+
+def say(line: str) -> None:
+    """Print one line on standard error."""
+    if sys.stderr is not None:  # print() would take standard output in its place
+        print(f"{NAME}: {line}", file=sys.stderr, flush=True)
+
+
+def _as_typed(error: MlxgenError) -> str:
+    """The error's text in one line, with an option called what the user typed."""
+    text = " ".join(str(error).split())
+    return _flag(error.field) + text[len(error.field) :] if isinstance(error, OptionError) else text
+
+
+def _flag(name: str) -> str:
+    return "--ban" if name == "banned" else "--" + name.replace("_", "-")
+
+
+def _give_up_stdout() -> None:
+    """Let the interpreter's last flush go nowhere, as the reader has left."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

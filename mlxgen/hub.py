@@ -1,0 +1,107 @@
+"""Models on the Hugging Face hub: an id becomes a folder of the user's cache.
+
+Owns the talk with the hub: which files are fetched, what is done when it cannot be
+reached, and what its errors mean. Must never know what is in the files. Invariant: a
+folder that is returned holds the revision that was asked for, as far as the hub could be
+asked; where it could not, the log says that the cached copy is used.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from .errors import LoadError, ModelNotFoundError
+
+logger = logging.getLogger(__name__)
+
+# What mlx-lm fetches: weights, configuration, tokenizer and chat template.
+PATTERNS = (
+    "*.json",
+    "model*.safetensors",
+    "*.py",
+    "tokenizer.model",
+    "*.tiktoken",
+    "tiktoken.model",
+    "*.txt",
+    "*.jsonl",
+    "*.jinja",
+)
+_SECONDS_TO_ANSWER = 10.0
+
+
+def download(repo: str, revision: str | None = None) -> Path:
+    """The folder with the files of the model ``repo`` (``owner/name``), fetched if need be.
+
+    The user's cache and token are used, and progress is shown as huggingface-hub does.
+    A hub that does not answer, or not with the model, is no error while the cache holds
+    all of it. Raises ``ModelNotFoundError`` for an id, or a revision of it, that is not
+    there for this user, and ``LoadError`` when nobody could be asked.
+    """
+    problem: Exception | None = None
+    try:
+        HfApi().model_info(repo, revision=revision, timeout=_SECONDS_TO_ANSWER)
+    except (HFValidationError, RevisionNotFoundError) as error:
+        raise _explained(repo, revision, error) from error
+    except Exception as error:  # whatever the hub's client makes of a network that fails
+        problem = error
+    try:
+        folder = Path(
+            snapshot_download(
+                repo,
+                revision=revision,
+                allow_patterns=list(PATTERNS),
+                local_files_only=problem is not None,
+            )
+        )
+    except Exception as error:
+        raise _explained(repo, revision, problem or error) from error
+    if problem is not None and not isinstance(problem, OfflineModeIsEnabled):
+        logger.warning("%s; using the cached copy of %s", _reason(problem), repo)
+    return folder
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong with the hub, in one line."""
+    if isinstance(error, GatedRepoError):
+        return "the hub gives this model only to those who accepted its terms"
+    if isinstance(error, RepositoryNotFoundError):
+        return "the hub does not know this model, or not for this user"
+    if isinstance(error, OfflineModeIsEnabled):
+        return "the hub was not asked, as HF_HUB_OFFLINE is set"
+    words = str(error).split()
+    return f"the hub cannot be reached ({' '.join(words)[:120] or type(error).__name__})"
+
+
+def _explained(repo: str, revision: str | None, error: Exception) -> LoadError:
+    """The error of this library for one of the hub client's."""
+    if isinstance(error, HFValidationError):
+        return ModelNotFoundError(
+            f"there is no folder {repo}, and a hub id looks like owner/name; check the spelling"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return ModelNotFoundError(
+            f"{repo} has no revision {revision}; give a branch, a tag or a commit of it"
+        )
+    if isinstance(error, GatedRepoError):
+        return ModelNotFoundError(
+            f"{repo}: {_reason(error)}; accept them on its page, then log in with `hf auth login`"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return ModelNotFoundError(
+            f"there is no folder {repo}, and {_reason(error)}; check the spelling,"
+            " or log in with `hf auth login` if it is private"
+        )
+    return LoadError(
+        f"{repo} is neither a folder nor whole in the cache, and {_reason(error)};"
+        " check the name and the connection, or give a folder"
+    )

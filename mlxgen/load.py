@@ -1,0 +1,169 @@
+"""Load a model: a folder, a hub id or the bundled demo model becomes a ``LanguageModel``.
+
+Owns the way from a name to a model's files, and the question whether they fit the memory.
+Must never know how a model is built from its files (``pair`` does) or how text is
+generated. Invariant: whatever does not fit was refused before its weights were read, and
+every failure is a ``LoadError`` or an ``OptionError``. Importing this is quick; what takes
+long to import comes with the first call.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from .checkpoint import Checkpoint, check_adapter
+from .errors import MemoryLimitError, ModelNotFoundError, OptionError
+
+if TYPE_CHECKING:
+    from .language_model import LanguageModel
+
+ModelName: TypeAlias = str | os.PathLike[str]
+_GB = 1e9
+
+
+def load(
+    path_or_hf_repo: ModelName | None = None,
+    *,
+    adapter: ModelName | None = None,
+    revision: str | None = None,
+    ignore_memory_limit: bool = False,
+    wired_limit: int | Literal["recommended"] | None = None,
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """Load a model that mlx-lm knows, with its tokenizer, and evaluate its weights.
+
+    - ``path_or_hf_repo``: a folder, a hub id (``owner/name``), or ``None`` for the small
+      demo model that comes with the package.
+    - ``adapter``: a folder with an adapter that mlx-lm trained for this model.
+    - ``revision``: a branch, tag or commit; only for a hub id.
+    - ``ignore_memory_limit``: load weights that are larger than what the device recommends.
+    - ``wired_limit``: bytes that the system may keep wired for MLX, or ``"recommended"``.
+      It holds for the whole process, and only on Apple silicon; by default it is not touched.
+    - ``trust_remote_code``: run Python files that come with the model.
+
+    The calling thread should be the one that generates. Raises an error of the
+    ``LoadError`` family, with a message that says what to do, or ``OptionError``.
+    """
+    source = _find(path_or_hf_repo, revision)
+    adapter_folder = None if adapter is None else _path(adapter)
+    if adapter_folder is not None:
+        check_adapter(adapter_folder)
+    if not ignore_memory_limit:
+        _check_memory(source)
+    if wired_limit is not None:
+        _set_wired_limit(wired_limit)
+
+    from .language_model import LanguageModel
+    from .pair import load_pair
+
+    model, tokenizer, config = load_pair(
+        source.files, adapter=adapter_folder, trust_remote_code=trust_remote_code
+    )
+    return LanguageModel(model, tokenizer, name=source.name, config=config, is_demo=source.is_demo)
+
+
+# ---- from a name to files ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A model that was found, and how to call it."""
+
+    name: str
+    files: Checkpoint
+    is_demo: bool = False
+
+
+def _find(name: ModelName | None, revision: str | None) -> _Source:
+    if name is None:
+        _refuse_revision(revision, "the demo model")
+        return _bundled()
+    text = os.fspath(name)
+    if not text.strip():
+        raise ModelNotFoundError("the model's name is empty; give a folder or a hub id")
+    path = _path(name)
+    if _exists(path):
+        _refuse_revision(revision, f"the folder {path}")
+        return _Source(path.resolve().name, Checkpoint.open(path))
+    if isinstance(name, os.PathLike) or path.is_absolute() or text[0] in ".~":
+        raise ModelNotFoundError(f"there is no folder {path}; check the path")
+    from .hub import download
+
+    return _Source(text, Checkpoint.open(download(text, revision)))
+
+
+def _bundled() -> _Source:
+    folder = Path(str(files(__package__).joinpath("demo", "model")))
+    try:
+        return _Source("demo", Checkpoint.open(folder), is_demo=True)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(
+            f"the demo model is missing from this installation ({error}); install mlxgen again"
+        ) from error
+
+
+def _path(name: ModelName) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~ of somebody who is not there
+        return Path(name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for a path, or in a folder that may not be searched
+        return False
+
+
+def _refuse_revision(revision: str | None, what: str) -> None:
+    if revision is not None:
+        raise OptionError("revision", f"only a hub id has revisions, and this is {what}")
+
+
+# ---- memory ----
+
+
+def _check_memory(source: _Source) -> None:
+    """Refuse weights that would not fit beside what MLX already holds."""
+    import mlx.core as mx
+
+    needed = source.files.nbytes
+    limit, whose = _memory_limit()
+    used = mx.get_active_memory()
+    if needed + used <= limit:
+        return
+    beside = f" beside the {used / _GB:.2f} GB in use" if used > 0.005 * _GB else ""
+    raise MemoryLimitError(
+        f"the weights of {source.name} need {needed / _GB:.2f} GB{beside}, but {whose}"
+        f" {limit / _GB:.2f} GB; take a smaller or more quantised model"
+        " (ignore_memory_limit loads it all the same)"
+    )
+
+
+def _memory_limit() -> tuple[int, str]:
+    """Bytes for weights at most, and words for where the number comes from."""
+    import mlx.core as mx
+
+    device = mx.device_info()
+    if "max_recommended_working_set_size" in device:  # Metal
+        return int(device["max_recommended_working_set_size"]), "the device recommends at most"
+    if "total_memory" in device:  # CUDA
+        return int(device["total_memory"]), "the device has"
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine has"
+
+
+def _set_wired_limit(limit: int | Literal["recommended"]) -> None:
+    import mlx.core as mx
+
+    most = mx.device_info().get("max_recommended_working_set_size")
+    if most is None:
+        raise OptionError("wired_limit", "only Apple silicon has one, and MLX found no Metal here")
+    wanted = int(most) if limit == "recommended" else limit
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= int(most):
+        raise OptionError("wired_limit", f"{limit!r} is out of range, give 0 to {most} bytes")
+    mx.set_wired_limit(wanted)

@@ -1,0 +1,163 @@
+"""mlx-lm's pair: the model and its tokenizer, built from their files.
+
+Owns how mlx-lm is asked for them, and what each of its failures is called. Must never
+know where the files came from or what the pair is for. Invariant: a pair that is returned
+has its weights evaluated and every tensor of its adapter in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import mlx.core as mx
+import mlx_lm.utils
+from mlx.utils import tree_flatten
+
+from .checkpoint import Checkpoint, tensor_shapes
+from .errors import AdapterError, LoadError, MlxgenError, UnsupportedModelError, WeightsError
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
+_ADAPTER_LEAVES = ("lora_a", "lora_b", "m")
+
+
+class Pair(NamedTuple):
+    """A model, its ``TokenizerWrapper``, and the configuration as mlx-lm understood it."""
+
+    model: Any
+    tokenizer: Any
+    config: Mapping[str, Any]
+
+
+def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bool) -> Pair:
+    """Build the pair and evaluate the weights.
+
+    Raises ``UnsupportedModelError`` for an architecture or tokenizer nobody here knows,
+    ``WeightsError``, ``AdapterError``, and ``LoadError`` for a configuration that does not
+    describe a model.
+    """
+    model, config = _load_model(source, trust_remote_code)
+    tokenizer = _load_tokenizer(source, trust_remote_code)
+    if adapter is not None:
+        model = _apply_adapter(model, adapter)
+    try:  # only now are the weights read
+        mx.eval(model.parameters())
+    except Exception as error:
+        raise WeightsError(
+            f"the weights in {source.folder} cannot be read: {_line(error)}"
+        ) from error
+    return Pair(model, tokenizer, config)
+
+
+def _load_tokenizer(source: Checkpoint, trust_remote_code: bool) -> Any:
+    folder = source.folder
+    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        raise LoadError(
+            f"{folder} has no tokenizer (tokenizer.json or tokenizer.model); download it again"
+        )
+    eos = mlx_lm.utils.load_config(folder).get("eos_token_id")
+    try:
+        return mlx_lm.utils.load_tokenizer(
+            folder, {"trust_remote_code": trust_remote_code}, eos_token_ids=eos
+        )
+    except Exception as error:  # from transformers, tokenizers, sentencepiece, tiktoken
+        raise UnsupportedModelError(
+            f"the tokenizer in {folder} cannot be loaded: {_line(error)}"
+        ) from error
+
+
+def _load_model(source: Checkpoint, trust_remote_code: bool) -> tuple[Any, Mapping[str, Any]]:
+    """mlx-lm's model, its weights not evaluated yet, with each failure told apart."""
+    folder, config = source.folder, source.config
+    if config.get("model_file") is not None and not trust_remote_code:
+        raise UnsupportedModelError(
+            f"{folder} brings its own Python code ({config['model_file']}); load it with"
+            " trust_remote_code if you trust whoever made it"
+        )
+    try:
+        loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
+            folder,
+            lazy=True,
+            get_model_classes=_classes,
+            trust_remote_code=trust_remote_code,
+        )
+    except MlxgenError:
+        raise
+    except Exception as error:  # sanitize() and load_weights() raise whatever they come upon
+        raise WeightsError(
+            f"the weights in {folder} do not fit its config.json"
+            f" (model_type {config['model_type']}): {_line(error)}"
+        ) from error
+    return loaded
+
+
+def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """mlx-lm's classes for an architecture, such that their failures are told apart."""
+    kind = config["model_type"]
+    try:
+        model, arguments = mlx_lm.utils._get_classes(config)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise UnsupportedModelError(
+            f"the architecture {kind!r} is not supported by mlx-lm; try a newer mlx-lm,"
+            " or another model"
+        ) from error
+    return _Explained(model, kind), _Explained(arguments, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """A class of mlx-lm whose construction fails with a ``LoadError``."""
+
+    cls: Any
+    kind: str
+
+    def __call__(self, arguments: Any) -> Any:
+        return self._explain(self.cls, arguments)
+
+    def from_dict(self, config: Mapping[str, Any]) -> Any:
+        return self._explain(self.cls.from_dict, config)
+
+    def _explain(self, build: Callable[[Any], Any], argument: Any) -> Any:
+        try:
+            return build(argument)
+        except Exception as error:
+            raise LoadError(
+                f"config.json does not describe a {self.kind} model: {_line(error)}"
+            ) from error
+
+
+def _apply_adapter(model: Any, folder: Path) -> Any:
+    """Put the adapter's layers in, and make sure that each of its tensors found its place."""
+    before = set(_shapes(model))
+    try:
+        model = mlx_lm.utils.load_adapters(model, str(folder))
+    except Exception as error:
+        raise AdapterError(
+            f"the adapter {folder} does not fit the model: {_line(error)}"
+        ) from error
+    model.eval()
+    given, have = tensor_shapes(folder / "adapters.safetensors"), _shapes(model)
+    wrong = [f"{name} {shape}" for name, shape in given.items() if have.get(name) != shape]
+    new = {
+        name for name in have if name not in before and name.rsplit(".", 1)[-1] in _ADAPTER_LEAVES
+    }
+    wrong += [f"{name} is missing" for name in sorted(new - set(given))]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise AdapterError(f"the adapter {folder} does not fit the model: {wrong[0]}{more}")
+    return model
+
+
+def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    leaves = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    return {name: tuple(array.shape) for name, array in leaves}
+
+
+def _line(error: Exception) -> str:
+    """Another library's error, in one line of bearable length."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, KeyError):
+        words = f"{words} is missing"
+    return words if len(words) <= 200 else words[:200] + "..."

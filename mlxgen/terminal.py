@@ -1,0 +1,95 @@
+"""Text coloured by probability, for terminals.
+
+Owns the palette, what counts as a terminal that wants colours, and the escape sequences.
+Must never know where text or probabilities come from. Invariant: with the sequences
+removed, painted text is the text, and after every line and every piece the terminal's own
+colours are back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+_RESET = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """How text is shown whose probability is ``least`` or more: 256-colour codes."""
+
+    least: float
+    background: int
+    foreground: int
+
+    @property
+    def code(self) -> str:
+        return f"\x1b[48;5;{self.background};38;5;{self.foreground}m"
+
+
+# From blue (likely) over grey to vermilion (unlikely), after the palette of Okabe and Ito:
+# the ends differ for every kind of colour vision. Each background brings a foreground of
+# high contrast, so the terminal's own colours do not matter.
+_BLACK, _WHITE = 16, 231
+PALETTE = (
+    Shade(0.9, 25, _WHITE),
+    Shade(0.6, 117, _BLACK),
+    Shade(0.3, 253, _BLACK),
+    Shade(0.1, 214, _BLACK),
+    Shade(0.0, 166, _BLACK),
+)
+
+
+def shade(probability: float) -> Shade:
+    """The palette's entry for a probability; what is not a number counts as unlikely."""
+    return next((entry for entry in PALETTE if probability >= entry.least), PALETTE[-1])
+
+
+def paint(text: str, probability: float) -> str:
+    """``text`` in the colours of ``probability``, line by line."""
+    code = shade(probability).code
+    return "\n".join(f"{code}{line}{_RESET}" if line else "" for line in text.split("\n"))
+
+
+class Painter:
+    """Colours the text of a stream of tokens, some of which give their text late.
+
+    Text that comes out at once for several tokens (a character split over them, or text
+    that was held for a stop string) takes the colour of the least likely of them.
+    """
+
+    def __init__(self) -> None:
+        self._least = 1.0
+
+    def push(self, text: str, logprob: float | None) -> str:
+        """The painted text of one more token, with its natural log-probability."""
+        if logprob is not None:
+            self._least = min(self._least, math.exp(min(logprob, 0.0)))
+        if not text:
+            return ""
+        painted = paint(text, self._least)
+        self._least = 1.0
+        return painted
+
+
+def legend() -> str:
+    """One line that shows the palette."""
+    edges = [f"{entry.least:.0%}" for entry in PALETTE]
+    words = [f" {edge} or more " for edge in edges[:-1]] + [" less "]
+    return "".join(
+        f"{entry.code}{word}{_RESET}" for entry, word in zip(PALETTE, words, strict=True)
+    )
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether to colour what goes to ``stream``.
+
+    ``NO_COLOR`` forbids it and ``FORCE_COLOR`` asks for it where there is no terminal.
+    """
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return stream.isatty() and environment.get("TERM") != "dumb"

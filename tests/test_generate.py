@@ -1,0 +1,380 @@
+"""The command line: what goes where, and the exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen.generate import ENGINE_OPTIONS, FLAGS, main, make_parser
+
+from .fakes.checkpoints import write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def roomy(model: object, config: dict[str, Any]) -> None:
+        config["max_position_embeddings"] = 1_000_000
+
+    return write_checkpoint(tmp_path_factory.mktemp("models") / "tiny", change=roomy)
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> mlxgen.LanguageModel:
+    return mlxgen.load(folder)
+
+
+@pytest.fixture
+def lm(loaded: mlxgen.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> mlxgen.LanguageModel:
+    """What the command line loads in this test, whatever its arguments say."""
+    monkeypatch.setattr(sys.modules["mlxgen.load"], "load", lambda *args, **options: loaded)
+    return loaded
+
+
+class Outcome:
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    def is_refusal(self, message: str) -> bool:
+        return (
+            self.status == 2
+            and self.out == ""
+            and self.err.count("\n") == 1
+            and self.err.startswith("mlxgen.generate: error: ")
+            and re.search(message, self.err) is not None
+        )
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*argv: str) -> Outcome:
+        try:
+            status = main(argv)
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 1
+        return Outcome(status, *capsys.readouterr())
+
+    return run
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+# ---- text ----
+
+
+def test_text_and_nothing_else_goes_to_standard_output(lm: mlxgen.LanguageModel, cli: Any) -> None:
+    outcome = cli("--raw", "--max-tokens", "8", "the the")
+    expected = lm.generate("the the", max_tokens=8).text
+    assert (outcome.status, outcome.out, outcome.err) == (0, expected, "")
+
+
+def test_the_prompt_is_a_chat_unless_raw_is_asked_for(lm: mlxgen.LanguageModel, cli: Any) -> None:
+    messages = [
+        {"role": "system", "content": "in the"},
+        {"role": "user", "content": "so"},
+    ]
+    expected = lm.generate(messages, max_tokens=8).text
+    assert cli("--system", "in the", "--prompt", "so", "--max-tokens", "8").out == expected
+    assert cli("--prompt", "so", "--max-tokens", "8").out == (
+        lm.generate(messages[1:], max_tokens=8).text
+    )
+
+
+def test_a_dash_reads_standard_input_without_its_last_line_end(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option in ([], ["--prompt"]):
+        feed(monkeypatch, "ñ so\n".encode())
+        outcome = cli("--raw", "--max-tokens", "4", *option, "-")
+        assert outcome.out == lm.generate("ñ so", max_tokens=4).text
+
+
+def test_options_reach_the_engine(lm: mlxgen.LanguageModel, cli: Any) -> None:
+    sampling = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "min_p": 0.01, "seed": 3}
+    argv = [f"--{name.replace('_', '-')}={value}" for name, value in sampling.items()]
+    first = cli("--raw", "--max-tokens", "8", "so", *argv)
+    assert first.out == lm.generate("so", max_tokens=8, **sampling).text  # type: ignore[arg-type]
+    assert first.out != cli("--raw", "--max-tokens", "8", "so", *argv, "--seed", "4").out
+
+
+def test_every_stop_given_counts(lm: mlxgen.LanguageModel, cli: Any) -> None:
+    text = lm.generate("so", max_tokens=12).text
+    stop = text[len(text) // 2]
+    outcome = cli("--raw", "--max-tokens", "12", "--stop", "never to be seen", "--stop", stop, "so")
+    assert outcome.out == text[: text.index(stop)]
+
+
+def test_an_answer_cut_off_by_the_default_length_is_reported(
+    lm: mlxgen.LanguageModel, cli: Any
+) -> None:
+    outcome = cli("--raw", "--ignore-eos", "so")
+    assert outcome.err == "mlxgen.generate: stopped after 256 tokens; --max-tokens allows more\n"
+    assert cli("--raw", "--ignore-eos", "--max-tokens", "4", "so").err == ""
+
+
+def test_the_demo_model_says_what_it_is(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "is_demo", True)
+    outcome = cli("--max-tokens", "1", "so")
+    assert "demo model" in outcome.err
+    assert "--model" in outcome.err
+
+
+# ---- other outputs ----
+
+
+def test_json_prints_one_object_a_chunk(lm: mlxgen.LanguageModel, cli: Any) -> None:
+    outcome = cli("--raw", "--json", "--top-logprobs", "2", "--max-tokens", "6", "so")
+    chunks = [json.loads(line) for line in outcome.out.splitlines()]
+    result = lm.generate("so", max_tokens=6)
+    assert outcome.err == ""
+    assert "".join(chunk["text"] for chunk in chunks) == result.text
+    assert tuple(chunk["token"] for chunk in chunks) == result.tokens
+    assert all(chunk["logprob"] <= 0 and len(chunk["top"]) == 2 for chunk in chunks)
+    assert chunks[0]["top"][0] == {"token": result.tokens[0], "logprob": chunks[0]["logprob"]}
+    assert [chunk["finish_reason"] for chunk in chunks] == [None] * 5 + [result.finish_reason]
+    assert ["usage" in chunk for chunk in chunks] == [False] * 5 + [True]
+    assert chunks[-1]["usage"]["completion_tokens"] == 6
+
+
+def test_show_probs_colours_where_colours_are_wanted(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ("--raw", "--show-probs", "--max-tokens", "6", "so")
+    text = lm.generate("so", max_tokens=6).text
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    outcome = cli(*argv)
+    assert "\x1b[48;5;" in outcome.out
+    assert re.sub(r"\x1b\[[0-9;]*m", "", outcome.out) == text
+    assert "90% or more" in outcome.err
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    outcome = cli(*argv)
+    assert outcome.out == text
+    assert "no colours here" in outcome.err
+
+
+def test_verbose_reports_speed_and_memory_on_standard_error(
+    lm: mlxgen.LanguageModel, cli: Any
+) -> None:
+    outcome = cli("--raw", "--verbose", "--max-tokens", "6", "so so")
+    assert outcome.out == lm.generate("so so", max_tokens=6).text
+    tokens = len(lm.vocabulary.encode("so so"))
+    for pattern in (
+        rf"prompt: +{tokens} tokens, [\d.]+ tokens per second",
+        r"generation: +6 tokens, [\d.]+ tokens per second",
+        r"finished: +length",
+        r"peak memory: [\d.]+ GB",
+    ):
+        assert re.search(pattern, outcome.err), pattern
+
+
+def test_a_schema_constrains_the_text(lm: mlxgen.LanguageModel, cli: Any, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": [[1, 2]]}')
+    assert json.loads(cli("--json-schema", str(schema), "so").out) == [1, 2]
+    assert cli("--regex", "ab{3}", "so").out == "abbb"
+
+
+def test_chat_template_arguments_reach_the_template(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = lm.tokenizer.chat_template + "{% if warm %}the{% endif %}"
+    monkeypatch.setattr(lm.tokenizer._tokenizer, "chat_template", template)
+    argv = ("--chat-template-args", '{"warm": true}', "--max-tokens", "8", "so")
+    prompt = lm.vocabulary.chat([{"role": "user", "content": "so"}], warm=True)
+    assert cli(*argv).out == lm.generate(prompt, max_tokens=8).text
+
+
+# ---- wrong input ----
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "there is no prompt"),
+        (["--prompt", ""], "the prompt is empty"),
+        (["--prompt", " \n"], "the prompt is empty"),
+        (["a", "--prompt", "b"], "--prompt: given twice"),
+        (["a\udcff"], "not valid UTF-8"),
+        (["a", "--system", "\udcff"], "system message is not valid UTF-8"),
+        (["a", "--raw", "--system", "b"], "--system: --raw takes no chat template"),
+        (["a", "--raw", "--chat-template-args", "{}"], "--chat-template-args: --raw"),
+        (["a", "--chat-template-args", "[]"], "--chat-template-args: give a JSON object"),
+        (["a", "--chat-template-args", "{"], "--chat-template-args: this is not JSON"),
+        (["a", "--top-logprobs", "3"], "--top-logprobs: only --json"),
+        (["a", "--json", "--top-logprobs", "21"], "--top-logprobs: .*0 to 20"),
+        (["a", "--show-probs", "--json"], "not allowed with"),
+        (["a", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["a", "--temp", "1"], "unrecognized arguments"),
+        (["a", "--top-k", "few"], "invalid int value"),
+        (["a", "--top-p", "1.5"], r"--top-p: .*1\.5.*0.*1"),
+        (["a", "--min-p", "nan"], "--min-p: .*nan"),
+        (["a", "--temperature", "-1"], "--temperature: .*-1"),
+        (["a", "--max-tokens", "0"], "--max-tokens: 0 is out of range, give 1 or more"),
+        (["a", "--stop", ""], "--stop: an empty string"),
+        (["a", "--ban", ""], "--ban: an empty string"),
+        (["a", "--json-schema", "/nowhere.json"], "--json-schema: /nowhere.json cannot be read"),
+        (["a", "--close-json"], "--close-json: needs a filter"),
+        (["a", "--model", ""], "name is empty"),
+        (["a", "--model", "/nowhere"], "there is no folder /nowhere"),
+        (["a", "--model", "what is this?"], "hub id looks like owner/name"),
+        (["a", "--revision", "main"], "--revision: only a hub id"),
+        (["a", "--adapter", "/nowhere"], "there is no adapter folder /nowhere"),
+    ],
+)
+def test_wrong_input_gives_one_line_and_status_2(
+    argv: list[str], message: str, cli: Any, request: pytest.FixtureRequest
+) -> None:
+    if "--chat-template-args" in argv:  # needs a template to be looked at
+        request.getfixturevalue("lm")
+    outcome = cli(*argv)
+    assert outcome.is_refusal(message), (outcome.status, outcome.out, outcome.err)
+
+
+def test_standard_input_that_is_not_text_is_refused(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(monkeypatch, b"\xff\xfe")
+    assert cli("-").is_refusal("standard input is not UTF-8")
+    feed(monkeypatch, b"\n")
+    assert cli("-").is_refusal("the prompt is empty")
+
+
+def test_a_prompt_longer_than_the_context_is_refused(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "max_context", 8)
+    assert cli("--raw", "so " * 50).is_refusal("context")
+
+
+def test_a_model_without_a_chat_template_wants_raw_prompts(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm.tokenizer._tokenizer, "has_chat_template", False)
+    assert cli("so").is_refusal("no chat template; use --raw")
+
+
+def test_wrong_options_are_found_before_a_model_is_loaded(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*args: object, **options: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(sys.modules["mlxgen.load"], "load", load)
+    assert cli("--top-p", "7", "so").is_refusal("--top-p")
+
+
+# ---- the parser ----
+
+
+def test_every_option_has_a_help_text_and_the_version_names_mlx(cli: Any) -> None:
+    listed = cli("--help").out
+    for name in [name for name, _, _ in ENGINE_OPTIONS] + list(FLAGS):
+        assert f"--{name.replace('_', '-')}" in listed
+    assert all(action.help for action in make_parser()._actions)
+    assert re.fullmatch(r"mlxgen \S+, mlx \S+, mlx-lm \S+\n", cli("--version").out)
+
+
+def test_arguments_are_judged_before_mlx_is_imported() -> None:
+    code = (
+        "import sys; from mlxgen.generate import main\n"
+        "assert main(['--prompt', '']) == 2\n"
+        "assert not any(name.split('.')[0] in ('mlx', 'mlx_lm') for name in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+# ---- a process of its own ----
+
+
+@pytest.fixture
+def endless(folder: Path) -> Iterator[Any]:
+    """Start the command with a text that does not end by itself."""
+    started: list[subprocess.Popen[bytes]] = []
+    command = [sys.executable, "-m", "mlxgen.generate", "--model", str(folder), "--raw"]
+    options = ["--ignore-eos", "--max-tokens", "900000", "--temperature", "1", "so"]
+
+    def start(*more: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        started.append(
+            subprocess.Popen(
+                [*command, *options, *more], stdout=stdout, stderr=subprocess.PIPE, bufsize=0
+            )
+        )
+        return started[-1]
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # not inherited as ignored
+    yield start
+    signal.signal(signal.SIGINT, before)
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_an_interrupt_keeps_the_text_so_far_and_exits_with_130(endless: Any) -> None:
+    process = endless("--verbose")
+    first = process.stdout.read(20)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (first + rest).decode()
+    assert "Traceback" not in err.decode()
+    assert "finished:    interrupted" in err.decode()
+
+
+def test_a_closed_pipe_is_not_an_error(endless: Any) -> None:
+    process = endless()
+    assert process.stdout.read(20)
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_a_terminal_gets_colours_and_ends_on_a_line_of_its_own(
+    endless: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    master, slave = pty.openpty()
+    process = endless("--show-probs", "--max-tokens", "5", stdout=slave)
+    _, err = process.communicate(timeout=60)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(master, 4096)
+        except OSError:  # Linux's way of saying that the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(master)
+    assert (process.returncode, b"\x1b[48;5;" in shown, shown[-2:]) == (0, True, b"\r\n")
+    assert b"90% or more" in err
+
+
+def test_a_wrong_model_ends_the_process_with_status_2(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    command = [sys.executable, "-m", "mlxgen.generate", "--model", str(tmp_path), "so"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    assert "holds no weights" in ended.stderr

@@ -1,0 +1,480 @@
+"""The loader: what it loads, what it refuses, and what it says then."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import huggingface_hub
+import huggingface_hub.constants
+import huggingface_hub.errors
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx.utils import tree_map
+
+import mlxgen
+from mlxgen import hub
+
+from .fakes.checkpoints import arrays, tiny_model, write_adapter, write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+@pytest.fixture
+def folder(pristine: Path, tmp_path: Path) -> Path:
+    """A model that the test may break."""
+    return Path(shutil.copytree(pristine, tmp_path / "tiny-llama"))
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config.update(changes)
+    kept = {key: value for key, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+
+
+def next_logits(lm: mlxgen.LanguageModel) -> mx.array:
+    logits: mx.array = lm.model(mx.array([[1, 2, 3]]))
+    return logits
+
+
+# ---- what loads ----
+
+
+def test_a_folder_is_loaded_with_its_weights_tokenizer_and_name(folder: Path) -> None:
+    lm = mlxgen.load(folder)
+    expected = tiny_model(json.loads((folder / "config.json").read_text()))
+    assert mx.array_equal(next_logits(lm), expected(mx.array([[1, 2, 3]]))).item()
+    assert lm.name == "tiny-llama"
+    assert lm.max_context == 4096
+    assert not lm.is_demo
+    assert lm.tokenizer.decode(lm.tokenizer.encode("so sad")) == "so sad"
+    assert len(lm.vocabulary.eos) == 2
+
+
+def test_weights_are_evaluated_when_load_returns(folder: Path) -> None:
+    lm = mlxgen.load(folder)
+    (folder / "model.safetensors").write_bytes(b"")  # whoever reads now comes too late
+    assert mx.isfinite(next_logits(lm)).all().item()
+
+
+def test_a_quantised_model_is_loaded(tmp_path: Path) -> None:
+    def quantise(model: nn.Module, config: dict[str, Any]) -> None:
+        config["quantization"] = {"group_size": 32, "bits": 4}
+        nn.quantize(model, group_size=32, bits=4)
+
+    lm = mlxgen.load(write_checkpoint(tmp_path / "q4", change=quantise))
+    assert any(name.endswith("q_proj.scales") for name in arrays(lm.model))
+    assert mx.isfinite(next_logits(lm)).all().item()
+
+
+def test_weights_in_several_files_are_loaded(folder: Path) -> None:
+    weights = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(weights, dict)
+    names = sorted(weights)
+    parts = {
+        "model-00001-of-00002.safetensors": names[:3],
+        "model-00002-of-00002.safetensors": names[3:],
+    }
+    for file, part in parts.items():
+        mx.save_safetensors(str(folder / file), {name: weights[name] for name in part})
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert mx.isfinite(next_logits(mlxgen.load(folder))).all().item()
+
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(mlxgen.WeightsError, match=r"lacks .*model-00002-of-00002.* of 2"):
+        mlxgen.load(folder)
+
+
+def test_a_path_may_start_at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert mlxgen.load("~/tiny-llama").name == "tiny-llama"
+
+
+def test_the_bundled_model_is_loaded_without_arguments() -> None:
+    lm = mlxgen.load()
+    assert lm.is_demo
+    assert lm.name == "demo"
+    assert lm.tokenizer.has_chat_template
+
+
+def test_an_adapter_changes_the_model(pristine: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter", pristine)
+    plain, adapted = mlxgen.load(pristine), mlxgen.load(pristine, adapter=adapter)
+    assert not mx.allclose(next_logits(plain), next_logits(adapted)).item()
+
+
+# ---- what is refused ----
+
+Break = Callable[[Path], object]
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def cut_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 5000) + b'{"a"')
+
+
+def rename_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def drop_a_tensor(folder: Path) -> None:
+    weights = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(weights, dict)
+    del weights["model.norm.weight"]
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+BROKEN: dict[str, tuple[Break, type[mlxgen.LoadError], str]] = {
+    "no config": (
+        lambda f: (f / "config.json").unlink(),
+        mlxgen.ModelNotFoundError,
+        "not a model folder: it has no config.json",
+    ),
+    "config is not JSON": (
+        lambda f: (f / "config.json").write_text("{"),
+        mlxgen.LoadError,
+        "config.json cannot be read as JSON",
+    ),
+    "config is not text": (
+        lambda f: (f / "config.json").write_bytes(b"\xff\xfe{"),
+        mlxgen.LoadError,
+        "config.json cannot be read as JSON",
+    ),
+    "config is a list": (
+        lambda f: (f / "config.json").write_text("[1]"),
+        mlxgen.LoadError,
+        "does not hold a JSON object",
+    ),
+    "no model type": (
+        lambda f: change_config(f, model_type=None),
+        mlxgen.UnsupportedModelError,
+        "has no model_type",
+    ),
+    "unknown architecture": (
+        lambda f: change_config(f, model_type="perceptron9000"),
+        mlxgen.UnsupportedModelError,
+        "'perceptron9000' is not supported",
+    ),
+    "a module that is no architecture": (
+        lambda f: change_config(f, model_type="cache"),
+        mlxgen.UnsupportedModelError,
+        "'cache' is not supported",
+    ),
+    "config lacks a field": (
+        lambda f: change_config(f, hidden_size=None),
+        mlxgen.LoadError,
+        "does not describe a llama model: .*hidden_size",
+    ),
+    "config has a wrong field": (
+        lambda f: change_config(f, num_hidden_layers="two"),
+        mlxgen.LoadError,
+        "does not describe a llama model",
+    ),
+    "own code": (
+        lambda f: change_config(f, model_file="model.py"),
+        mlxgen.UnsupportedModelError,
+        r"its own Python code \(model.py\).*trust_remote_code",
+    ),
+    "no weights": (
+        lambda f: (f / "model.safetensors").unlink(),
+        mlxgen.WeightsError,
+        "no weights: there is no model",
+    ),
+    "other weights": (rename_weights, mlxgen.WeightsError, "PyTorch weights.*mlx_lm.convert"),
+    "empty weights": (
+        lambda f: (f / "model.safetensors").write_bytes(b""),
+        mlxgen.WeightsError,
+        "truncated or not safetensors: 0 bytes",
+    ),
+    "truncated weights": (truncate, mlxgen.WeightsError, r"is truncated: [\d,]+ bytes of [\d,]+"),
+    "truncated header": (cut_header, mlxgen.WeightsError, "do not hold its header"),
+    "weights are not safetensors": (
+        lambda f: (f / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0[]"),
+        mlxgen.WeightsError,
+        "broken header",
+    ),
+    "git-lfs pointer": (
+        lambda f: (f / "model.safetensors").write_text("version https://git-lfs.example/v1"),
+        mlxgen.WeightsError,
+        "git lfs pull",
+    ),
+    "a tensor is missing": (drop_a_tensor, mlxgen.WeightsError, "do not fit.*model.norm.weight"),
+    "weights of another size": (
+        lambda f: change_config(f, intermediate_size=64),
+        mlxgen.WeightsError,
+        r"do not fit its config.json \(model_type llama\).*shape",
+    ),
+    "no tokenizer": (
+        lambda f: (f / "tokenizer.json").unlink(),
+        mlxgen.LoadError,
+        "has no tokenizer",
+    ),
+    "broken tokenizer": (
+        lambda f: (f / "tokenizer.json").write_text('{"version": '),
+        mlxgen.UnsupportedModelError,
+        "tokenizer in .* cannot be loaded",
+    ),
+    "unknown tokenizer": (
+        lambda f: (f / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "X"}}'),
+        mlxgen.UnsupportedModelError,
+        "tokenizer in .* cannot be loaded",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_model_is_refused_in_one_line(case: str, folder: Path) -> None:
+    break_it, kind, message = BROKEN[case]
+    break_it(folder)
+    with pytest.raises(mlxgen.LoadError, match=message) as caught:
+        mlxgen.load(folder)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "name is empty"),
+        ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
+        ("./nowhere", "there is no folder nowhere"),
+        ("~nobody-of-this-name/model", "there is no folder ~nobody"),
+        (Path("nowhere/model"), "there is no folder nowhere/model"),
+    ],
+)
+def test_a_path_that_is_not_there_is_refused(name: str | Path, message: str) -> None:
+    with pytest.raises(mlxgen.ModelNotFoundError, match=message):
+        mlxgen.load(name)
+
+
+def test_a_file_is_refused(folder: Path) -> None:
+    with pytest.raises(mlxgen.ModelNotFoundError, match="give the folder"):
+        mlxgen.load(folder / "model.safetensors")
+
+
+def test_an_adapter_for_another_model_is_refused(pristine: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter", pristine, width=64)
+    with pytest.raises(mlxgen.AdapterError, match="does not fit") as caught:
+        mlxgen.load(pristine, adapter=adapter)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_with_a_tensor_that_has_no_place_is_refused(
+    pristine: Path, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", pristine)
+    change_tensors(adapter, lambda t: {**t, "model.layers.9.nothing.lora_a": mx.zeros((2, 2))})
+    with pytest.raises(mlxgen.AdapterError, match=r"does not fit.*layers\.9"):
+        mlxgen.load(pristine, adapter=adapter)
+
+
+def test_an_adapter_that_lacks_a_tensor_is_refused(pristine: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter", pristine)
+    change_tensors(adapter, lambda t: {k: v for k, v in t.items() if not k.endswith("lora_b")})
+    with pytest.raises(mlxgen.AdapterError, match="lora_b is missing"):
+        mlxgen.load(pristine, adapter=adapter)
+
+
+def change_tensors(
+    adapter: Path, change: Callable[[dict[str, mx.array]], dict[str, mx.array]]
+) -> None:
+    file = str(adapter / "adapters.safetensors")
+    tensors = mx.load(file)
+    assert isinstance(tensors, dict)
+    mx.save_safetensors(file, tree_map(lambda x: x + 0, change(tensors)))
+
+
+def test_what_is_no_adapter_is_refused(pristine: Path, tmp_path: Path) -> None:
+    with pytest.raises(mlxgen.AdapterError, match="there is no adapter folder"):
+        mlxgen.load(pristine, adapter=tmp_path / "nowhere")
+    with pytest.raises(mlxgen.AdapterError, match="has no adapter_config"):
+        mlxgen.load(pristine, adapter=pristine)
+
+    adapter = write_adapter(tmp_path / "adapter", pristine)
+    (adapter / "adapters.safetensors").write_bytes(b"1234")
+    with pytest.raises(mlxgen.AdapterError, match=r"is broken: .*truncated"):
+        mlxgen.load(pristine, adapter=adapter)
+    (adapter / "adapter_model.safetensors").touch()
+    with pytest.raises(mlxgen.AdapterError, match="PEFT"):
+        mlxgen.load(pristine, adapter=adapter)
+
+
+def test_a_revision_of_what_has_none_is_refused(pristine: Path) -> None:
+    for name in (None, pristine):
+        with pytest.raises(mlxgen.OptionError, match="revision: only a hub id"):
+            mlxgen.load(name, revision="main")
+
+
+# ---- memory ----
+
+
+def test_weights_that_do_not_fit_are_refused_with_both_numbers(
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"max_recommended_working_set_size": 20_000}
+    monkeypatch.setattr(mx, "device_info", lambda: small)
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 0)
+    with pytest.raises(mlxgen.MemoryLimitError) as caught:
+        mlxgen.load(pristine)
+    assert "tiny-llama need 0.00 GB, but the device recommends at most 0.00 GB" in str(caught.value)
+    assert mlxgen.load(pristine, ignore_memory_limit=True).name == "tiny-llama"
+
+
+def test_what_is_in_use_counts_too(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "device_info", lambda: {"total_memory": 30_000_000_000})
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 30_000_000_000)
+    with pytest.raises(mlxgen.MemoryLimitError, match=r"beside the 30\.00 GB in use.* has 30\.00"):
+        mlxgen.load(pristine)
+
+
+def test_the_wired_limit_is_set_only_where_it_is_asked_for_and_possible(
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(mx, "set_wired_limit", limits.append)
+    monkeypatch.setattr(mx, "device_info", dict)
+    mlxgen.load(pristine)
+    with pytest.raises(mlxgen.OptionError, match="no Metal"):
+        mlxgen.load(pristine, wired_limit=1)
+    assert limits == []
+
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 10**9})
+    mlxgen.load(pristine, wired_limit="recommended")
+    mlxgen.load(pristine, wired_limit=5)
+    with pytest.raises(mlxgen.OptionError, match="0 to 1000000000 bytes"):
+        mlxgen.load(pristine, wired_limit=2 * 10**9)
+    assert limits == [10**9, 5]
+
+
+# ---- the hub ----
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def cache(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the hub that holds ``someone/tiny``."""
+    repo = tmp_path / "hub" / "models--someone--tiny"
+    shutil.copytree(pristine, repo / "snapshots" / COMMIT)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def hub_answers(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    """The hub knows every model, or answers every question with ``error``."""
+
+    def model_info(self: object, repo: str, **options: Any) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+
+
+def hub_error(kind: type[huggingface_hub.errors.HfHubHTTPError]) -> Exception:
+    response: Any = SimpleNamespace(headers={}, request=None)
+    return kind("no", response=response)
+
+
+def test_a_hub_id_is_downloaded_with_its_revision(
+    pristine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def snapshot_download(repo: str, **options: Any) -> str:
+        asked.append({"repo": repo, **options})
+        return str(pristine)
+
+    hub_answers(monkeypatch, None)
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    lm = mlxgen.load("someone/tiny", revision="v2")
+    assert lm.name == "someone/tiny"
+    assert asked[0]["repo"] == "someone/tiny"
+    assert asked[0]["revision"] == "v2"
+    assert asked[0]["local_files_only"] is False
+    assert "model*.safetensors" in asked[0]["allow_patterns"]
+    assert caplog.records == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_a_connection_the_cached_copy_is_used_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub_answers(monkeypatch, ConnectionError("no route"))
+    with caplog.at_level(logging.WARNING, logger="mlxgen"):
+        assert mlxgen.load("someone/tiny").name == "someone/tiny"
+    assert "cannot be reached (no route); using the cached copy of someone/tiny" in caplog.text
+
+
+@pytest.mark.usefixtures("cache")
+def test_offline_by_choice_uses_the_cache_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert mlxgen.load("someone/tiny").name == "someone/tiny"
+    assert caplog.records == []
+    with pytest.raises(mlxgen.LoadError, match="HF_HUB_OFFLINE is set"):
+        mlxgen.load("someone/else")
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ConnectionError("no route"), mlxgen.LoadError, r"cannot be reached \(no route\)"),
+        (
+            hub_error(huggingface_hub.errors.RepositoryNotFoundError),
+            mlxgen.ModelNotFoundError,
+            "hub does not know this model",
+        ),
+        (
+            hub_error(huggingface_hub.errors.GatedRepoError),
+            mlxgen.ModelNotFoundError,
+            "accepted its terms.*hf auth login",
+        ),
+        (
+            hub_error(huggingface_hub.errors.RevisionNotFoundError),
+            mlxgen.ModelNotFoundError,
+            "has no revision v9",
+        ),
+    ],
+)
+def test_a_hub_id_that_cannot_be_had_is_refused(
+    error: Exception, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_answers(monkeypatch, error)
+    with pytest.raises(mlxgen.LoadError, match=message) as caught:
+        mlxgen.load("someone/else", revision="v9")
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "what is this?", "x" * 5000])
+def test_what_is_neither_a_folder_nor_a_hub_id_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def snapshot_download(repo: str, **options: Any) -> NoReturn:
+        raise AssertionError("nobody is to be asked for such a name")
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    with pytest.raises(mlxgen.ModelNotFoundError, match="hub id looks like owner/name"):
+        mlxgen.load(name)

@@ -1,0 +1,111 @@
+"""The package as it is shipped, and what the README promises of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import mlxgen
+from mlxgen import errors
+from mlxgen.generate import make_parser
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_all_names_what_is_exported_and_each_name_is_there() -> None:
+    assert mlxgen.__all__ == sorted(mlxgen.__all__)
+    for name in mlxgen.__all__:
+        assert getattr(mlxgen, name) is not None
+    public = {name for name in dir(mlxgen) if not name.startswith("_")}
+    rooms = {path.stem for path in (ROOT / "mlxgen").iterdir() if path.stem != "__init__"}
+    assert public - rooms - {"annotations", "import_module", "TYPE_CHECKING", "Any"} <= set(
+        mlxgen.__all__
+    )
+    tree = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, Exception)
+    }
+    assert tree <= set(mlxgen.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = mlxgen.nothing_like_this
+
+
+def test_load_stays_the_function_after_its_module_was_imported() -> None:
+    code = "import mlxgen.load; from mlxgen.load import load; assert mlxgen.load is load"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_version_is_the_projects() -> None:
+    assert mlxgen.__version__ == PROJECT["project"]["version"]
+
+
+def test_commands_of_the_readme_exist_and_ci_runs_two_of_them() -> None:
+    named = set(re.findall(r"^(?:\$ )?(scripts/\w+)", README, re.MULTILINE))
+    assert {"scripts/run", "scripts/test", "scripts/check"} <= named
+    for name in [*named, ".ci/run"]:
+        assert (ROOT / name).stat().st_mode & 0o111, f"{name} cannot be executed"
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert ci[-2:] == ["scripts/check", "scripts/test"]
+
+
+def test_options_that_the_readme_names_exist() -> None:
+    known = set(make_parser()._option_string_actions)
+    section = README.partition("## The command line")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(--[a-z-]+)", section))
+    assert len(named) > 20
+    assert named <= known
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    rooms = re.findall(r"^  (\w+(?:\.py|/)) ", README, re.MULTILINE)
+    assert len(links) >= 3
+    assert len(rooms) >= 10
+    for name in [*links, *(f"mlxgen/{room}" for room in rooms)]:
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("kind", ["runtime", "dev"])
+def test_the_locks_pin_every_dependency_and_never_torch(kind: str) -> None:
+    lines = (ROOT / "requirements" / f"{kind}.lock").read_text().splitlines()
+    packages = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.match(r"[a-z0-9-]+==[\w.]+( ; .+)?$", line) for line in packages), "unpinned"
+    names = {line.partition("==")[0] for line in packages}
+    wanted = list(PROJECT["project"]["dependencies"]) + PROJECT["dependency-groups"]["build"]
+    if kind == "dev":
+        wanted += PROJECT["dependency-groups"]["dev"]
+    assert {re.split(r"[\[><=;]", item)[0].strip() for item in wanted} <= names
+    assert not names & {"torch", "tensorflow", "jax"}
+
+
+def test_the_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
+    build = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    with zipfile.ZipFile(tmp_path / built.stdout.split()[-1]) as wheel:
+        names = set(wheel.namelist())
+        entry_points = next(name for name in names if name.endswith("entry_points.txt"))
+        assert "mlxgen.generate = mlxgen.generate:main" in wheel.read(entry_points).decode()
+    assert "mlxgen/py.typed" in names
+    assert {f"mlxgen/demo/{part}/model.safetensors" for part in ("model", "draft")} <= names
+    assert not any(name.startswith(("tests/", "scripts/")) for name in names)
+
+
+def test_the_demo_models_take_at_most_8_megabytes() -> None:
+    files = [path for path in (ROOT / "mlxgen" / "demo").rglob("*") if path.is_file()]
+    assert 0 < sum(path.stat().st_size for path in files) <= 8_000_000

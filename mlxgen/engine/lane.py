@@ -129,7 +129,8 @@ class Lane:
         assert logits is not None
         view = DrawnView(self._sampler, logits, row.request(), row.want)
         ahead, submitted = None, view.lazy_token
-        if not row.is_last and (not row.may_decline or kv.can_undo(1)):
+        safe = not row.may_decline or kv.can_undo(1)
+        if safe and not row.is_last and not row.expects_forced:
             ahead = self._submit(submitted[:, None])
         token = view.token
         if ahead is not None and view.lazy_token is not submitted:  # drawn anew, so not this one

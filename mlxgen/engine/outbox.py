@@ -29,7 +29,7 @@ class Accepted(NamedTuple):
     """An accepted token and all that its chunk says of it apart from text and end."""
 
     token: Token
-    index: int
+    position: int
     logprob: float | None
     top: tuple[Alternative, ...]
     forced: bool
@@ -104,8 +104,8 @@ class Outbox:
             return self._take_all(transcript, transcript.end(self._settled))
         settled = transcript.settled(self._hold, self._released)
         chunks = []
-        while waiting and waiting[0].index < settled:
-            chunks.append(self._take(transcript, transcript.end(waiting[0].index + 1)))
+        while waiting and waiting[0].position < settled:
+            chunks.append(self._take(transcript, transcript.end(waiting[0].position + 1)))
         return chunks
 
     def finish(
@@ -116,7 +116,7 @@ class Outbox:
         end = transcript.end(len(transcript)) if cut is None else cut
         chunks = []
         while len(self._waiting) > 1:
-            after = self._waiting[0].index + 1
+            after = self._waiting[0].position + 1
             chunks.append(self._take(transcript, min(end, transcript.end(after))))
         if self._waiting:
             chunks.append(self._take(transcript, end, tail, reason, stop))
@@ -134,7 +134,7 @@ class Outbox:
         ``transcript`` has been rewound already. Delivered characters that are gone, or held
         again, are owed as a retraction where retractions are allowed.
         """
-        while self._waiting and self._waiting[-1].index >= to:
+        while self._waiting and self._waiting[-1].position >= to:
             self._waiting.pop()
         self._released = min(self._released, to)
         self._settled = min(self._settled, to)
@@ -154,14 +154,13 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        token, index, logprob, top, forced, attempts, exhausted = self._waiting.popleft()
+        token, position, logprob, top, forced, attempts, exhausted = self._waiting.popleft()
         text = self._text(transcript, end) + tail
-        self._released = index + 1
+        self._released = position + 1
         owed, self._owed = self._owed, 0
-        # By position, in the order of the fields: this is done for every token.
-        return Chunk(
-            text, token, index, logprob, top, False, forced, owed, 0, attempts, exhausted, reason, stop
-        )  # fmt: skip
+        said = (logprob, top, False, forced, owed, 0, attempts, exhausted)
+        # By place, in the order of the fields: this is done for every token.
+        return Chunk(text, token, position, *said, reason, stop)
 
     def _text(self, transcript: Transcript, end: int) -> str:
         start = self.delivered

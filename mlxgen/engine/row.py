@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from ..errors import DeadEndError, FilterError, HookError, MlxgenError, OptionError, RewindError
 from ..filters import Int32Words, shortest_end, without_tokens
 from ..sampling import (
-    CANDIDATES,
     DrawRow,
     DrawView,
     ForcedView,
@@ -36,6 +35,7 @@ from .retries import Retries
 from .sequence import Sequence
 
 CLOSING_WINDOW = 512  # tokens before the end of the budget in which close_json looks ahead
+RARELY_FORCED = 32  # sampled tokens without a forced run after which none is expected
 
 
 class Verdict(enum.Enum):
@@ -71,6 +71,7 @@ class Row:
         "_retries",
         "_tail",
         "_text_start",
+        "_unforced",
         "_way",
         "budget",
         "finish_reason",
@@ -105,14 +106,13 @@ class Row:
         self.finish_reason: FinishReason | None = None
         self.tally = Tally()
         self.first = len(options.prefix)
-        self.want = Want(  # what a draw has to report
-            prob=bool(options.hooks),
-            candidates=CANDIDATES if options.hooks else 0,
-            logprob=options.top_logprobs is not None,
-            top=options.top_logprobs or 0,
-        )
+        # What a draw has to report; hooks add to it what they look at.
+        self.want = Want(logprob=options.top_logprobs is not None, top=options.top_logprobs or 0)
         self._retries = Retries()
         self._forks = 0
+        # Sampled tokens since the last forced run; none is forced where log-probabilities
+        # are wanted, as these need a forward pass for each position.
+        self._unforced = 0 if options.top_logprobs is None else RARELY_FORCED
         self._match: StopMatch | None = None
         self._tail = ""  # what the flush put behind the text
         self._take_prefix(options.prefix)
@@ -163,6 +163,14 @@ class Row:
         """Whether tokens may be taken back as soon as they are sampled."""
         options = self.options
         return bool(options.hooks or options.banned or options.close_json)
+
+    @property
+    def expects_forced(self) -> bool:
+        """Whether a forced run is likely behind the next token.
+
+        Then a look-ahead would waste a forward pass: token and run go through in one.
+        """
+        return self.sequence.constraint is not None and self._unforced < RARELY_FORCED
 
     @property
     def is_last(self) -> bool:
@@ -232,12 +240,14 @@ class Row:
         """Append the tokens that the filters force; they go through the model together."""
         constraint, healer = self.sequence.constraint, self.sequence.healer
         if constraint is None or self.options.top_logprobs is not None:
-            return Verdict.NEXT  # log-probabilities need a forward pass for each position
+            return Verdict.NEXT
+        self._unforced += 1
         while healer is None or healer.done:
             excluded = self._retries.excluded(self.position)
             run = constraint.forced()
             if not run or run[0] in excluded:
                 break
+            self._unforced = 0
             verdict = self._run(run)
             if verdict is not Verdict.NEXT:
                 return verdict
@@ -396,6 +406,8 @@ class Row:
                 ) from error
             if wish.resample or wish.rewind:
                 break
+        if not isinstance(view, ForcedView):
+            self.want = view.looked_for
         return wish
 
     def _text_so_far(self) -> str:

@@ -2,7 +2,8 @@
 
 Owns the bridge between lazy arrays and what rows and hooks ask for. Must never decide
 anything. Invariant: what it shows belongs to the draw that gave ``token``, whatever was
-submitted since.
+submitted since. ``looked_for`` says what somebody looked at, so that the next draw reports
+it at once: what nobody looks at is never computed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ModelError
-from ..sampling import Draw, DrawRow, Sampler, Want, final_distribution
+from ..sampling import CANDIDATES, Draw, DrawRow, Sampler, Want, final_distribution
 from ..tokens import Token
 
 
@@ -26,6 +27,7 @@ class DrawnView:
         self._logits = logits
         self._request = request
         self._want = want
+        self.looked_for = want
         self._draw: Draw = sampler.sample(logits, [request], want=want)
         mx.async_eval(self._draw)
 
@@ -62,24 +64,31 @@ class DrawnView:
 
     @cached_property
     def candidates(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        self.looked_for = self.looked_for._replace(candidates=CANDIDATES)
         tokens, probs = self._draw.candidates, self._draw.candidate_probs
-        assert tokens is not None and probs is not None, "hooks are drawn for with candidates"
+        if tokens is None or probs is None:
+            best = np.argsort(-self.distribution, kind="stable")[:CANDIDATES].astype(np.int32)
+            best = best[self.distribution[best] > 0]
+            return best, self.distribution[best]
         ids = np.array(tokens[0])
         known = ids >= 0
         return ids[known], np.array(probs[0])[known]
 
     @cached_property
     def distribution(self) -> npt.NDArray[np.float32]:
-        """The final distribution [vocab], recomputed; only for what the draw did not report."""
+        """The final distribution [vocab], computed anew: for what the draw does not report."""
         return np.array(final_distribution(self._logits, [self._request])[0])
 
     def probability(self, token: Token) -> float:
-        draw = self._draw
-        if draw.prob is not None and self.token == token:
-            return _number(draw.prob)
-        ids, probs = self.candidates
-        found = np.flatnonzero(ids == token)
-        return float(probs[found[0]]) if len(found) else float(self.distribution[token])
+        self.looked_for = self.looked_for._replace(prob=True)
+        if self._draw.prob is not None and self.token == token:
+            return _number(self._draw.prob)
+        if self._draw.candidates is not None:
+            ids, probs = self.candidates
+            found = np.flatnonzero(ids == token)
+            if len(found):
+                return float(probs[found[0]])
+        return float(self.distribution[token])
 
     def report(self, token: Token) -> tuple[float | None, list[tuple[Token, float]]]:
         draw = self._draw

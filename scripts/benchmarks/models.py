@@ -1,0 +1,89 @@
+"""The models that are measured: random weights of real architectures, and tokenizers to match.
+
+Owns their shapes. Must never know what is measured. Invariant: the same name and seed give
+the same model; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models import llama
+from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import mlxgen
+
+WIDE = 151_936
+_SYLLABLES = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")]
+_SIGNS = ['{"', '":', '": "', '", "', '"}', "},", "},{", "[", '["', '"]', "]", '""', ", ", ": "]
+
+
+def random_llama(
+    vocab_size: int, hidden: int, layers: int, *, seed: int = 0, name: str = "random"
+) -> mlxgen.LanguageModel:
+    """A float32 Llama of random weights with a made-up tokenizer of ``vocab_size`` tokens."""
+    mx.random.seed(seed)
+    args = llama.ModelArgs.from_dict(
+        {
+            "model_type": "llama",
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "intermediate_size": 3 * hidden,
+            "num_attention_heads": hidden // 32,
+            "num_key_value_heads": max(1, hidden // 64),
+            "rms_norm_eps": 1e-5,
+            "vocab_size": vocab_size,
+            "max_position_embeddings": 32_768,
+            "rope_theta": 10_000.0,
+            "tie_word_embeddings": True,
+        }
+    )
+    model = llama.Model(args)
+    mx.eval(model.parameters())
+    return mlxgen.LanguageModel(model, fake_tokenizer(vocab_size, seed), name=name)
+
+
+def fake_tokenizer(size: int, seed: int = 0) -> TokenizerWrapper:
+    """A byte-level tokenizer of made-up words, numbers and JSON signs, with one end token."""
+    byte_names = {b: c for c, b in _byte_alphabet().items()}
+    tokens: dict[str, int] = {byte_names[b]: b for b in range(256)}
+
+    def add(text: str) -> None:
+        if len(tokens) < size - 1:
+            tokens.setdefault("".join(byte_names[b] for b in text.encode()), len(tokens))
+
+    for sign in _SIGNS:
+        add(sign)
+    for number in range(1000):
+        add(str(number))
+    chance = random.Random(seed)
+    for length in itertools.count(1):
+        for _ in range(min(20_000, len(_SYLLABLES) ** length)):
+            word = "".join(chance.choices(_SYLLABLES, k=length))
+            for form in (word, " " + word, word.capitalize()):
+                add(form)
+        if len(tokens) >= size - 1:
+            break
+    tokenizer = Tokenizer(models.BPE(vocab=tokens, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|end|>"])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", clean_up_tokenization_spaces=False
+    )
+    return TokenizerWrapper(fast, BPEStreamingDetokenizer)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    return {c: b for b, c in enumerate(_characters())}
+
+
+def _characters() -> Any:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in set(printable) else chr(next(others)) for b in range(256)]

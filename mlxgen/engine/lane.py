@@ -22,6 +22,7 @@ from .view import DrawnView
 
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
 SINGLE_PASS = 16  # pending tokens that go through with their logits, in one pass
+SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
@@ -35,6 +36,7 @@ class Lane:
         "_model",
         "_passes",
         "_sampler",
+        "_sorted",
         "_started",
         "_steps",
         "row",
@@ -46,6 +48,7 @@ class Lane:
         self._sampler = sampler
         self._logits: mx.array | None = None  # [1, vocab], for the position after the history
         self._started = False
+        self._sorted = 0  # draws left that sort at once: a flat distribution rarely stands alone
         self._steps = 0
         self._passes = 0
         self._began = time.perf_counter()
@@ -127,12 +130,14 @@ class Lane:
         """
         row, kv, logits = self.row, self._kv, self._logits
         assert logits is not None
-        view = DrawnView(self._sampler, logits, row.request(), row.want)
+        exact = self._sorted > 0
+        view = DrawnView(self._sampler, logits, row.request(), row.want, exact=exact)
         ahead, submitted = None, view.lazy_token
         safe = not row.may_decline or kv.can_undo(1)
         if safe and not row.is_last and not row.expects_forced:
             ahead = self._submit(submitted[:, None])
         token = view.token
+        self._sorted = max(0, self._sorted - 1) if view.was_exact else SORTED_DRAWS
         if ahead is not None and view.lazy_token is not submitted:  # drawn anew, so not this one
             kv.rewind(len(row.sequence))
             ahead = None

@@ -22,13 +22,22 @@ from ..tokens import Token
 class DrawnView:
     """A submitted draw for one row; ``logits`` [1, vocab] are those drawn from."""
 
-    def __init__(self, sampler: Sampler, logits: mx.array, request: DrawRow, want: Want) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        logits: mx.array,
+        request: DrawRow,
+        want: Want,
+        *,
+        exact: bool = False,
+    ) -> None:
         self._sampler = sampler
         self._logits = logits
         self._request = request
         self._want = want
         self.looked_for = want
-        self._draw: Draw = sampler.sample(logits, [request], want=want)
+        self.was_exact = True
+        self._draw: Draw = sampler.sample(logits, [request], want=want, exact=exact)
         mx.async_eval(self._draw)
 
     @property
@@ -46,6 +55,7 @@ class DrawnView:
         exact = self._draw.exact
         token = _integer(self._draw.token)
         if exact is not None and not exact.item():
+            self.was_exact = False
             self._draw = self._sampler.sample(
                 self._logits, [self._request], want=self._want, exact=True
             )

@@ -1,0 +1,89 @@
+"""The whole step loop on small random models of real architectures, one for each cache type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlxgen import LanguageModel
+from mlxgen.engine.kv import KV
+from mlxgen.sampling import PostSamplingResult
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import cache_kinds
+
+KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
+PROMPT = list(b"The quick brown fox")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def lm(request: pytest.FixtureRequest) -> LanguageModel:
+    model, make_cache = cache_kinds()[request.param]()
+    language_model = LanguageModel(model, alphabet_tokenizer())
+    # The tokenizer knows more tokens than these models have logits; that is allowed.
+    language_model.make_cache = make_cache  # type: ignore[method-assign]
+    return language_model
+
+
+def greedy(lm: LanguageModel, **options: Any) -> tuple[int, ...]:
+    return lm.generate([t % 96 for t in PROMPT], max_tokens=24, **options).tokens
+
+
+def test_declined_draws_and_rewinds_leave_the_greedy_text_as_it_is(lm: LanguageModel) -> None:
+    plain = greedy(lm)
+
+    def unsure(result: PostSamplingResult) -> None:
+        if result.attempt == 0 and result.position % 5 == 4:
+            result.rewind = 3
+        elif result.attempt == 0 and result.position % 2:
+            result.resample = True
+
+    assert greedy(lm, hooks=unsure, hold_tokens=4) == plain
+    stream = lm.stream([t % 96 for t in PROMPT], max_tokens=24)
+    for _ in range(20):
+        next(stream)
+    stream.rewind(tokens=13)
+    (twin,) = stream.fork()
+    for _ in stream:
+        pass
+    stream.rewind(tokens=2)
+    for _ in (*stream, *twin):
+        pass
+    assert tuple(stream.tokens) == tuple(twin.tokens) == plain
+
+
+def test_the_cache_never_holds_what_is_not_in_the_history(lm: LanguageModel) -> None:
+    seen = []
+
+    def watch(result: PostSamplingResult) -> None:
+        result.resample = result.attempt == 0
+
+    stream = lm.stream([t % 96 for t in PROMPT], max_tokens=12, hooks=watch)
+    for _ in stream:
+        sequence = stream._lane.row.sequence
+        sequence.check_integrity()
+        assert sequence.kv is not None
+        seen.append(len(sequence) - sequence.kv.length)
+    assert set(seen[:-1]) <= {0, 1}
+
+
+def test_forks_share_the_kv_of_their_history_until_they_write() -> None:
+    model, make_cache = cache_kinds()["plain"]()
+    kv = KV(make_cache)
+    kv.forward(model, mx.array([[1] * 250]))
+    mx.eval(kv.arrays())
+    before = mx.get_active_memory()
+    forks = [kv.fork() for _ in range(8)]
+    assert mx.get_active_memory() - before < kv.nbytes / 4
+    for fork in forks:
+        fork.forward(model, mx.array([[2]]))
+        mx.eval(fork.arrays())
+    assert mx.get_active_memory() - before > kv.nbytes * 6
+
+
+def test_a_quantised_cache_may_be_asked_for() -> None:
+    model, _ = cache_kinds()["plain"]()
+    lm = LanguageModel(model, alphabet_tokenizer(), kv_bits=8, kv_group_size=32)
+    assert [type(c).__name__ for c in lm.make_cache()] == ["QuantizedKVCache"] * 2
+    assert len(greedy(lm)) == 24

@@ -16,6 +16,7 @@ from .load import load
 if TYPE_CHECKING:
     from .engine import (
         Alternative,
+        Chat,
         Chunk,
         GenerationOptions,
         Result,
@@ -64,7 +65,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "engine": ("Alternative", "Chunk", "GenerationOptions", "Result", "Session", "Stream", "Usage"),
+    "engine": (
+        "Alternative",
+        "Chat",
+        "Chunk",
+        "GenerationOptions",
+        "Result",
+        "Session",
+        "Stream",
+        "Usage",
+    ),
     "errors": (
         "AdapterError",
         "DeadEndError",
@@ -111,6 +121,7 @@ __all__ = [
     "AllOf",
     "Allow",
     "Alternative",
+    "Chat",
     "Choice",
     "Chunk",
     "DeadEndError",

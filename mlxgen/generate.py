@@ -227,7 +227,7 @@ def read_prompt(arguments: argparse.Namespace) -> str:
 
 
 def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> Any:
-    """What the engine takes: raw text, or chat messages, or their tokens."""
+    """What the engine takes: raw text, or chat messages."""
     if arguments.raw:
         return text
     if not lm.tokenizer.has_chat_template:
@@ -240,7 +240,9 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
     given = _parse_json("chat_template_args", arguments.chat_template_args)
     if not isinstance(given, dict):
         raise OptionError("chat_template_args", "give a JSON object of the template's variables")
-    return lm.vocabulary.chat(messages, **given)
+    from .engine import Chat
+
+    return Chat(messages, template=given)
 
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from .chunk import Alternative, Chunk, FinishReason, Result, Usage
 from .options import GenerationOptions, Options
+from .prompt import Chat
 from .session import Session
 from .stream import Stream
 
 __all__ = [
     "Alternative",
+    "Chat",
     "Chunk",
     "FinishReason",
     "GenerationOptions",

@@ -12,7 +12,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, TypedDict
 
 from ..errors import OptionError
@@ -69,9 +69,13 @@ class Options:
     - ``stop``, ``stop_tokens``: strings and token sequences that end it, never delivered.
     - ``banned``: strings or compiled expressions that never appear in the text.
     - ``heal``: take back the prompt's last tokens where the text may join them.
-    - ``filters``: what the generated text must be; several are intersected.
-    - ``hooks``: called with a ``PostSamplingResult`` for every accepted token.
-    - ``max_resample``: how often one position is drawn again for a hook (0 to 10,000).
+    - ``filters``: what the generated text must be; several are intersected. A specification
+      (``JsonSchema(schema)``) may be used again and again, a running filter once.
+    - ``hooks``: called with a ``PostSamplingResult`` for every accepted token. A fork copies
+      those that have a ``fork()`` and shares the others.
+    - ``max_resample``: how often one position is drawn again for a hook, by ``resample`` or by a
+      ``rewind`` that leads there (0 to 10,000); then the last draw stands, and the chunk of
+      the token whose hook asked says ``exhausted``.
     - ``hold_tokens``: how many of the newest tokens are not delivered yet.
     - ``allow_retract``: deliver at once, and say in ``Chunk.retract`` what to delete.
     - ``close_json``: end validly before ``max_tokens`` cuts a filtered text off.
@@ -126,6 +130,13 @@ class Options:
         if options.close_json and not options.filters:
             raise OptionError("close_json", "needs a filter, say filters=[JsonSchema(schema)]")
         return options
+
+    def fork(self) -> Options:
+        """The options of a fork: with copies of the hooks that can be copied."""
+        if not any(hasattr(hook, "fork") for hook in self.hooks):
+            return self
+        hooks = (hook.fork() if hasattr(hook, "fork") else hook for hook in self.hooks)
+        return replace(self, hooks=tuple(hooks))
 
     def check_vocabulary(self, size: int) -> None:
         """Raise ``OptionError`` for a token id that a vocabulary of ``size`` does not have."""

@@ -1,21 +1,51 @@
-"""A prompt in any of its three forms, as tokens.
+"""A prompt in any of its forms, as tokens.
 
-Owns the reading of a raw string, a list of token ids or a list of chat messages, and
-what each means for the text that follows. Must never know a model's cache. Invariant: a
+Owns the reading of a raw string, a list of token ids, or chat messages, and what
+each means for the text that follows. Must never know a model's cache. Invariant: a
 ``Prompt`` that exists has at least one token, all of them in the vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..errors import PromptError
 from ..tokens import Token, Vocabulary
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
-AnyPrompt: TypeAlias = str | Sequence[Token] | Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Chat messages with what else the chat template takes.
+
+    ``tools`` are function descriptions as OpenAI's clients send them; ``template`` are further
+    variables of the template, such as ``{"enable_thinking": False}``.
+    ``continue_final_message`` leaves the last message open, and the text goes on with it.
+    """
+
+    messages: Messages
+    tools: Sequence[Mapping[str, Any]] | None = None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    continue_final_message: bool = False
+
+    def tokens(self, vocabulary: Vocabulary) -> list[Token]:
+        """The tokens of the rendered chat; raises ``PromptError`` with the template's reason."""
+        taken = {"messages", "tools", "continue_final_message", "add_generation_prompt", "tokenize"}
+        for name in self.template:
+            if name in taken:
+                raise PromptError(f"template: {name!r} is not a variable to set; leave it out")
+        return vocabulary.chat(
+            self.messages,
+            tools=self.tools,
+            continue_final_message=self.continue_final_message,
+            **self.template,
+        )
+
+
+AnyPrompt: TypeAlias = str | Sequence[Token] | Messages | Chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +61,9 @@ class Prompt:
         """Read a prompt; raises ``PromptError`` for what is none."""
         if isinstance(given, str):
             return cls(_raw(given, vocabulary), opens_text=False)
+        if isinstance(given, Chat):
+            opens = not given.continue_final_message
+            return cls(tuple(given.tokens(vocabulary)), opens_text=opens)
         if isinstance(given, (bytes, Mapping)) or not hasattr(given, "__iter__"):
             raise PromptError(
                 f"a {type(given).__name__} is no prompt: give a string, a list of token ids or a "
@@ -41,7 +74,7 @@ class Prompt:
             raise PromptError("the prompt is empty: give at least one token or message")
         messages = [item for item in items if isinstance(item, Mapping)]
         if len(messages) == len(items):
-            return cls(tuple(vocabulary.chat(messages)), opens_text=True)
+            return cls(tuple(Chat(messages).tokens(vocabulary)), opens_text=True)
         return cls(_ids(items, vocabulary), opens_text=False)
 
 

@@ -308,6 +308,7 @@ class Row:
         twin = Row.__new__(Row)
         for name in Row.__slots__:
             setattr(twin, name, getattr(self, name))
+        twin.options = self.options.fork()
         twin.sequence = self.sequence.fork()
         twin.outbox = self.outbox.fork()
         twin.tally = replace(self.tally)
@@ -392,6 +393,7 @@ class Row:
             position=self.position,
             attempt=self.attempt,
             text=self._text_so_far,
+            text_after=self._text_with,
         )
         for hook in self.options.hooks:
             try:
@@ -413,6 +415,9 @@ class Row:
     def _text_so_far(self) -> str:
         transcript = self.sequence.transcript
         return transcript.slice(0, transcript.end(len(transcript)))
+
+    def _text_with(self, token: Token) -> str:
+        return self.sequence.transcript.text_with(token)
 
     def _run(self, run: Iterable[Token]) -> Verdict:
         for token in run:

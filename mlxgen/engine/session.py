@@ -157,6 +157,7 @@ class Session:
             view = DrawnView(self._sampler, array, row.request(), row.want)
             verdict = row.settle(view.token, view)
             if verdict is not Verdict.AGAIN or row.position < start:
+                self._shrink()
                 return self._chunk(view.token, start, verdict)
 
     def push_token(self, token: Token) -> Chunk:
@@ -166,6 +167,7 @@ class Session:
             raise OptionError("token", f"{token} is not in 0 to {row.vocab_size - 1}")
         start = row.position
         verdict = row.push(token)
+        self._shrink()
         return self._chunk(token, start, verdict)
 
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
@@ -174,6 +176,7 @@ class Session:
         Raises ``RewindError`` for more than there are; then nothing has changed.
         """
         self._row.rewind(self._row.target_of(tokens, to, self._row.position))
+        self._shrink()
 
     def fork(self, n: int = 1) -> list[Session]:
         """``n`` independent sessions that go on from here, each with a seed of its own."""
@@ -186,6 +189,10 @@ class Session:
             return Chunk("", None, row.position, finish_reason=row.finish_reason)
         row.end(reason)
         return row.take()[-1]
+
+    def _shrink(self) -> None:
+        """What was taken back of the history is no longer right in the caller's cache."""
+        self._held = min(self._held, len(self._row.sequence))
 
     def _open(self) -> Row:
         if self._row.finish_reason is not None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..errors import HookError
 from ..tokens import Token
+from .rows import Want
 from .settings import MAX_TEMPERATURE
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -25,6 +26,10 @@ Report: TypeAlias = tuple[float | None, Sequence[tuple[Token, float]]]
 
 class DrawView(Protocol):
     """One row of a draw, read on demand."""
+
+    @property
+    def looked_for(self) -> Want:
+        """What the draw reported, and what else was looked at since."""
 
     @property
     def candidates(self) -> tuple[Ids, Floats]: ...
@@ -44,6 +49,7 @@ class ForcedView:
     __slots__ = ("_token",)
 
     logits: Floats | None = None
+    looked_for = Want()
 
     def __init__(self, token: Token) -> None:
         self._token = token
@@ -71,8 +77,9 @@ class PostSamplingResult:
     - ``logits`` [vocab] float32, as the model gave them; ``None`` for a forced token,
       which costs no forward pass of its own.
     - ``position``: index of the token among the generated ones; ``attempt``: how often
-      this position was drawn before; ``text``: the text before this token (read it before
-      the hook returns).
+      this position was drawn before; ``text``: the text before this token, and
+      ``text_after`` with it, as far as characters are complete (read them before the hook
+      returns).
 
     To write:
 
@@ -87,6 +94,7 @@ class PostSamplingResult:
     __slots__ = (
         "_prob",
         "_text",
+        "_text_after",
         "_token",
         "_view",
         "attempt",
@@ -106,11 +114,13 @@ class PostSamplingResult:
         position: int,
         attempt: int,
         text: Callable[[], str],
+        text_after: Callable[[Token], str],
     ) -> None:
         self._view = view
         self._token = token
         self._prob: float | None = None
         self._text = text
+        self._text_after = text_after
         self.position = position
         self.attempt = attempt
         self.feed_filters = True
@@ -149,6 +159,10 @@ class PostSamplingResult:
     @property
     def text(self) -> str:
         return self._text()
+
+    @property
+    def text_after(self) -> str:
+        return self._text_after(self._token)
 
     def check(self, vocab_size: int) -> None:
         """Raise ``HookError`` for a wish that makes no sense; the engine calls it."""

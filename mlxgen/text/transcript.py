@@ -84,6 +84,14 @@ class Transcript:
         """All complete characters so far."""
         return self._decoder.text
 
+    def text_with(self, token: Token) -> str:
+        """All complete characters if ``token`` came next; changes nothing."""
+        count = len(self._decoder)
+        self._decoder.advance(token)
+        text = self._decoder.text
+        self._decoder.rewind(count)
+        return text
+
     def flush(self) -> str:
         """What an unfinished character at the end gives; changes nothing."""
         return self._decoder.flush()

@@ -144,3 +144,15 @@ def test_rewinding_and_pushing_again_gives_what_one_go_gives(moves: list[tuple[i
     while session.finish_reason is None:
         session.push_logits(runner.logits(session))
     assert session.text == expected
+
+
+def test_keep_never_covers_what_was_taken_back_even_if_tokens_are_pushed_since() -> None:
+    speaker = reciter(list("aaaaaaaa"))
+    session, runner = Session(speaker.tokenizer, prompt=[5, 6, 7]), Runner(speaker)
+    for _ in range(4):
+        session.push_logits(runner.logits(session))
+    session.rewind(tokens=3)
+    for _ in range(4):
+        session.push_token(ord("b"))
+    assert session.keep == 4
+    assert session.pending == [ord("b")] * 4

@@ -232,6 +232,33 @@ def test_a_wish_that_makes_no_sense_is_an_error(wish: dict[str, Any]) -> None:
         say(reciter(["a"]), hooks=odd)
 
 
+def test_a_hook_sees_the_text_with_the_sampled_token_as_far_as_it_is_complete() -> None:
+    seen = []
+    pieces = ["a", 0xC3, 0xA9]
+    say(reciter(pieces), hooks=lambda r: seen.append((r.text, r.text_after)))
+    assert seen == [("", "a"), ("a", "a"), ("a", "aé"), ("aé", "aé")]
+
+
+def test_a_fork_copies_the_hooks_that_can_be_copied() -> None:
+    class Counter:
+        def __init__(self, count: int = 0) -> None:
+            self.count = count
+
+        def __call__(self, result: PostSamplingResult) -> None:
+            self.count += 1
+
+        def fork(self) -> Counter:
+            return Counter(self.count)
+
+    counter = Counter()
+    stream = reciter(list("abcd")).lm.stream(PROMPT, hooks=counter)
+    next(stream)
+    before = counter.count
+    (twin,) = stream.fork()
+    list(twin)
+    assert counter.count == before
+
+
 # ---- rewinds by the consumer
 
 

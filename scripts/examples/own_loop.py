@@ -1,0 +1,65 @@
+"""Run the model yourself, with a ``Session`` deciding what becomes of its logits.
+
+The session never sees the model or its cache. It says what the cache should hold: ``keep``
+positions are still right, and the ``pending`` tokens are to be run behind them. That is one token
+most of the time, and the prompt at first. Where a ban takes tokens back, ``keep`` goes back too.
+Bans, healing, stops, filters and hooks then work with any loop, as they do in ``lm.stream``.
+
+Here the model writes a text, two words of it that stand together are banned, and it writes
+another.
+
+    .venv/bin/python scripts/examples/own_loop.py
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
+
+import mlxgen
+
+PROMPT = "Once upon a ti"  # cut inside a word: healing takes its last token back
+
+
+class Outcome(NamedTuple):
+    """A finished session, and what was seen on the way."""
+
+    session: mlxgen.Session
+    rewound: int  # tokens that were taken back
+    runs: int  # of the model, the prompt's included
+
+
+def run(lm: mlxgen.LanguageModel, **options: Any) -> Outcome:
+    """Any loop that honours ``keep`` and ``pending``."""
+    width = lm.vocab_size
+    session = mlxgen.Session(lm.tokenizer, prompt=PROMPT, vocab_size=width, **options)
+    cache = make_prompt_cache(lm.model)
+    rewound = runs = 0
+    while session.finish_reason is None:
+        surplus = cache[0].offset - session.keep
+        if surplus and trim_prompt_cache(cache, surplus) != surplus:
+            raise RuntimeError("this model's cache cannot be trimmed")
+        logits = lm.model(mx.array([session.pending]), cache=cache)[:, -1, :]
+        runs += 1
+        chunk = session.push_logits(logits)
+        print(chunk.text, end="", flush=True)
+        rewound += chunk.rewound
+    print()
+    return Outcome(session, rewound, runs)
+
+
+def main() -> tuple[str, Outcome, Outcome]:
+    lm = mlxgen.load()
+    first = run(lm, heal=True, max_tokens=40)
+    words = max(re.findall(r"\w+ \w+", first.session.text), key=len)
+    print(f"\nnow without {words!r}:\n")
+    second = run(lm, heal=True, max_tokens=40, banned=words)
+    print(f"\n{second.rewound} tokens were taken back")
+    return words, first, second
+
+
+if __name__ == "__main__":
+    main()

@@ -3,17 +3,19 @@
 Owns the search. Must never know a grammar: it asks a constraint what any caller may ask.
 
 Grammars allow tens of thousands of tokens in a string, and an end may be dozens of tokens away,
-so this is no exhaustive search. Three steps:
+so this is no exhaustive search. Four steps:
 
     dive     goes greedily, at each place by the first of a few tokens (closing signs first)
              that leads where the dive has not been often; what is forced is taken as it is
-    respell  the text of the dive, as the tokenizer would spell it, which is mostly shorter
-    widen    breadth first, for anything shorter than that, as far as the work allows: by all
-             tokens where a state allows at most ``_NARROW``, else by a choice of them, and
-             tokens of a wide state that lead to the same mask are taken for one
+    respell  the text of it, as the tokenizer would spell it, which is mostly shorter
+    shorten  at each place of the dive, tries other tokens that lead back to a later part of
+             it; what remains is respelled again
+    widen    breadth first, for anything shorter than that, while the work lasts; tokens of a
+             wide place that lead to the same mask are taken for one
 
 Invariant: a run that is returned was fed to a copy of the constraint, which could end after
-it and not before. It is a shortest one if no state on the way was wide and the work sufficed.
+it and not before. It is a shortest one if no place on the way allows more than ``_NARROW``
+tokens, and the work sufficed to look at all shorter ones.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -29,21 +32,23 @@ from ..tokens import Token, TokenIds, Vocabulary
 from .constraint import Constraint
 from .protocol import Int32Words, allows, tokens_of
 
-_NARROW = 64  # a state that allows more tokens is wide
+_NARROW = 64  # a place that allows more tokens is wide
+_CHOICE = 48  # tokens that lead on from a wide place
 _TRIED = 6  # tokens that a dive tries at one place
-_OFTEN = 4  # times that a dive comes to the same mask before it tries another way
-_CHOICE = 48  # tokens by which the search leaves a wide state
+_JOINS = 3  # places of a way at which a detour tries to join it
+_OFTEN = 10  # times that a dive comes to the same mask before it tries another way
 
 
 def shortest_end(
-    constraint: Constraint, limit: int, *, enough: int = 0, work: int = 1024
+    constraint: Constraint, limit: int, *, enough: int = 0, work: int = 768
 ) -> list[Token] | None:
     """A run of at most ``limit`` tokens after which the text may end; None if none was found.
 
     The run is near the shortest; one of at most ``enough`` tokens is taken as soon as it is
-    found. ``work`` bounds the search: it feeds at most that many tokens to a copy of the
-    constraint (one rewind and one mask at most for each), whatever the grammar. The
-    constraint itself is left as it is.
+    found (with ``enough=limit``: any that fits, which is much quicker). ``work`` bounds the
+    search: it feeds at most that many tokens to copies of the constraint, with one rewind or
+    copy and one mask at most for each, whatever the grammar. Of filters that cannot be
+    copied, only the greedy way is tried. The constraint itself is left as it is.
     """
     if limit < 0:
         raise OptionError("limit", f"must be at least 0, not {limit}")
@@ -52,155 +57,216 @@ def shortest_end(
     if limit == 0:
         return None
     search = _Search(constraint, work)
-    try:
-        best = search.dive(4 * limit + 16, work // 2)
-        if best is not None:
-            best = min(best, search.respelled(best) or best, key=len)
-        if best is None or len(best) > max(enough, 1):
-            shorter = search.widen(limit if best is None else min(limit, len(best) - 1))
-            best = shorter or best
-    finally:
-        search.go(())
+    best = search.dive(4 * limit + 16, enough, work // 2)
+    if best is None or len(best) > max(enough, 1):
+        shorter = search.widen(limit if best is None else min(limit, len(best) - 1))
+        best = shorter or best
     return best if best is not None and len(best) <= limit else None
 
 
+class _SpentError(Exception):
+    """The work that a step was given is used up."""
+
+
 class _Search:
-    """A copy of the constraint that walks along runs of tokens, and counts its steps."""
+    """What the steps of one search share: the origin, the tokens to try, the work left."""
 
     def __init__(self, constraint: Constraint, work: int) -> None:
-        try:
-            self._at = constraint.fork()
-        except StateError:  # a filter that cannot be copied is walked forth and back
-            self._at = constraint
-        self._start = len(self._at)
-        self._path: list[Token] = []
+        self._origin = constraint
         self._left = work
+        self._spared = 0  # what the present step must leave
         self._table = _Table.of(constraint.vocabulary)
 
-    # ---- walking ---------------------------------------------------------------------------
-
-    def _step(self, token: Token) -> None:
+    def _work(self) -> None:
+        if self._left <= self._spared:
+            raise _SpentError
         self._left -= 1
-        self._at.advance(token)
-        self._path.append(token)
 
-    def _back(self, to: int) -> None:
-        self._at.rewind(self._start + to)
-        del self._path[to:]
+    def _step(self, at: Constraint, token: Token) -> None:
+        self._work()
+        at.advance(token)
 
-    def go(self, path: Sequence[Token]) -> None:
-        """Walk to where ``path`` leads, by way of what it has in common with where we are."""
-        shared = 0
-        for here, there in zip(self._path, path, strict=False):
-            if here != there:
-                break
-            shared += 1
-        self._back(shared)
-        for token in path[shared:]:
-            self._step(token)
+    # ---- greedily --------------------------------------------------------------------------
 
-    def _mask(self) -> tuple[bool, Int32Words | None]:
-        """Whether this place leads on, and its mask."""
+    def dive(self, most: int, enough: int, work: int) -> list[Token] | None:
+        """A run that ends validly, found greedily in ``most`` tokens, and then improved.
+
+        ``work`` bounds the greedy part, so that something is left for the others.
+        """
         try:
-            return True, self._at.mask()
-        except FilterError:
-            return False, None
+            at = self._origin.fork()
+        except StateError:
+            at = self._origin
+        start = len(at)
+        path: list[Token] | None = None
+        self._spared = self._left - work
+        try:
+            path = found = self._dived(at, most)
+            if found is not None:
+                self._spared = 0
+                path = self._respelled(at, start, found) or found
+                if len(path) > enough:
+                    with suppress(_SpentError):
+                        self._spared = len(found)
+                        self._shorten(at, start, found)
+                    self._spared = 0
+                    path = min(path, self._respelled(at, start, found) or found, key=len)
+        except (_SpentError, FilterError):  # an engine that gave up, or the work did
+            pass
+        finally:
+            self._spared = 0
+            at.rewind(start)
+        return path
 
-    # ---- the three steps -------------------------------------------------------------------
-
-    def dive(self, most: int, work: int) -> list[Token] | None:
-        """A run of at most ``most`` tokens that ends validly, found greedily."""
-        self.go(())
-        spared = self._left - work
+    def _dived(self, at: Constraint, most: int) -> list[Token] | None:
+        path: list[Token] = []
         visits: Counter[bytes] = Counter()
-        while not self._at.can_end():
-            if len(self._path) >= most or self._left <= spared:
+        while not at.can_end():
+            if len(path) >= most:
                 return None
-            run = self._at.forced() or self._at.hint()
-            if run:
-                for token in run[: most - len(self._path)]:
-                    self._step(token)
-                continue
-            leads_on, mask = self._mask()
-            if not leads_on:
-                return None
-            visits[_signature(mask)] += 1
-            best = self._onwards(mask, visits)
-            if best is None:
-                return None
-            self._step(best)
-        return self._path.copy()
+            run = (at.forced() or at.hint())[: most - len(path)]
+            for token in run:
+                self._step(at, token)
+            if not run:
+                run = self._onwards(at, visits)
+                if not run:
+                    return None
+            path += run
+        return path
 
-    def _onwards(self, mask: Int32Words | None, visits: Counter[bytes]) -> Token | None:
-        """The first token of a few that leads where the dive has not been too often."""
-        best: Token | None = None
+    def _onwards(self, at: Constraint, visits: Counter[bytes]) -> list[Token]:
+        """Take the first token of a few that leads where the dive has not been too often."""
+        here = len(at)
+        mask = at.mask()
+        visits[_signature(mask)] += 1
+        best: list[Token] = []
         least = 0
         for token in self._table.tried(mask):
-            self._step(token)
-            ends = self._at.can_end()
-            leads_on, after = (True, None) if ends else self._mask()
-            self._back(len(self._path) - 1)
-            if ends:
-                return token
-            if not leads_on:
+            self._step(at, token)
+            try:
+                seen = 0 if at.can_end() else visits[_signature(at.mask())]
+            except FilterError:
+                at.rewind(here)
                 continue
-            seen = visits[_signature(after)]
             if seen < _OFTEN:
-                return token
-            if best is None or seen < least:
-                best, least = token, seen
+                return [token]
+            at.rewind(here)
+            if not best or seen < least:
+                best, least = [token], seen
+        for token in best:
+            self._step(at, token)
         return best
 
-    def respelled(self, path: Sequence[Token]) -> list[Token] | None:
-        """The tokenizer's own tokens for the text of ``path``, if they end validly too."""
-        vocabulary = self._at.vocabulary
+    def _shorten(self, at: Constraint, start: int, path: list[Token]) -> None:
+        """Replace parts of ``path`` by shorter ones; it is valid whenever the work ends."""
+        at.rewind(start)
+        done = 0
+        while done < len(path):
+            detour = self._detour(at, path[done:])
+            if detour is not None:
+                path[done:] = detour
+            self._step(at, path[done])
+            done += 1
+
+    def _detour(self, at: Constraint, rest: list[Token]) -> list[Token] | None:
+        """A shorter way to the end than ``rest``, that begins otherwise and joins it later."""
+        here = len(at)
+        for token in self._table.tried(at.mask()):
+            if token == rest[0]:
+                continue
+            way: list[Token] = []
+            run = [token]
+            try:
+                while run and len(way) + len(run) < len(rest):
+                    for forced in run:
+                        self._step(at, forced)
+                    way += run
+                    if at.can_end():
+                        return way
+                    for skipped in self._joins(at.mask(), rest, len(way) + 1):
+                        end = self._end_of(at, rest[skipped:])
+                        if end is not None:
+                            return way + end
+                    run = at.forced()
+            except FilterError:
+                continue
+            finally:
+                at.rewind(here)
+        return None
+
+    def _joins(self, mask: Int32Words | None, rest: list[Token], first: int) -> list[int]:
+        """The next few places of ``rest`` from which it might go on."""
+        places = range(first, len(rest))
+        return [p for p in places if mask is None or allows(mask, rest[p])][:_JOINS]
+
+    def _end_of(self, at: Constraint, run: list[Token]) -> list[Token] | None:
+        """``run`` up to where the text may end, if it is taken that far."""
+        self._work()
+        if at.validate(run) < len(run):
+            return None
+        here = len(at)
+        try:
+            for count, token in enumerate(run, 1):
+                self._step(at, token)
+                if at.can_end():
+                    return run[:count]
+        finally:
+            at.rewind(here)
+        return None
+
+    def _respelled(self, at: Constraint, start: int, path: Sequence[Token]) -> list[Token] | None:
+        """The tokenizer's own tokens for the text of ``path``, if fewer, and valid too."""
+        vocabulary = at.vocabulary
         try:
             run = vocabulary.continue_with(b"".join(map(vocabulary.piece, path)))
         except PromptError:
             return None
-        if len(run) >= len(path) or len(run) > self._left:
+        at.rewind(start)
+        if len(run) >= len(path) or at.validate(run) < len(run):
             return None
-        self.go(())
-        if self._at.validate(run) < len(run):
-            return None
-        for token in run:
-            self._step(token)
-            if self._at.can_end():
-                return self._path.copy()
+        for count, token in enumerate(run, 1):
+            self._step(at, token)
+            if at.can_end():
+                return run[:count]
         return None
 
+    # ---- breadth first ---------------------------------------------------------------------
+
     def widen(self, most: int) -> list[Token] | None:
-        """A shortest run of at most ``most`` tokens by the tokens of choice, breadth first."""
-        frontier: list[tuple[Token, ...]] = [()]
+        """A shortest run of at most ``most`` tokens, unless the work ends before."""
+        try:
+            return self._widened(most)
+        except (_SpentError, StateError):
+            return None
+
+    def _widened(self, most: int) -> list[Token] | None:
+        level: list[tuple[Constraint, tuple[Token, ...]]] = [(self._origin.fork(), ())]
         for _ in range(most):
-            beyond: list[tuple[Token, ...]] = []
-            parent: tuple[Token, ...] = ()
-            seen: set[bytes] = set()  # masks behind the same parent, if it was wide
-            for path in frontier:
-                if len(path) + 1 > self._left:
-                    return None
-                self.go(path)
-                leads_on, mask = self._mask()
-                if not leads_on:
+            beyond: list[tuple[Constraint, tuple[Token, ...]]] = []
+            for before, path in level:
+                try:
+                    wide, tokens = self._table.onwards(before.mask())
+                except FilterError:
                     continue
-                if path[:-1] != parent:
-                    parent, seen = path[:-1], set()
-                signature = _signature(mask)
-                if signature in seen:
-                    continue
-                wide, tokens = self._table.choice(mask)
-                if wide:
-                    seen.add(signature)
+                seen: set[bytes] = set()
                 for token in tokens:
-                    if self._left <= 0:
-                        return None
-                    self._step(token)
-                    if self._at.can_end():
-                        return self._path.copy()
-                    self._back(len(path))
-                    beyond.append((*path, token))
-            frontier = beyond
+                    at = before.fork()
+                    self._step(at, token)
+                    if at.can_end():
+                        return [*path, token]
+                    if not wide or self._is_new(at, seen):
+                        beyond.append((at, (*path, token)))
+            level = beyond
         return None
+
+    def _is_new(self, at: Constraint, seen: set[bytes]) -> bool:
+        try:
+            signature = _signature(at.mask())
+        except FilterError:
+            return False
+        known = signature in seen
+        seen.add(signature)
+        return not known
 
 
 # ---- which tokens to try -------------------------------------------------------------------
@@ -221,35 +287,37 @@ class _Table:
         self._pieces = vocabulary.pieces
         self._text_signs = _known(vocabulary, (b"z", b"}"))
         self._structure = _ids([*signs, *rest], pairs)
-        self._text = _ids([*quotes, *fillers, *signs, *rest], pairs)
+        self._text = _ids([*quotes[:1], *fillers, *quotes, *signs, *rest], pairs)
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> _Table:
         return vocabulary.derived("closing", lambda: cls(vocabulary))
 
     def tried(self, mask: Int32Words | None) -> list[Token]:
-        """A few allowed tokens, best first; blanks only where there is nothing else."""
-        best = self._best(mask)
-        if len(best) < _TRIED and mask is not None:
-            best = list(dict.fromkeys([*best, *tokens_of(mask).tolist()]))
-        inked = [token for token in best if not self._pieces[token].isspace()]
+        """A few allowed tokens, best first; blanks last, except as text."""
+        free_text, best = self._best(mask)
+        if mask is not None and len(best) < _TRIED:
+            best = list(dict.fromkeys([*best, *map(int, tokens_of(mask))]))
+        inked = best if free_text else [t for t in best if not self._pieces[t].isspace()]
         return (inked or best)[:_TRIED]
 
-    def choice(self, mask: Int32Words | None) -> tuple[bool, list[Token]]:
-        """Whether a state is wide, and the tokens by which to leave it."""
-        if mask is not None:
-            narrow = tokens_of(mask)
-            if len(narrow) <= _NARROW:
-                return False, [int(token) for token in narrow]
-        return True, self._best(mask)[:_CHOICE]
+    def onwards(self, mask: Int32Words | None) -> tuple[bool, list[Token]]:
+        """Whether a place is wide, and the tokens by which to leave it: all if it is not."""
+        if mask is not None and np.count_nonzero(mask) <= _NARROW:
+            allowed = tokens_of(mask)
+            if len(allowed) <= _NARROW:
+                return False, [int(token) for token in allowed]
+        return True, self._best(mask)[1][:_CHOICE]
 
-    def _best(self, mask: Int32Words | None) -> list[Token]:
+    def _best(self, mask: Int32Words | None) -> tuple[bool, list[Token]]:
+        """Whether a mask looks like free text, and which tokens of the table it allows."""
         if mask is None:
-            return [int(token) for token in self._text]
+            return True, list(map(int, self._text))
         free_text = all(allows(mask, token) for token in self._text_signs)
         table = self._text if free_text else self._structure
         table = table[table < len(mask) * 32]
-        return [int(token) for token in table[(mask[table >> 5] >> (table & 31)) & 1 == 1]]
+        found: list[Token] = table[(mask[table >> 5] >> (table & 31)) & 1 == 1].tolist()
+        return free_text, found
 
 
 def _known(vocabulary: Vocabulary, texts: Iterable[bytes]) -> list[Token]:

@@ -143,7 +143,7 @@ class Intersection:
 
     def can_end(self) -> bool:
         """Whether the text may end here for every part."""
-        return all(part.can_end() for part in self.parts)
+        return all(map(Replay.can_end, self.parts))
 
     def forced(self) -> list[Token]:
         """The longest run that one part forces and all the others would take."""

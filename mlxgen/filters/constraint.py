@@ -118,23 +118,21 @@ class Constraint:
         self._mask, self._can_end, self._open, self._known = mask, can_end, is_open, True
 
     def _blamed(self) -> str:
-        names = " and ".join(self.names)
-        if len(self._all.parts) == 1:
-            return f"{names} allows no token after {len(self)} tokens, and the text may not end"
         alone = [
-            f"{name}: {count}"
-            for name, count in zip(self.names, map(self._count, self._all.parts), strict=True)
+            f"{name} allows {self._count(part)}"
+            for name, part in zip(self.names, self._all.parts, strict=True)
         ]
+        together = ", and together they allow none" if len(alone) > 1 else ""
         return (
-            f"{names} together allow no token after {len(self)} tokens, and the text may not end "
-            f"(tokens that each allows alone: {'; '.join(alone)})"
+            f"no token is allowed after {len(self)} tokens, and the text may not end: "
+            f"{', '.join(alone)}{together}"
         )
 
     def _count(self, part: Replay) -> str:
         row = np.zeros(self._edges.words, dtype=np.int32)
         if not part.fill(row):
             return "all"
-        return str(len(tokens_of(row & self._edges.ordinary)))
+        return str(len(tokens_of(row & self._edges.ordinary)) or "none")
 
     def can_end(self) -> bool:
         """Whether the text may end here."""

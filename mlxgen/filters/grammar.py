@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import OptionError
+from ..errors import GrammarError, OptionError
 from ..tokens import Vocabulary
-from .matcher import Engine, Grammar, GrammarFilter
+from .compiled import Engine, Grammar
+from .matcher import GrammarFilter
 from .opening import Opening
-from .protocol import AnyTokenizer
+from .protocol import AnyTokenizer, Filter
 
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s", re.VERBOSE: "x"}
 
@@ -41,7 +42,7 @@ class Regex:
         """As ``Specification.bind``."""
         return bound(self._grammar(), tokenizer, vocab_size)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
         """As ``bind``, for the start of a text that loses its leading space."""
         return bound_opening(self._grammar(), tokenizer, vocab_size)
 
@@ -71,7 +72,7 @@ class Lark:
         """As ``Specification.bind``."""
         return bound(self._grammar(tokenizer), tokenizer, vocab_size)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
         """As ``bind``, for the start of a text that loses its leading space."""
         return bound_opening(self._grammar(tokenizer), tokenizer, vocab_size)
 
@@ -100,7 +101,7 @@ class Choice:
         """As ``Specification.bind``."""
         return bound(self._grammar(), tokenizer, vocab_size)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
         """As ``bind``, for the start of a text that loses its leading space."""
         return bound_opening(self._grammar(), tokenizer, vocab_size)
 
@@ -132,7 +133,7 @@ class Substring:
         """As ``Specification.bind``."""
         return bound(self._grammar(), tokenizer, vocab_size)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
         """As ``bind``, for the start of a text that loses its leading space."""
         return bound_opening(self._grammar(), tokenizer, vocab_size)
 
@@ -151,10 +152,22 @@ def bound(grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int) -> Grammar
     return GrammarFilter(grammar, Engine.of(tokenizer, vocab_size), vocab_size)
 
 
-def bound_opening(grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+def bound_opening(
+    grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int
+) -> Opening | GrammarFilter:
     """The same, for the start of a text that loses its leading space."""
-    plain = bound(grammar, tokenizer, vocab_size)
-    behind_space = bound(grammar.behind('" "'), tokenizer, vocab_size)
+    behind_grammar = grammar.behind('" "')
+    try:
+        plain = bound(grammar, tokenizer, vocab_size)
+    except GrammarError as error:
+        try:  # some vocabularies have words only with the space before them
+            return bound(behind_grammar, tokenizer, vocab_size)
+        except GrammarError:
+            raise error from None
+    try:
+        behind_space = bound(behind_grammar, tokenizer, vocab_size)
+    except GrammarError:  # and some have no space at all
+        return plain
     return Opening(plain, behind_space, Vocabulary.of(tokenizer), vocab_size)
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
+from .compiled import Grammar
 from .endless import why_endless
 from .grammar import bound, bound_opening
-from .matcher import Grammar, GrammarFilter
+from .matcher import GrammarFilter
 from .protocol import AnyTokenizer, Filter
 
 WHITESPACE = r"[ \t]{1,8}|\r?\n[ \t]{0,40}"

@@ -111,10 +111,13 @@ def without_tokens(row: Int32Words | None, tokens: Iterable[Token], vocab_size: 
     return row & ~words_of(tokens, vocab_size)
 
 
-def tokens_of(row: Int32Words) -> npt.NDArray[np.intp]:
+def tokens_of(row: Int32Words) -> npt.NDArray[np.int64]:
     """The ids that a row allows, ascending."""
-    flags = np.unpackbits(row.astype("<i4", copy=False).view(np.uint8), bitorder="little")
-    return np.flatnonzero(flags)
+    words = np.flatnonzero(row)  # mostly few, and the rest need not be unpacked
+    flags = np.unpackbits(row[words].astype("<i4").view(np.uint8), bitorder="little")
+    bits = np.flatnonzero(flags)
+    tokens: npt.NDArray[np.int64] = words[bits >> 5] * 32 + (bits & 31)
+    return tokens
 
 
 def allows(row: Int32Words, token: Token) -> bool:

@@ -6,9 +6,10 @@ must be changed: read the docstrings of ``mlxgen/filters/matcher.py``.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import llguidance
 import numpy as np
@@ -22,10 +23,12 @@ from mlxgen.filters import (
     JsonSchema,
     Lark,
     Regex,
+    fill_masks,
     no_tokens,
     tokens_of,
 )
-from mlxgen.filters.matcher import Engine, GrammarFilter
+from mlxgen.filters.compiled import Engine
+from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
 
 from .helpers import (
@@ -155,18 +158,86 @@ def test_tried_tokens_are_refused_without_harm() -> None:
     assert raw_mask(matcher) == [ord("b")]
 
 
-def test_a_running_filter_that_meets_a_limit_says_so_or_goes_on_alone() -> None:
-    constraint = constrained(Regex("[a-z]*x[a-z]{6}"))
+def spend(constraint: Constraint) -> None:
+    """As a mask does when it meets a limit of the automaton that it shares."""
     running = constraint.parts[0].filter
     assert isinstance(running, GrammarFilter)
-    feed(constraint, "axb")
-    expected = state(constraint)
-    running.matcher.consume_token(0)  # as if the shared automaton had met its limit
+    running.matcher.consume_token(0)  # an error, for good
     assert running.matcher.is_error()
-    constraint.rewind(3)
-    constraint.advance_as(())
-    constraint.rewind(2)
-    assert state(feed(constraint, "b")) == expected
+
+
+@pytest.mark.parametrize("then", ["mask", "advance", "rewind", "fork", "forced"])
+def test_a_filter_whose_matcher_has_an_error_goes_on_with_another(then: str) -> None:
+    constraint = feed(constrained(Regex("[a-z]*x[a-z]{6}")), "axb")
+    expected = state(feed(constraint.fork(), "c"))
+    spend(constraint)
+    match then:
+        case "mask":
+            assert b"z" in pieces(constraint) and b"Z" not in pieces(constraint)
+        case "rewind":
+            constraint.rewind(1)
+            feed(constraint, "xb")
+        case "fork":
+            constraint = constraint.fork()
+        case "forced":
+            assert constraint.forced() == []
+    assert state(feed(constraint, "c")) == expected
+
+
+@pytest.fixture
+def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = llguidance.LLParserLimits(max_lexer_states=80, verbose_errors=False)
+    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
+
+
+def ways(letters: int) -> Iterator[str]:
+    return map("".join, itertools.product("abc", repeat=letters))
+
+
+def test_a_spent_automaton_makes_its_other_copies_refuse_good_tokens_without_an_error() -> None:
+    limits = llguidance.LLParserLimits(max_lexer_states=60, verbose_errors=False)
+    tokenizer = LLTokenizer(Plain(256), eos_token=[256])  # type: ignore[arg-type]
+    grammar = LLMatcher.grammar_from_regex("[a-c]*c[a-c]{7}")
+    first = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    second = first.deep_copy()
+    for letter in "".join(ways(6)):
+        first.try_consume_tokens([ord(letter)])
+        raw_mask(first)
+        if first.is_error():
+            break
+    assert "too many states" in first.get_error()
+    assert second.try_consume_tokens([ord("a")]) == 0
+    assert not second.is_error()
+
+
+@pytest.mark.usefixtures("few_states")
+def test_rows_that_share_an_automaton_do_not_suffer_when_one_of_them_spends_it() -> None:
+    spec = Regex("[a-c]*c[a-c]{7}")  # its last letters make 256 states, and 80 are allowed
+    waiting = [feed(constrained(spec), "ab") for _ in range(5)]
+    expected = [state(constraint) for constraint in waiting]
+    for text in itertools.islice(ways(6), 0, None, 7):  # a few states each, together too many
+        constraint = constrained(spec)
+        for letter in text:
+            assert takes(constraint, "abcabc")
+            assert constraint.mask() is not None
+            feed(constraint, letter)
+    fill_masks(waiting, threads=2)
+    assert [state(constraint) for constraint in waiting] == expected
+    assert takes(waiting[0], "abc") and not waiting[1].can_end()
+    twin = waiting[2].fork()
+    waiting[3].rewind(1)
+    feed(waiting[3], "b")
+    assert [state(twin), state(waiting[3])] == expected[2:4]
+
+
+@pytest.mark.usefixtures("few_states")
+def test_a_limit_that_a_filter_meets_alone_is_an_error_with_the_reason() -> None:
+    constraint = constrained(Regex("[a-z ]*(a|b)[a-z ]{7}x"), vocabulary=byte_level())
+    with pytest.raises(FilterError, match=r"Regex.*too many states"):
+        for letter in "".join(ways(5)):
+            feed(constraint, letter).mask()
+    constraint.rewind(1)
+    assert takes(constraint, "abc")
 
 
 # ---- end tokens ----------------------------------------------------------------------------

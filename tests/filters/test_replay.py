@@ -39,7 +39,7 @@ def allowed(replay: Replay) -> list[int]:
 
 @pytest.mark.parametrize("ability", ABILITIES)
 @pytest.mark.parametrize("as_factory", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), every=st.integers(1, 9))
 def test_any_history_of_advances_rewinds_and_forks_equals_a_filter_built_anew(
     ability: Factory, as_factory: bool, data: st.DataObject, every: int
@@ -245,8 +245,8 @@ def test_a_replay_is_a_filter_itself() -> None:
     for token in (1, 1, 1):
         outer.advance(token)
     outer.rewind(1)
-    assert inner.fed == outer.fed == (1,)
+    assert list(inner.fed) == list(outer.fed) == [1]
     row: Int32Words = np.zeros(1, dtype=np.int32)
     assert outer.fill(row)
     outer.reset()
-    assert inner.fed == ()
+    assert list(inner.fed) == []

@@ -1,0 +1,232 @@
+"""lm-format-enforcer and outlines-core, for real, through the adapters."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import DeadEndError, FilterError, GrammarError, OptionError
+from mlxgen.filters import LMFormatEnforcer, OutlinesCore, Regex, Specification
+
+from .helpers import (
+    accepts,
+    allowed,
+    byte_level,
+    constrained,
+    feed,
+    ordinary,
+    sentencepiece,
+    state,
+    takes,
+)
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+SCHEMAS: list[Specification] = [
+    LMFormatEnforcer.json_schema(SCHEMA),
+    OutlinesCore.json_schema(SCHEMA),
+]
+PATTERNS = [LMFormatEnforcer.regex, OutlinesCore]
+
+
+@pytest.mark.parametrize("spec", SCHEMAS, ids=["lmfe", "outlines"])
+def test_json_of_a_schema(spec: Specification) -> None:
+    assert accepts(spec, '{"name":"so sad","age":12}', byte_level())
+    for text in ('{"name":1', '{"age":1}', "[", '{"name":"a","age":1,'):
+        assert not accepts(spec, text, byte_level())
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_random_walk_through_outlines_masks_ends_in_valid_json(data: st.DataObject) -> None:
+    constraint = constrained(SCHEMAS[1], vocabulary=byte_level())
+    tokens: list[int] = []
+    while len(tokens) < 60 and not (constraint.can_end() and tokens):
+        choices = sorted(ordinary(constraint))
+        closing = [t for t in choices if constraint.vocabulary.piece(t) in (b'"', b"}", b",", b"1")]
+        tokens.append(data.draw(st.sampled_from(closing or choices) | st.sampled_from(choices)))
+        constraint.advance(tokens[-1])
+    if constraint.can_end():
+        jsonschema.validate(json.loads(constraint.vocabulary.decode(tokens)), SCHEMA)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_lm_format_enforcer_allows_what_it_allows_when_it_is_asked_about_whole_histories(
+    data: st.DataObject,
+) -> None:
+    """Not that this is always valid JSON: its strings take control characters, for one."""
+    from lmformatenforcer import JsonSchemaParser, TokenEnforcer, TokenEnforcerTokenizerData
+
+    vocabulary = byte_level()
+    words = [
+        (token, vocabulary.piece(token).decode(), True)
+        for token in range(vocabulary.size)
+        if vocabulary.is_ordinary(token) and "\ufffd" not in vocabulary.decode([token])
+    ]
+    ends = sorted(vocabulary.eos)
+    theirs = TokenEnforcer(
+        TokenEnforcerTokenizerData(words, vocabulary.decode, ends, False, vocabulary.size),
+        JsonSchemaParser(SCHEMA),
+    )
+    constraint = constrained(SCHEMAS[0], vocabulary=vocabulary)
+    tokens: list[int] = []
+    for _ in range(data.draw(st.integers(1, 15))):
+        expected = set(theirs.get_allowed_tokens(tokens).allowed_tokens)
+        assert allowed(constraint) == expected
+        choices = sorted(expected - vocabulary.eos)
+        if not choices:
+            break
+        tokens.append(data.draw(st.sampled_from(choices)))
+        constraint.advance(tokens[-1])
+        if data.draw(st.booleans()):  # back and forth again changes nothing
+            constraint.rewind(len(tokens) - 1)
+            constraint.mask()
+            constraint.advance(tokens[-1])
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_masks_of_a_pattern_are_those_of_our_own_engine(make: Any, data: st.DataObject) -> None:
+    pattern = "(the|so)( [a-d]{1,3})*[.!]"
+    theirs = constrained(make(pattern), vocabulary=byte_level())
+    ours = constrained(Regex(pattern), vocabulary=byte_level())
+    for _ in range(8):
+        # Where text is forced, ours allows only the tokenizer's own spelling of it.
+        assert ordinary(ours) <= ordinary(theirs)
+        if len(ordinary(ours)) > 1:
+            assert allowed(ours) == allowed(theirs)
+        assert theirs.can_end() == ours.can_end()
+        if ours.ended():
+            break
+        token = data.draw(st.sampled_from(sorted(ordinary(theirs))))
+        theirs.advance(token)
+        ours.advance(token)
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+def test_rewinding_and_forking_take_no_replay(make: Any) -> None:
+    constraint = constrained(make("[ab]+c"), vocabulary=byte_level())
+    states = [state(constraint)]
+    for byte in b"abac":
+        constraint.advance(constraint.vocabulary.token_of(bytes([byte])) or 0)
+        states.append(state(constraint))
+    assert hasattr(constraint.parts[0].filter, "rewind")
+    twin = constraint.fork()
+    for length in (3, 1, 0):
+        constraint.rewind(length)
+        assert state(constraint) == states[length]
+    assert state(twin) == states[4] and twin.can_end()
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+def test_tokens_that_are_not_allowed_are_refused(make: Any) -> None:
+    vocabulary = byte_level()
+    constraint = constrained(make("[ab]+c"), vocabulary=vocabulary)
+    special = min(vocabulary.special - vocabulary.eos)
+    half_a_character = vocabulary.token_of(b"\xc3") or 0
+    for token in (vocabulary.token_of(b"c") or 0, special, half_a_character):
+        assert constraint.validate([token]) == 0
+        with pytest.raises(FilterError):
+            constraint.advance(token)
+    assert feed(constraint, "ac").can_end()
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+def test_logits_may_be_narrower_or_wider_than_the_tokenizer(make: Any) -> None:
+    vocabulary = byte_level()
+    full = ordinary(constrained(make("[a-z]+"), vocabulary=vocabulary))
+    for width in (vocabulary.size + 50, vocabulary.size, 256, 100):
+        constraint = constrained(make("[a-z]+"), vocabulary=vocabulary, vocab_size=width)
+        assert ordinary(constraint) == {token for token in full if token < width}
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+def test_a_text_may_lose_its_leading_space(make: Any) -> None:
+    for text, good in (("a", True), (" a", True), ("  a", False)):
+        assert takes(constrained(make("a+"), vocabulary=sentencepiece()), text) is good
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+def test_a_pattern_that_cannot_be_met_says_why(make: Any) -> None:
+    with pytest.raises(GrammarError, match=r"LMFormatEnforcer|OutlinesCore"):
+        constrained(make("("), vocabulary=byte_level())
+
+
+def test_a_schema_that_cannot_be_met_says_why() -> None:
+    with pytest.raises(GrammarError, match="OutlinesCore"):
+        OutlinesCore.json_schema({"type": "nonsense"})
+    with pytest.raises(GrammarError, match="LMFormatEnforcer"):
+        constrained(LMFormatEnforcer.json_schema('{"type": 5'), vocabulary=byte_level())
+
+
+def test_parsers_of_ones_own_are_taken() -> None:
+    from lmformatenforcer import SequenceParser, StringParser, UnionParser
+
+    def parser() -> Any:
+        return SequenceParser(
+            [StringParser("so "), UnionParser([StringParser("a"), StringParser("b")])]
+        )
+
+    spec = LMFormatEnforcer(parser)
+    assert accepts(spec, "so a", byte_level()) and not accepts(spec, "so c", byte_level())
+    with pytest.raises(OptionError, match="makes a parser"):
+        LMFormatEnforcer(parser())
+    with pytest.raises(OptionError, match="takes a pattern"):
+        OutlinesCore(5)  # type: ignore[arg-type]
+
+
+def test_a_place_from_which_no_token_leads_on_is_a_dead_end() -> None:
+    spec = LMFormatEnforcer.regex("a\u4e2d")  # its only token for that character is in two halves
+    constraint = feed(constrained(spec, vocabulary=byte_level()), "a")
+    assert not constraint.can_end()
+    try:
+        assert ordinary(constraint)
+    except DeadEndError as error:
+        assert "LMFormatEnforcer" in str(error)
+
+
+def test_specifications_are_values() -> None:
+    assert LMFormatEnforcer.regex("a") == LMFormatEnforcer.regex("a")
+    assert hash(LMFormatEnforcer.json_schema(SCHEMA)) == hash(LMFormatEnforcer.json_schema(SCHEMA))
+    assert OutlinesCore("a") == OutlinesCore("a")
+
+
+def test_an_index_is_built_once_for_a_pattern() -> None:
+    first = constrained(OutlinesCore("[ab]+"), vocabulary=byte_level()).parts[0].filter
+    second = constrained(OutlinesCore("[ab]+"), vocabulary=byte_level()).parts[0].filter
+    assert first._table is second._table  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "use"),
+    [
+        ("lmformatenforcer", "lmfe", lambda: constrained(LMFormatEnforcer.regex("a"))),
+        ("outlines_core", "outlines", lambda: OutlinesCore.json_schema(SCHEMA)),
+    ],
+)
+def test_a_missing_package_says_what_to_install(
+    package: str, extra: str, use: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.split(".")[0] == package:
+            raise ImportError(f"No module named {name!r}")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(OptionError, match=rf"pip install 'mlxgen\[{extra}\]'"):
+        use()

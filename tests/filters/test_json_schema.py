@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import FilterError, GrammarError, OptionError
+from mlxgen.filters import Constraint, JsonObject, JsonSchema
+from mlxgen.filters.endless import why_endless
+
+from .helpers import (
+    accepts,
+    alphabet,
+    byte_level,
+    constrained,
+    feed,
+    ordinary,
+    sentencepiece,
+    takes,
+)
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["x", "y"]}, "maxItems": 2},
+        "more": {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_valid_json_is_taken_and_invalid_json_is_not() -> None:
+    spec = JsonSchema(RECORD)
+    for text in (
+        '{"name":"Bob","age":7}',
+        '{ "name": "é", "age": 120, "tags": ["x"], "more": null }',
+    ):
+        assert accepts(spec, text)
+    for text in (
+        '{"name":"Robert","age":7}',  # too long
+        '{"name":"Bob","age":121}',
+        '{"name":"Bob"}',
+        '{"name":"Bob","age":7,"other":1}',
+        '{"age":7,"name":"Bob"}',  # properties come in the schema's order
+        '{"name":"Bob","age":7,}',
+        "",
+    ):
+        assert not accepts(spec, text)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text('ab"\\é\n', max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(VALUES, st.sampled_from([None, 0, 2, 4]))
+def test_any_json_is_taken_however_it_is_laid_out(value: Any, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    assert accepts(JsonSchema(True), text)
+    assert accepts(JsonObject(), text) == isinstance(value, dict)
+    compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    assert accepts(JsonSchema(True, whitespace=None), compact)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_random_walk_through_the_masks_ends_in_valid_json(data: st.DataObject) -> None:
+    constraint = constrained(JsonSchema(RECORD), vocabulary=byte_level())
+    tokens = walk(constraint, data)
+    if tokens is not None:
+        jsonschema.validate(json.loads(constraint.vocabulary.decode(tokens)), RECORD)
+
+
+def walk(constraint: Constraint, data: st.DataObject) -> list[int] | None:
+    tokens: list[int] = []
+    while not constraint.ended():
+        choices = sorted(ordinary(constraint))
+        # Quotes and closing brackets often, so that most walks come to an end.
+        closing = [t for t in choices if constraint.vocabulary.piece(t) in (b'"', b"}", b"]", b",")]
+        token = data.draw(st.sampled_from(closing or choices) | st.sampled_from(choices))
+        constraint.advance(token)
+        tokens.append(token)
+        if len(tokens) > 80:
+            return None
+    return tokens
+
+
+# ---- options -------------------------------------------------------------------------------
+
+
+def test_white_space_is_bounded_by_default_and_settable() -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    assert accepts(JsonSchema(schema), "\n\n[1,\n    2]")
+    assert not accepts(JsonSchema(schema), " " * 9 + "[1]")
+    assert not accepts(JsonSchema(schema), "[1] ")
+    assert accepts(JsonSchema(schema, whitespace=" "), "[1, 2]")
+    assert not accepts(JsonSchema(schema, whitespace=" "), "[1,  2]")
+    compact = JsonSchema(schema, whitespace=None)
+    assert accepts(compact, "[1,2]")
+    assert not accepts(compact, "[1, 2]") and not accepts(compact, " [1]")
+    spaced = JsonSchema(RECORD, whitespace=None, separators=(", ", ": "))
+    assert accepts(spaced, '{"name": "Bob", "age": 7}') and not accepts(spaced, '{"name":"Bob"')
+    with pytest.raises(GrammarError, match="unclosed group"):
+        constrained(JsonSchema(schema, whitespace="("))
+
+
+def test_a_model_that_only_ever_writes_white_space_runs_out_of_it() -> None:
+    constraint = feed(constrained(JsonSchema(RECORD)), "{")
+    while blank := [t for t in ordinary(constraint) if constraint.vocabulary.piece(t).isspace()]:
+        constraint.advance(blank[0])
+        assert len(constraint) < 60
+    assert len(constraint) > 1
+
+
+def test_unsupported_keywords_are_named_or_left_out() -> None:
+    schema = {"type": "array", "uniqueItems": True, "contains": {"const": 1}}
+    with pytest.raises(GrammarError, match=r"uniqueItems.*contains|contains.*uniqueItems"):
+        constrained(JsonSchema(schema))
+    assert accepts(JsonSchema(schema, ignore_unsupported=True), "[2,2]")
+
+
+def test_one_of_is_taken_for_any_of_only_when_asked() -> None:
+    schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
+    with pytest.raises(GrammarError, match="oneOf"):
+        constrained(JsonSchema(schema))
+    assert accepts(JsonSchema(schema, one_of_as_any_of=True), "1")
+    assert accepts(JsonSchema({"oneOf": [{"type": "integer"}, {"type": "string"}]}), "1")
+
+
+class Model:
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        return RECORD
+
+
+def test_schemas_come_as_mappings_text_booleans_and_model_classes() -> None:
+    specs = [JsonSchema(RECORD), JsonSchema(json.dumps(RECORD)), JsonSchema(Model)]
+    assert len(set(specs)) == 1
+    assert accepts(specs[2], '{"name":"Bob","age":7}')
+    assert accepts(JsonSchema(True), "[1]")
+    assert eval(repr(specs[0])) == specs[0]
+    assert JsonSchema(True) != JsonSchema(True, whitespace=None)
+    with pytest.raises(AttributeError):
+        specs[0].schema = "{}"  # type: ignore[misc]
+
+
+def test_a_schema_cannot_be_changed_behind_the_specifications_back() -> None:
+    schema: dict[str, Any] = {"const": 1}
+    spec = JsonSchema(schema)
+    schema["const"] = 2
+    assert accepts(spec, "1") and not accepts(spec, "2")
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("{", "no JSON"),
+        ("[" * 5000, "no JSON"),
+        ("3", "object or a boolean"),
+        ("null", "object or a boolean"),
+        ('"x"', "object or a boolean"),
+        (False, "no text satisfies it"),
+        ({"type": 5}, "type must be"),
+        ({"type": "strng"}, "Invalid type: strng"),
+        ({"properties": []}, "properties must be an object"),
+        ({"enum": []}, "Unsatisfiable"),
+        ({"enum": 5}, "enum must be"),
+        ({"not": {}}, "not"),
+        ({"type": "string", "format": "nonsense"}, "Unknown format: nonsense"),
+        ({"type": "string", "pattern": "("}, "unclosed group"),
+        ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "Unsatisfiable"),
+        ({"type": "integer", "minimum": 5, "maximum": 3}, "Unsatisfiable.*minimum"),
+        ({"type": "string", "minLength": 5, "maxLength": 3}, "Unsatisfiable.*minLength"),
+        (
+            {"type": "object", "required": ["a"], "additionalProperties": False},
+            "Unsatisfiable.*'a'",
+        ),
+        ({"type": "string", "enum": [1]}, "Unsatisfiable"),
+        ({"$ref": "#/$defs/missing"}, "does not exist"),
+        ({"$ref": "http://example.com/x.json"}, "not present"),
+        ({"$ref": "#"}, "never ends"),
+        (
+            {
+                "$ref": "#/$defs/a",
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+            },
+            "never ends",
+        ),
+        (
+            {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]},
+            "property 'next' always needs another",
+        ),
+        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "never ends"),
+    ],
+)
+def test_a_schema_that_cannot_be_met_is_refused_with_the_reason(schema: Any, reason: str) -> None:
+    spec = JsonSchema(schema)
+    with pytest.raises(GrammarError, match=reason) as caught:
+        spec.bind(alphabet(), alphabet().size)
+    assert "JsonSchema(" in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_deeply_nested_schema_is_refused_and_does_no_harm() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(400):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(GrammarError, match="recursion"):
+        constrained(JsonSchema(schema))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: JsonSchema(5),  # type: ignore[arg-type]
+        lambda: JsonSchema([RECORD]),  # type: ignore[arg-type]
+        lambda: JsonSchema({"const": float("nan")}),
+        lambda: JsonSchema({"const": object()}),
+        lambda: JsonSchema(True, whitespace=3),  # type: ignore[arg-type]
+        lambda: JsonSchema(True, separators=(",",)),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_schema_at_all_is_refused_when_it_is_written(make: Any) -> None:
+    with pytest.raises(OptionError, match="filters: JsonSchema"):
+        make()
+
+
+# ---- schemas without end -------------------------------------------------------------------
+
+TREE = {
+    "type": "object",
+    "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}},
+    "required": ["kids"],
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TREE,
+        {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]},
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "null"}}},
+        {"$ref": "#anchor"},
+        {
+            "allOf": [{"$ref": "#/$defs/x"}],
+            "$defs": {"x": {"type": "array", "items": {"$ref": "#"}}},
+        },
+        {"type": ["object", "null"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 1},
+    ],
+)
+def test_recursion_with_a_way_out_is_no_complaint(schema: Any) -> None:
+    assert why_endless(schema) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"$ref": "#"}, {"$ref": "#/anyOf/0"}]},
+        {"allOf": [{"type": "object"}, {"$ref": "#"}]},
+        {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 2},
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/b"}},
+            "required": ["a"],
+            "$defs": {
+                "b": {"type": "object", "properties": {"c": {"$ref": "#"}}, "required": ["c"]}
+            },
+        },
+    ],
+)
+def test_recursion_without_a_way_out_is_found_through_references(schema: Any) -> None:
+    assert why_endless(schema)
+
+
+def test_a_recursive_schema_runs() -> None:
+    assert accepts(JsonSchema(TREE), '{"kids":[{"kids":[]},{"kids":[]}]}')
+
+
+# ---- SentencePiece -------------------------------------------------------------------------
+
+
+def test_json_may_open_with_a_space_that_the_decoder_drops() -> None:
+    vocabulary = sentencepiece()
+    for spec in (JsonSchema(RECORD), JsonSchema(RECORD, whitespace=None), JsonObject()):
+        for start in ('{"name":"B"', ' {"name":"B"'):
+            assert takes(constrained(spec, vocabulary=vocabulary), start)
+    compact = constrained(JsonSchema(RECORD, whitespace=None), vocabulary=vocabulary)
+    assert not takes(compact, '  {"name"')
+    raw = constrained(
+        JsonSchema(RECORD, whitespace=None), vocabulary=vocabulary, strips_space=False
+    )
+    with pytest.raises(FilterError):
+        feed(raw, " ")

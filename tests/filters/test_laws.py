@@ -1,0 +1,160 @@
+"""Laws 1 to 4 for every filter there is, against a constraint that is built from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import DeadEndError, FilterError
+from mlxgen.filters import (
+    After,
+    AllOf,
+    Allow,
+    Choice,
+    Constraint,
+    Filter,
+    JsonObject,
+    JsonSchema,
+    Lark,
+    LMFormatEnforcer,
+    OutlinesCore,
+    Regex,
+    Replay,
+    Specification,
+    Substring,
+)
+from mlxgen.tokens import Vocabulary
+
+from .helpers import CopyableToy, NativeToy, Toy, byte_level, ordinary, sentencepiece, state
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "the": {"type": "string", "maxLength": 6},
+        "so": {"type": "array", "items": {"enum": ["sad", "abc", 12]}, "maxItems": 3},
+    },
+    "required": ["the"],
+    "additionalProperties": False,
+}
+
+FILTERS: dict[str, Callable[[], Specification | Filter]] = {
+    "json schema": lambda: JsonSchema(SCHEMA),
+    "compact json": lambda: JsonSchema(SCHEMA, whitespace=None),
+    "json object": lambda: JsonObject(),
+    "regex": lambda: Regex("(the|so)( [a-d]{1,3})*[.!]"),
+    "lark": lambda: Lark('start: head TAIL?\nhead: "so" | "the " head\nTAIL: /[0-9]+/'),
+    "lark that replays": lambda: Lark('start: text "."\ntext[max_tokens=99]: /[a-e ]+/'),
+    "choice": lambda: Choice(["the thing", "the other", "so", "so sad"]),
+    "substring": lambda: Substring("the sad thing is so sad", by="chars"),
+    "all of": lambda: AllOf(Regex("[a-h]+"), Regex(".*e.*"), Allow(lambda tokens: None)),
+    "after text": lambda: After("so", Regex("[abc ]{0,5}"), required=True),
+    "after a token": lambda: After(260, Choice(["abc", "de"])),
+    "callback": lambda: Allow(lambda tokens: [65 + sum(tokens) % 5, 70, *byte_level().eos]),
+    "lm-format-enforcer": lambda: LMFormatEnforcer.json_schema(SCHEMA),
+    "lm-format-enforcer regex": lambda: LMFormatEnforcer.regex("(the|so)( [a-d]{1,3})*[.!]"),
+    "outlines-core": lambda: OutlinesCore("(the|so)( [a-d]{1,3})*[.!]"),
+    "native toy": NativeToy,
+    "copyable toy": CopyableToy,
+    "forward-only toy": Toy,
+    "replayed factory": lambda: Replay(Toy, every=3),
+}
+
+
+class Walk:
+    """A constraint and the history that it should have."""
+
+    def __init__(self, make: Callable[[], Specification | Filter], vocabulary: Vocabulary) -> None:
+        self.make = make
+        self.vocabulary = vocabulary
+        self.constraint = self.fresh([])
+        self.history: list[list[int]] = []
+
+    def fresh(self, history: list[list[int]]) -> Constraint:
+        constraint = Constraint([self.make()], self.vocabulary, self.vocabulary.size + 3)
+        for fed in history:
+            constraint.advance_as(fed)
+        return constraint
+
+    def check(self) -> None:
+        assert seen(self.constraint) == seen(self.fresh(self.history))
+
+
+def seen(constraint: Constraint) -> Any:
+    try:
+        return state(constraint)
+    except DeadEndError:
+        return "dead end"
+
+
+def choices(constraint: Constraint) -> list[int]:
+    try:
+        return sorted(ordinary(constraint))
+    except DeadEndError:
+        return []
+
+
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+@pytest.mark.parametrize("name", FILTERS)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_any_history_equals_a_constraint_built_from_scratch(
+    name: str, kind: str, data: st.DataObject
+) -> None:
+    walk = Walk(FILTERS[name], byte_level() if kind == "bytes" else sentencepiece())
+    forks: list[tuple[Constraint, Any]] = []
+    for _ in range(data.draw(st.integers(1, 10))):
+        constraint = walk.constraint
+        step = data.draw(st.sampled_from(["go", "go", "go", "forced", "as", "bad", "back", "fork"]))
+        if step == "go" and (tokens := choices(constraint)):
+            token = data.draw(st.sampled_from(tokens))
+            constraint.advance(token)
+            walk.history.append([token])
+        elif step == "forced" and choices(constraint) and (run := constraint.forced()):
+            assert constraint.validate(run) == len(run)
+            for token in run:
+                assert not constraint.can_end()
+                constraint.advance(token)
+                walk.history.append([token])
+        elif step == "as":
+            run = data.draw(st.lists(st.sampled_from(choices(constraint) or [1]), max_size=3))
+            taken = constraint.validate(run)
+            if taken < len(run):
+                with pytest.raises(FilterError):
+                    constraint.advance_as(run)
+            constraint.advance_as(run[:taken])
+            walk.history.append(run[:taken])
+        elif step == "bad":
+            token = data.draw(st.integers(0, walk.vocabulary.size + 2))
+            if not constraint.validate([token]):
+                with pytest.raises(FilterError):
+                    constraint.advance(token)
+        elif step == "back":
+            to = data.draw(st.integers(0, len(walk.history)))
+            constraint.rewind(to)
+            del walk.history[to:]
+        elif step == "fork":
+            twin = constraint.fork()
+            if data.draw(st.booleans()):
+                walk.constraint, twin = twin, constraint
+            forks.append((twin, seen(twin)))
+        walk.check()
+    for fork, before in forks:
+        assert seen(fork) == before
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_every_token_of_a_mask_is_taken(name: str, data: st.DataObject) -> None:
+    walk = Walk(FILTERS[name], byte_level())
+    for _ in range(data.draw(st.integers(0, 5))):
+        if tokens := choices(walk.constraint):
+            walk.constraint.advance(data.draw(st.sampled_from(tokens)))
+    for token in choices(walk.constraint)[:40]:
+        assert walk.constraint.validate([token]) == 1
+        twin = walk.constraint.fork()
+        twin.advance(token)

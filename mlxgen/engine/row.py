@@ -347,7 +347,7 @@ class Row:
             event = self.sequence.transcript.ban_at_end()
         if isinstance(event, BanMatch):
             return self._ban(event)
-        if self._closing and not self._look_for_end():
+        if self._closing and not self._look_for_end(token):
             return self._close(position)
         self._retries.accepted()
         wanted = self.options.top_logprobs is not None
@@ -466,11 +466,17 @@ class Row:
                 possible=possible,
             )
 
-    def _look_for_end(self) -> bool:
-        """Update the shortest valid end from here; False if there was one and now is none."""
+    def _look_for_end(self, taken: Token | None = None) -> bool:
+        """Update the shortest valid end from here; False if there was one and now is none.
+
+        ``taken`` is the token since the last look; if it is a step on the way, the rest stands.
+        """
         constraint = self.sequence.constraint
         left = self.budget - self.position
         if constraint is None or left > CLOSING_WINDOW:
+            return True
+        if self._way and self._way[0] == taken:
+            self._way = self._way[1:]
             return True
         way = shortest_end(constraint, left, enough=left)
         if way is None and self._way is not None:

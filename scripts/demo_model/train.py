@@ -1,0 +1,168 @@
+"""The training loop, with its checkpoints.
+
+Owns the schedule and the checkpoint file. The schedule depends on the number of steps only: a short
+rise, a constant part, and a linear fall over the last quarter. The number of steps may be changed
+when a training is resumed, as long as the fall has not begun; the result is that of a training
+that had this number from the start.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx.utils import tree_map, tree_unflatten
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+
+from demo_model import network
+from demo_model.batches import PARTS, Batches
+from demo_model.optimiser import Optimiser, flatten
+
+Weights = dict[str, Any]
+
+_RISE: Final = 60
+_FALL: Final = 0.25  # of all steps
+_LAST: Final = 0.01  # of the rate
+_AVERAGING: Final = 0.995
+_SAVE_EVERY: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that decides the result of a training."""
+
+    size: str
+    seed: int
+    steps: int
+    copy_steps: int
+    tokens: int  # in one part of a step
+    matrix_rate: float = 0.016
+    rate: float = 2.5e-3
+
+
+def rate_at(step: int, steps: int) -> float:
+    """The share of the full learning rate at a step."""
+    rise = min(1.0, (step + 1) / _RISE)
+    left = (steps - step) / (steps * _FALL)
+    return rise * max(_LAST, min(1.0, left))
+
+
+def train(plan: Plan, tokenizer: Tokenizer, checkpoint: Path, console: Console) -> Weights:
+    """Train, or go on from the checkpoint, and return the averaged weights."""
+    group = mx.distributed.init()
+    if PARTS % group.size():
+        raise SystemExit(f"the number of processes must divide {PARTS}")
+    model = network.new_model(plan.size, plan.seed)
+    weights: Weights = tree_unflatten(list(flatten(model.parameters()).items()))
+    optimiser = Optimiser(weights, group)
+    averaged = weights
+    start = 0
+    if checkpoint.exists():
+        weights, averaged, optimiser.state, start = _load(checkpoint)
+    batches = Batches(
+        tokenizer,
+        seed=plan.seed,
+        tokens=plan.tokens,
+        copy_steps=plan.copy_steps,
+    )
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    quiet = group.rank() > 0
+    with Progress(*columns, console=console, disable=quiet) as progress:
+        task = progress.add_task(plan.size, total=plan.steps, completed=start)
+        recent = 0.0
+        for step in range(start, plan.steps):
+            mean, gradients = _gradients(weights, batches, step, group)
+            share = rate_at(step, plan.steps)
+            weights = optimiser.update(
+                weights,
+                gradients,
+                step=step,
+                matrix_rate=plan.matrix_rate * share,
+                rate=plan.rate * share,
+            )
+            keep = min(_AVERAGING, (step + 1) / (step + 10))
+            averaged = tree_map(lambda a, w, k=keep: k * a + (1 - k) * w, averaged, weights)
+            mx.eval(weights, averaged, optimiser.state, mean)
+            now = float(mean)
+            recent = now if step == start else 0.98 * recent + 0.02 * now
+            progress.update(task, advance=1, description=f"{plan.size} loss {recent:.3f}")
+            done = step + 1
+            if not quiet and (done % _SAVE_EVERY == 0 or done == plan.steps):
+                _save(checkpoint, weights, averaged, optimiser.state, done)
+                if not console.is_terminal:
+                    console.print(f"{plan.size} step {done}/{plan.steps} loss {recent:.4f}")
+    return averaged
+
+
+def _gradients(
+    weights: Weights, batches: Batches, step: int, group: mx.distributed.Group
+) -> tuple[mx.array, Weights]:
+    """Mean loss and clipped gradient of one step, over all parts and processes."""
+    share = PARTS // group.size()
+    total = mx.array(0.0)
+    count = 0
+    summed: dict[str, mx.array] = {}
+    for index in range(share):
+        batch = batches.part(step, group.rank() * share + index)
+        loss, grads = mx.value_and_grad(network.loss)(
+            weights, batch.tokens, batch.places, batch.targets
+        )
+        flat = flatten(grads)
+        mx.eval(loss, flat)
+        total = total + loss
+        count += batch.targets.size
+        summed = {name: summed[name] + g if summed else g for name, g in flat.items()}
+    head = mx.stack([total, mx.array(float(count))])
+    joined = mx.concatenate([head, *(grad.reshape(-1) for grad in summed.values())])
+    if group.size() > 1:
+        joined = mx.distributed.all_sum(joined, group=group)
+    mean = joined[0] / joined[1]
+    whole = joined[2:] / joined[1]
+    whole = whole * mx.minimum(1.0, 1.0 / (mx.sqrt((whole * whole).sum()) + 1e-6))
+    result: list[tuple[str, mx.array]] = []
+    offset = 0
+    for name, grad in summed.items():
+        result.append((name, whole[offset : offset + grad.size].reshape(grad.shape)))
+        offset += grad.size
+    return mean, tree_unflatten(result)
+
+
+def averaged_weights(checkpoint: Path) -> tuple[Weights, int]:
+    """The averaged weights of a checkpoint, and its number of steps."""
+    _, averaged, _, step = _load(checkpoint)
+    return averaged, step
+
+
+def _save(
+    path: Path, weights: Weights, averaged: Weights, state: dict[str, mx.array], step: int
+) -> None:
+    arrays = {f"weights.{name}": array for name, array in flatten(weights).items()}
+    arrays |= {f"averaged.{name}": array for name, array in flatten(averaged).items()}
+    arrays |= {f"state.{name}": array for name, array in state.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name("partial-" + path.name)
+    mx.save_safetensors(str(partial), arrays, {"step": str(step)})
+    partial.replace(path)
+
+
+def _load(path: Path) -> tuple[Weights, Weights, dict[str, mx.array], int]:
+    loaded: Any = mx.load(str(path), return_metadata=True)
+    arrays, metadata = loaded
+    groups: dict[str, list[tuple[str, mx.array]]] = {"weights": [], "averaged": [], "state": []}
+    for name, array in arrays.items():
+        group, _, rest = name.partition(".")
+        groups[group].append((rest, array))
+    return (
+        tree_unflatten(groups["weights"]),
+        tree_unflatten(groups["averaged"]),
+        dict(groups["state"]),
+        int(metadata["step"]),
+    )

@@ -1,0 +1,122 @@
+"""Train the bundled demo model and its draft model, or measure them.
+
+    scripts/train_demo_model.py                    train both, resuming what was begun
+    scripts/train_demo_model.py --processes 2      the same, in two processes (data parallel)
+    scripts/train_demo_model.py --evaluate         the exam of mlxgen/demo/model
+
+Owns the command line, the worker processes and the order of the work. The corpus, the tokenizer,
+the network, the training loop and the exam are in the folder demo_model beside it.
+"""
+
+import argparse
+import ctypes.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "mlxgen" / "demo"
+
+
+def main() -> int:
+    options = _options()
+    is_worker = "MLX_RANK" in os.environ
+    if options.processes > 1 and not options.evaluate and not is_worker:
+        return _launch(options.processes)
+    library = _fast_library()
+    if library and "LD_PRELOAD" not in os.environ:
+        environment = os.environ | {"LD_PRELOAD": library}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    if options.evaluate:
+        from demo_model import exam
+
+        folder = options.model or TARGET
+        return exam.run(folder, options.prompts, Console(), show_wrong=options.show_wrong)
+    _train(options)
+    return 0
+
+
+def _fast_library() -> str | None:
+    """OpenBLAS where it is installed: MLX's wheel for Linux has a BLAS some 25 times slower."""
+    return ctypes.util.find_library("openblas") if sys.platform == "linux" else None
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=2000, help="steps of the main model")
+    parser.add_argument("--draft-steps", type=int, default=1200, help="steps of the draft model")
+    parser.add_argument("--work", type=Path, default=Path("runs"), help="folder for checkpoints")
+    parser.add_argument("--output", type=Path, help="where the models go (default: mlxgen/demo)")
+    parser.add_argument("--processes", type=int, default=1, choices=(1, 2))
+    parser.add_argument("--export", action="store_true", help="export the checkpoints as they are")
+    parser.add_argument("--evaluate", action="store_true", help="measure instead of training")
+    parser.add_argument("--model", type=Path, help="the folder to measure, with model/ and draft/")
+    parser.add_argument("--prompts", type=int, default=100, help="prompts for each task")
+    parser.add_argument("--show-wrong", action="store_true", help="print some wrong answers")
+    return parser.parse_args()
+
+
+def _launch(processes: int) -> int:
+    """Run this command in several processes that train together over MLX's ring."""
+    ports = []
+    for _ in range(processes):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as hosts:
+        json.dump([[f"127.0.0.1:{port}"] for port in ports], hosts)
+        hosts.flush()
+        environment = os.environ | {"MLX_HOSTFILE": hosts.name, "OPENBLAS_NUM_THREADS": "1"}
+        library = _fast_library()
+        if library and "LD_PRELOAD" not in environment:
+            environment["LD_PRELOAD"] = library
+        workers = [
+            subprocess.Popen([sys.executable, *sys.argv], env=environment | {"MLX_RANK": str(rank)})
+            for rank in range(processes)
+        ]
+        try:
+            return max(worker.wait() for worker in workers)
+        finally:
+            for worker in workers:
+                worker.terminate()
+
+
+def _train(options: argparse.Namespace) -> None:
+    from demo_model import corpus, package, tokenizer, train
+    from tokenizers import Tokenizer
+
+    console = Console(stderr=True)
+    work = options.work / f"demo-{options.seed}"
+    file = work / "tokenizer" / "tokenizer.json"
+    rank = int(os.environ.get("MLX_RANK", "0"))
+    trained = tokenizer.train(corpus.texts(options.seed, 40_000))
+    if rank == 0:
+        tokenizer.save(trained, file.parent)
+    words = Tokenizer.from_str(trained.to_str())
+    plans = {
+        "model": train.Plan("main", options.seed, options.steps, 300, 2048),
+        "draft": train.Plan("draft", options.seed, options.draft_steps, 150, 2048),
+    }
+    for name, plan in plans.items():
+        checkpoint = work / f"{plan.size}.safetensors"
+        if options.export:
+            if not checkpoint.exists():
+                continue
+            weights, _ = train.averaged_weights(checkpoint)
+        else:
+            weights = train.train(plan, words, checkpoint, console)
+        if rank == 0:
+            package.save(plan.size, weights, trained, (options.output or TARGET) / name)
+    if rank == 0:
+        package.save_schemas((options.output or TARGET) / "schemas.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""Makes `scripts/demo_model` importable, and loads the bundled models once."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+@pytest.fixture(scope="session")
+def demo() -> Path:
+    return ROOT / "mlxgen" / "demo"
+
+
+@pytest.fixture(scope="session")
+def pair(demo: Path) -> tuple[Any, Any]:
+    """The demo model and its tokenizer, as mlx-lm loads them."""
+    from mlx_lm import load
+
+    model, tokenizer = load(str(demo / "model"))[:2]
+    return model, tokenizer

@@ -1,0 +1,134 @@
+"""The corpus: deterministic, rendered as the template renders, and without the exam's prompts."""
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from demo_model import (
+    batches,
+    copying,
+    corpus,
+    exam,
+    facts,
+    records,
+    smalltalk,
+    stories,
+    toolcalls,
+    train,
+    words,
+)
+from demo_model.chat import Dialogue
+from tokenizers import Tokenizer
+
+MAKERS = (
+    facts.training,
+    facts.training_pair,
+    records.training,
+    toolcalls.training,
+    copying.training,
+    smalltalk.training,
+    smalltalk.training_sum,
+    stories.training,
+)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_renderer_equals_the_chat_template(
+    pair: tuple[Any, Any], make: Callable[[Random], Dialogue]
+) -> None:
+    _, tokenizer = pair
+    rng = Random(1)
+    for _ in range(60):
+        dialogue = make(rng)
+        text = tokenizer.apply_chat_template(
+            [message.as_dict() for message in dialogue.messages],
+            tools=[tool.as_dict() for tool in dialogue.tools] or None,
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=dialogue.thought is not None,
+        )
+        assert text == dialogue.prompt()
+
+
+def test_tokens_of_examples_decode_to_their_text(pair: tuple[Any, Any]) -> None:
+    _, tokenizer = pair
+    for example in corpus.block(3, 0, 300):
+        for text in (example.prompt, example.target):
+            assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_the_corpus_is_the_same_for_the_same_seed() -> None:
+    assert corpus.block(5, 2, 200) == corpus.block(5, 2, 200)
+    assert corpus.block(5, 2, 200) != corpus.block(6, 2, 200)
+    assert corpus.block(5, 2, 200) != corpus.block(5, 3, 200)
+
+
+def test_a_step_has_the_same_batch_however_it_is_reached(pair: tuple[Any, Any]) -> None:
+    tokenizer = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
+
+    def make() -> batches.Batches:
+        return batches.Batches(tokenizer, seed=5, tokens=512, copy_steps=2, block=256)
+
+    one, other = make(), make()
+    for step in (0, 3, 40):
+        one.part(step, 0)
+    a, b = one.part(41, 1), other.part(41, 1)
+    assert a.tokens.tolist() == b.tokens.tolist()
+    assert a.targets.tolist() == b.targets.tolist()
+
+
+def test_targets_are_the_tokens_after_their_places(pair: tuple[Any, Any]) -> None:
+    tokenizer = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
+    made = batches.Batches(tokenizer, seed=5, tokens=1024, copy_steps=0, block=256)
+    batch = made.part(3, 0)
+    flat, places, targets = (
+        np.array(array).reshape(-1) for array in (batch.tokens, batch.places, batch.targets)
+    )
+    followed = np.diff(places) == 1
+    assert followed.sum() > 100
+    assert (flat[places[1:]] == targets[:-1])[followed].all()
+
+
+def test_unseen_names_and_cities_never_reach_training() -> None:
+    unseen = set(words.UNSEEN_NAMES + words.UNSEEN_CITIES)
+    assert unseen.isdisjoint(words.NAMES + words.CITIES + words.SURNAMES + words.HEROES)
+    for example in corpus.block(7, 0, 3000):
+        text = example.prompt + example.target
+        assert unseen.isdisjoint(text.replace(".", " ").replace(",", " ").split())
+
+
+def test_questions_of_the_exam_never_reach_training() -> None:
+    asked = {
+        question.prompt
+        for task in exam.TASKS
+        if task.name.startswith(("facts:", "records", "tool", "copying", "says"))
+        for question in exam.questions(task, 100)
+    }
+    assert len(asked) > 500
+    assert not any(example.prompt in asked for example in corpus.block(7, 0, 10_000))
+
+
+def test_phrasings_of_the_exam_are_not_those_of_training() -> None:
+    for kind in facts.KINDS:
+        assert set(kind.phrasings).isdisjoint(kind.unseen)
+
+
+def test_combinations_of_the_exam_are_kept_out_of_training() -> None:
+    rng = Random(2)
+    for _ in range(300):
+        dialogue = records.training(rng)
+        record = json.loads(dialogue.answer)
+        shape = next(one for one in records.SHAPES if set(one.schema["required"]) == set(record))
+        ordered = {key: record[key] for key in shape.schema["required"]}
+        assert not records.is_for_exam(shape, ordered)
+
+
+def test_the_rate_rises_stays_and_falls() -> None:
+    rates = [train.rate_at(step, 1000) for step in range(1000)]
+    assert rates[0] < 0.05
+    assert rates[300] == 1.0
+    assert rates[-1] < 0.02
+    assert train.rate_at(100, 1000) == train.rate_at(100, 2000)

@@ -109,12 +109,14 @@ class KV:
     ``make`` builds the empty caches of the model, one for each layer.
     """
 
-    __slots__ = ("_checkpoints", "_eager", "_make", "caches", "length")
+    __slots__ = ("_checkpoints", "_eager", "_make", "_plain", "caches", "length")
 
     def __init__(self, make: CacheFactory) -> None:
         self._make = make
         self.caches: list[LayerCache] = make()
         self.length = 0
+        # Whether every layer can be trimmed at any time: asked for at every step.
+        self._plain = all(always_trimmable(layer) for layer in self.caches)
         self._checkpoints: list[_Checkpoint] = []
         # Whether to keep checkpoints although they cost a copy of a window.
         self._eager = False
@@ -140,7 +142,7 @@ class KV:
 
     def can_undo(self, count: int) -> bool:
         """Whether a forward of ``count`` tokens could be trimmed away again, exactly."""
-        return all(can_trim(layer, count, ahead=count) for layer in self.caches)
+        return self._plain or all(can_trim(layer, count, ahead=count) for layer in self.caches)
 
     def expect_rewinds(self) -> None:
         """Say that rewinds are likely: from now on checkpoints are worth a copy."""
@@ -148,7 +150,7 @@ class KV:
 
     def checkpoint(self) -> None:
         """Remember this place if a later rewind could not get back to it by trimming."""
-        if self.length == 0 or self.can_undo(CHECKPOINT_EVERY):
+        if self._plain or self.length == 0 or self.can_undo(CHECKPOINT_EVERY):
             return
         if self._checkpoints and self.length - self._checkpoints[-1].length < CHECKPOINT_EVERY:
             return
@@ -189,6 +191,7 @@ class KV:
         """An independent copy that shares every buffer until one of the two writes."""
         twin = KV.__new__(KV)
         twin._make = self._make
+        twin._plain = self._plain
         twin.caches = sharing_copy(self.caches)
         twin.length = self.length
         twin._checkpoints = list(self._checkpoints)  # never written, only copied from

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from .weights import rows_of
+from .weights import highest, ramp, rows_of
 
 CANDIDATES = 128
 
@@ -32,8 +32,8 @@ class Limits(NamedTuple):
 class Exclusion(NamedTuple):
     """Where this draw excludes top choices (XTC), and what it spares."""
 
-    threshold: mx.array  # [batch, 1], inf: not in this draw
-    spared: mx.array  # [vocab] bool
+    log_threshold: mx.array  # [batch, 1], inf: not in this draw
+    spared: mx.array | None  # [vocab] bool
 
 
 def best(logits: mx.array, k: int) -> tuple[mx.array, mx.array]:
@@ -46,7 +46,7 @@ def best(logits: mx.array, k: int) -> tuple[mx.array, mx.array]:
     batch, vocab = logits.shape
     rows = rows_of(vocab, most=32)
     if k >= vocab:
-        ids = mx.broadcast_to(mx.arange(vocab, dtype=mx.uint32), (batch, vocab))
+        ids = mx.broadcast_to(ramp(vocab), (batch, vocab))
         values = logits
     elif vocab >= _LONG and vocab >= 2 * rows * k:
         width = vocab // rows
@@ -94,20 +94,29 @@ def truncate(
         kept = kept & ((values >= lowest) | (limits.top_p >= 1))
 
     if log_mass is not None and exclusion is not None:
-        threshold = exclusion.threshold
         bounded = (limits.top_p < 1) | (limits.log_min_p > -mx.inf)
-        left = mx.where(kept, shares, 0.0)
-        left = mx.where(bounded, left / mx.cumsum(left, axis=-1)[:, -1:], left)
-        over = left > threshold
-        least = mx.min(mx.where(over, left, mx.inf), axis=-1, keepdims=True)
-        known = _ends_inside(values, kept) | (~bounded & ~over[:, -1:]) | (threshold > 1)
-        kept = kept & ((left <= least) | exclusion.spared[ids])
+        left = mx.cumsum(mx.where(kept, shares, 0.0), axis=-1)[:, -1:]
+        log_shares = mx.where(kept, values - log_mass, -mx.inf)
+        log_shares = log_shares - mx.where(bounded, mx.log(left), 0.0)
+        limit = exclusion.log_threshold
+        low = ~bounded & (log_shares[:, -1:] <= limit)
+        known = _ends_inside(values, kept) | low | (limit > 0)
+        spared = exclusion.spared[ids] if exclusion.spared is not None else None
+        kept = kept & ~is_top_choice(log_shares, limit, spared)
 
-    if ranked:
-        rank = mx.cumsum(kept.astype(mx.int32), axis=-1)
-        kept = kept & (rank <= limits.top_k)
+    if ranked and exclusion is None:  # what is kept so far are the first ones
+        kept = kept & (ramp(kept.shape[-1]) < limits.top_k)
+    elif ranked:
+        kept = kept & (mx.cumsum(kept.astype(mx.int32), axis=-1) <= limits.top_k)
 
     return kept, known & _ends_inside(values, kept)
+
+
+def is_top_choice(log_shares: mx.array, limit: mx.array, spared: mx.array | None) -> mx.array:
+    """What XTC excludes of [batch, n]: all over the limit [batch, 1] but the least of them."""
+    over = log_shares > limit
+    least = -highest(mx.where(over, -log_shares, -mx.inf))
+    return log_shares > least if spared is None else (log_shares > least) & ~spared
 
 
 def temper(values: mx.array, kept: mx.array, limits: Limits, *, from_first: bool) -> mx.array:
@@ -116,14 +125,14 @@ def temper(values: mx.array, kept: mx.array, limits: Limits, *, from_first: bool
     ``from_first``: the first candidate is kept in every row, as XTC is not at work.
     """
     values = mx.where(kept, values, -mx.inf)
-    highest = values[:, :1] if from_first else mx.max(values, axis=-1, keepdims=True)
-    return mx.exp((values - highest) * limits.inverse_temperature)
+    peak = values[:, :1] if from_first else mx.max(values, axis=-1, keepdims=True)
+    return mx.exp((values - peak) * limits.inverse_temperature)
 
 
 def kept_first(kept: mx.array) -> mx.array:
     """The order [batch, k] that puts kept candidates first and changes nothing else."""
     k = kept.shape[-1]
-    return mx.argsort(mx.where(kept, mx.arange(k), mx.arange(k) + k), axis=-1)
+    return mx.argsort(mx.where(kept, ramp(k), ramp(k) + k), axis=-1)
 
 
 def _ends_inside(values: mx.array, kept: mx.array) -> mx.array:
@@ -140,8 +149,8 @@ def _highest(x: mx.array, k: int) -> mx.array:
 
 def _in_order(ids: mx.array, values: mx.array) -> mx.array:
     """``ids`` by falling value, then by rising id: one sort of keys that hold both."""
-    bits = (values + 0.0).view(mx.uint32)  # -0.0 becomes 0.0, to which it is equal
+    bits = values.view(mx.uint32)
     sign = mx.array(0x80000000, mx.uint32)
-    falling = mx.where(bits < sign, ~(bits | sign), bits)
+    falling = mx.where(bits <= sign, ~(bits | sign), bits)  # -0.0 is sign, and equal to 0.0
     keys = (falling.astype(mx.uint64) << 32) | ids.astype(mx.uint64)
     return (mx.sort(keys, axis=-1) & 0xFFFFFFFF).astype(mx.uint32)

@@ -59,7 +59,7 @@ def final_distribution(
         spared = mx.zeros((vocab_size,), mx.bool_)
         if special := [token for token in xtc_special if token < vocab_size]:
             spared[mx.array(special)] = True
-        logits = apply_xtc(logits, stack_thresholds(settings, numbers), spared)
+        logits = apply_xtc(logits, mx.exp(stack_thresholds(settings, numbers)), spared)
     if any(each.top_k > 0 for each in settings):
         logits = apply_top_k(logits, limits.top_k)
     logits = logits - mx.max(logits, axis=-1, keepdims=True)

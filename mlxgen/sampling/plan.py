@@ -25,8 +25,8 @@ class Kind(enum.IntEnum):
     """The work that a row needs."""
 
     GREEDY = 0  # the likeliest token
-    PLAIN = 1  # any token of the vocabulary, by its weight
-    TOPLESS = 2  # the same without a few top choices (XTC alone)
+    PLAIN = 1  # any token, by its weight; min-p needs no order
+    TOPLESS = 2  # the same after XTC, which needs none either
     RANKED = 3  # candidates, kept by comparing logits alone
     NUCLEUS = 4  # candidates, kept by their share of the probability
     WIDE = 5  # candidates, of which there may be more than are usually looked at
@@ -36,13 +36,10 @@ class Kind(enum.IntEnum):
         top_k = settings.top_k if settings.top_k < vocab_size else 0
         if settings.temperature == 0:
             return cls.GREEDY
-        if settings.top_p == 1 and settings.min_p == 0 and not 0 < top_k < CANDIDATES:
-            if top_k > 0:
-                return cls.WIDE
-            if settings.xtc_probability == 0:
-                return cls.PLAIN
-            # At most 1 / threshold tokens can be likelier than the threshold
-            return cls.TOPLESS if settings.xtc_threshold * CANDIDATES >= 1 else cls.WIDE
+        if settings.top_p == 1 and top_k == 0:
+            return cls.TOPLESS if settings.xtc_probability > 0 else cls.PLAIN
+        if settings.top_p == 1 and settings.min_p == 0 and top_k >= CANDIDATES:
+            return cls.WIDE
         if settings.top_p < 1 or settings.xtc_probability > 0:
             return cls.NUCLEUS
         return cls.RANKED
@@ -141,7 +138,7 @@ def _group(
         part=Part(
             kind,
             ranked=kind.truncates and any(each.top_k > 0 for each in chosen),
-            excludes=kind > Kind.PLAIN and any(each.xtc_probability > 0 for each in chosen),
+            excludes=kind != Kind.GREEDY and any(each.xtc_probability > 0 for each in chosen),
         ),
         places=tuple(places),
         at=None if len(places) == len(settings) else mx.array(places),

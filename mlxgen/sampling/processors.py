@@ -12,6 +12,7 @@ same value. A row without any takes id 0 with numbers that leave the logit as it
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 
 WORD = 32  # tokens in one word of a mask
 
@@ -65,7 +66,8 @@ def apply_mask(logits: mx.array, words: mx.array) -> mx.array:
     Bit ``t % 32`` of word ``t // 32`` allows token t; words cover the whole vocabulary.
     """
     batch, vocab = logits.shape
-    shifted = (words >> mx.arange(WORD)).reshape(batch, -1)
+    places = mx.array(np.arange(WORD, dtype=np.int32))
+    shifted = (words >> places).reshape(batch, -1)
     if shifted.shape[-1] != vocab:
         shifted = shifted[:, :vocab]
     return mx.where((shifted & 1) != 0, logits, mx.array(-mx.inf, logits.dtype))

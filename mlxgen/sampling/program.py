@@ -13,7 +13,16 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from .candidates import CANDIDATES, Exclusion, Limits, best, kept_first, temper, truncate
+from .candidates import (
+    CANDIDATES,
+    Exclusion,
+    Limits,
+    best,
+    is_top_choice,
+    kept_first,
+    temper,
+    truncate,
+)
 from .plan import Form, Kind, Part
 from .processors import apply_bias, apply_mask, apply_penalties, pad_vocabulary, padded_size
 from .rows import Draw, Want
@@ -35,18 +44,18 @@ class Request(NamedTuple):
     want: Want
 
 
-def make_program(request: Request, spared: mx.array) -> Program:
+def make_program(request: Request, spared: mx.array | None) -> Program:
     """Compile the program of a request.
 
-    ``spared`` [padded vocab] marks the tokens that XTC never excludes. The inputs are,
-    as far as the request has them:
+    ``spared`` [padded vocab] marks the tokens that XTC never excludes, if there are any.
+    The inputs are, as far as the request has them:
 
     - logits [batch, vocab]
     - biased ids and biases [batch, n]
     - counted ids and counts [batch, n], the three penalties [batch, 1]
     - words [batch, words, 1]
     - of each group: its places [rows], if it is not alone; for rows that are not greedy
-      the ``Limits`` and the uniform ``INNER``; ``OUTER`` if ``needs_outer``; XTC's
+      the ``Limits`` and the uniform ``INNER``; ``OUTER`` if ``needs_outer``; XTC's log
       threshold in this draw, if it may apply; all [rows, 1]
     - the order [batch], if there are several groups
 
@@ -58,7 +67,7 @@ def make_program(request: Request, spared: mx.array) -> Program:
     def program(*inputs: mx.array) -> list[mx.array]:
         feed = iter(inputs)
         raw = next(feed)
-        logits = _processed(raw, request, feed)
+        logits = process(raw, request, feed)
         draws = []
         for part in parts:
             rows = logits if alone else logits[next(feed)]
@@ -100,7 +109,7 @@ def outputs(request: Request) -> tuple[str, ...]:
     return tuple(field for field in Draw._fields if given[field])
 
 
-def _processed(raw: mx.array, request: Request, feed: Iterator[mx.array]) -> mx.array:
+def process(raw: mx.array, request: Request, feed: Iterator[mx.array]) -> mx.array:
     """What there is to draw from: biases, then penalties as mlx-lm does, then the mask."""
     logits, form = raw, request.form
     if form.biased or form.penalised:
@@ -131,16 +140,18 @@ def _greedy(logits: mx.array, want: Want) -> Draw:
 
 
 def _random(
-    logits: mx.array, part: Part, request: Request, spared: mx.array, feed: Iterator[mx.array]
+    logits: mx.array,
+    part: Part,
+    request: Request,
+    spared: mx.array | None,
+    feed: Iterator[mx.array],
 ) -> Draw:
     limits = Limits(next(feed), next(feed), next(feed), next(feed))
     inner = next(feed)
     outer = next(feed) if needs_outer(request, part, logits.shape[-1]) else None
     exclusion = Exclusion(next(feed), spared) if part.excludes else None
     if not part.kind.truncates:
-        if exclusion is not None:
-            logits = _without_top(logits, limits, exclusion)
-        return _plain(logits, limits, inner, outer, request.want)
+        return _plain(logits, limits, inner, outer, exclusion, request.want)
     ids, values = best(logits, logits.shape[-1] if _is_complete(request, part) else CANDIDATES)
     log_mass = log_total(logits) if part.kind != Kind.RANKED else None
     kept, exact = truncate(
@@ -164,24 +175,29 @@ def _random(
     return draw
 
 
-def _without_top(logits: mx.array, limits: Limits, exclusion: Exclusion) -> mx.array:
-    ids, values = best(logits, CANDIDATES)
-    kept, _ = truncate(
-        ids, values, limits, log_mass=log_total(logits), exclusion=exclusion, ranked=False
-    )
-    return mx.put_along_axis(logits, ids, mx.where(kept, values, -mx.inf), axis=-1)
-
-
 def _plain(
-    logits: mx.array, limits: Limits, inner: mx.array, outer: mx.array | None, want: Want
+    logits: mx.array,
+    limits: Limits,
+    inner: mx.array,
+    outer: mx.array | None,
+    exclusion: Exclusion | None,
+    want: Want,
 ) -> Draw:
-    weights = exponential((logits - highest(logits)) * limits.inverse_temperature)
+    below = logits - highest(logits)
+    kept = below >= limits.log_min_p  # nothing is, where the highest is NaN or infinite
+    if exclusion is not None:
+        below = mx.where(kept, below, -mx.inf)
+        log_shares = below - log_total(below)
+        kept = kept & ~is_top_choice(log_shares, exclusion.log_threshold, exclusion.spared)
+        below = mx.where(kept, below, -mx.inf)
+        below = below - highest(below)
+    weights = mx.where(kept, exponential(below * limits.inverse_temperature), 0.0)
     token, weight, mass = pick(weights, inner, outer)
     draw = Draw(_checked(token, weight > 0).reshape(-1))
     if want.prob:
         draw = draw._replace(prob=(weight / mass).reshape(-1))
     if want.candidates:
-        ids, _ = best(logits, CANDIDATES)
+        ids, _ = best(mx.where(kept, logits, -mx.inf), CANDIDATES)
         probs = mx.take_along_axis(weights, ids, axis=-1) / mass
         draw = _with_candidates(draw, ids, probs, want)
     return draw
@@ -216,6 +232,7 @@ def _reported(draw: Draw, raw: mx.array, want: Want) -> Draw:
     """Add what was asked about the model's own distribution."""
     if not want.logprob and not want.top:
         return draw
+    top = min(want.top, raw.shape[-1])
     raw = pad_vocabulary(raw)
     log_mass = log_total(raw)
     if want.logprob:
@@ -225,7 +242,7 @@ def _reported(draw: Draw, raw: mx.array, want: Want) -> Draw:
     if want.top:
         ids, values = best(raw, CANDIDATES)
         draw = draw._replace(
-            top_tokens=ids[:, : want.top].astype(mx.int32),
-            top_logprobs=(values - log_mass)[:, : want.top],
+            top_tokens=ids[:, :top].astype(mx.int32),
+            top_logprobs=(values - log_mass)[:, :top],
         )
     return draw

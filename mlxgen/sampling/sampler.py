@@ -41,9 +41,11 @@ class Sampler:
     def __init__(self, vocab_size: int, *, xtc_special: Iterable[Token] = ()) -> None:
         self.vocab_size = vocab_size
         self._special = [token for token in xtc_special if token < vocab_size]
-        spared = np.zeros(padded_size(vocab_size), dtype=bool)
-        spared[self._special] = True
-        self._spared = mx.array(spared)
+        self._spared: mx.array | None = None
+        if self._special:
+            spared = np.zeros(padded_size(vocab_size), dtype=bool)
+            spared[self._special] = True
+            self._spared = mx.array(spared)
         self._plans: dict[tuple[object, ...], Plan] = {}
         self._programs: dict[Request, tuple[Program, tuple[str, ...]]] = {}
 

@@ -45,9 +45,9 @@ def stack_limits(settings: Sequence[SamplingSettings], vocab_size: int) -> Limit
 
 
 def stack_thresholds(settings: Sequence[SamplingSettings], numbers: Sequence[Uniforms]) -> mx.array:
-    """XTC's threshold of each row [rows, 1], infinite where this draw excludes nothing."""
+    """The logarithm of XTC's threshold [rows, 1], infinite where this draw excludes nothing."""
     return column(
-        each.xtc_threshold
+        (math.log(each.xtc_threshold) if each.xtc_threshold else -math.inf)
         if each.temperature > 0 and uniforms[XTC] < each.xtc_probability
         else math.inf
         for each, uniforms in zip(settings, numbers, strict=True)

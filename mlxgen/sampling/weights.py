@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 import mlx.core as mx
+import numpy as np
 
 BLOCK = 128
 
@@ -90,7 +91,7 @@ def pick(
     blocks = _columns(weights)
     width = blocks.shape[2]
     column, _, everything = _pick_one(mx.sum(blocks, axis=1), outer)
-    starts = mx.arange(0, n, width, dtype=mx.uint32)
+    starts = ramp(n, width)
     chosen = mx.take_along_axis(weights, starts + column, axis=-1)
     row, weight, _ = _pick_one(chosen, inner)
     return row * width + column, weight, everything
@@ -111,10 +112,15 @@ def pick_sorted(
         weights = mx.pad(weights, [(0, 0), (0, -n % BLOCK)])
     masses = mx.cumsum(weights.reshape(batch, -1, BLOCK), axis=-1)[:, :, -1]
     run, _, everything = _pick_one(masses, outer)
-    places = run * BLOCK + mx.arange(BLOCK, dtype=mx.uint32)
+    places = run * BLOCK + ramp(BLOCK)
     chosen = mx.take_along_axis(weights, places, axis=-1)
     place, weight, _ = _pick_one(chosen, inner)
     return run * BLOCK + place, weight, everything
+
+
+def ramp(stop: int, step: int = 1) -> mx.array:
+    """0, step and so on, under ``stop``: a constant, not computed again in every draw."""
+    return mx.array(np.arange(0, stop, step, dtype=np.uint32))
 
 
 def is_long(n: int) -> bool:

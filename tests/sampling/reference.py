@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -61,6 +63,27 @@ def reference(
     return softmax((x - x.max()) / settings.temperature)
 
 
+def reference_and_whether_sure(
+    logits: npt.NDArray[np.floating], settings: SamplingSettings, **options: Any
+) -> tuple[Floats, bool]:
+    """The reference, and whether limits a little further would leave the same tokens.
+
+    Where they would not, float32 may rightly disagree with float64.
+    """
+    expected = reference(logits, settings, **options)
+    nearby = [reference(logits, _moved(settings, by), **options) for by in (-5e-6, 5e-6)]
+    return expected, all(np.array_equal(each > 0, expected > 0) for each in nearby)
+
+
+def _moved(settings: SamplingSettings, by: float) -> SamplingSettings:
+    return replace(
+        settings,
+        top_p=min(settings.top_p + by, 1.0) if settings.top_p < 1 else 1.0,
+        min_p=min(settings.min_p * (1 + by), 1.0),
+        xtc_threshold=min(settings.xtc_threshold * (1 + by), 0.5),
+    )
+
+
 def keep_top_p(x: Floats, top_p: float) -> Floats:
     ordered = np.sort(x)[::-1]
     before = np.cumsum(softmax(ordered)) - softmax(ordered)
@@ -85,8 +108,8 @@ def words_of(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     return np.packbits(bits, bitorder="little").view(np.int32)
 
 
-def counts_of(prompt: Sequence[int], generated: Sequence[int]) -> TokenCounts:
-    counts = TokenCounts(prompt)
+def counts_of(prompt: Iterable[int], generated: Iterable[int]) -> TokenCounts:
+    counts = TokenCounts(list(prompt))
     for token in generated:
         counts.advance(token)
     return counts
@@ -101,10 +124,15 @@ def repeat(logits: npt.NDArray[np.floating], count: int) -> mx.array:
     return mx.broadcast_to(mx.array(logits)[None], (count, len(logits)))
 
 
+def listed(array: mx.array) -> list[Any]:
+    """The numbers of an array, as lists."""
+    return list(np.array(array).tolist())
+
+
 def is_likely(observed: npt.NDArray[np.int64], expected: Floats) -> bool:
     """Pearson's chi-square test at one in 100,000; ``expected`` are probabilities.
 
-    Bins that expect less than 8 are joined. The quantile is Wilson and Hilferty's.
+    Bins that expect less than 8 are joined; the quantile is Wilson and Hilferty's.
     """
     total = observed.sum()
     order = np.argsort(expected)

@@ -13,8 +13,8 @@ from mlxgen.sampling import DrawRow, SamplingSettings
 from mlxgen.sampling.plan import Form
 from mlxgen.sampling.processors import apply_mask, pad_vocabulary
 from mlxgen.sampling.program import (
-    Request,
-    _processed,  # the order of the work
+    Request,  # the order of the work
+    process,
 )
 from mlxgen.sampling.rows import Want
 from mlxgen.sampling.stack import stack_biases, stack_counts, stack_masks, stack_penalties
@@ -32,7 +32,7 @@ def processed(logits: mx.array, rows: list[DrawRow]) -> mx.array:
     if masked:
         inputs.append(stack_masks(rows, logits.shape[-1]))
     form = Form((), bool(biases), bool(penalties))
-    return _processed(logits, Request(form, masked, False, Want()), iter(inputs))
+    return process(logits, Request(form, masked, False, Want()), iter(inputs))
 
 
 def by_mlx_lm(logits: mx.array, tokens: list[int], **options: Any) -> mx.array:
@@ -79,7 +79,11 @@ def test_repetition_counts_the_prompt_and_the_other_penalties_do_not() -> None:
 
 def test_penalties_leave_an_impossible_token_impossible() -> None:
     logits = mx.array([[-mx.inf, 1.0]])
-    options = {"repetition_penalty": 1.5, "presence_penalty": -1, "frequency_penalty": -1}
+    options: dict[str, Any] = {
+        "repetition_penalty": 1.5,
+        "presence_penalty": -1,
+        "frequency_penalty": -1,
+    }
     row = DrawRow(SamplingSettings(**options), 0, 0, counts=counts_of([0], [0, 0]))
     assert processed(logits, [row]).tolist() == [[-mx.inf, 1.0]]
 

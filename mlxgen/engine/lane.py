@@ -10,6 +10,7 @@ history.
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -26,11 +27,19 @@ SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose can
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
+class Ahead(NamedTuple):
+    """What was submitted behind a sampled token before that was known."""
+
+    logits: mx.array  # [1, vocab]
+    view: DrawnView | None  # the draw from them, where nothing that the host decides goes in
+
+
 class Lane:
     """One row, the model that it runs on, and the logits for its next position."""
 
     __slots__ = (
         "_began",
+        "_drawn",
         "_first_token",
         "_logits",
         "_model",
@@ -47,6 +56,7 @@ class Lane:
         self._model = model
         self._sampler = sampler
         self._logits: mx.array | None = None  # [1, vocab], for the position after the history
+        self._drawn: DrawnView | None = None  # from these logits, already submitted
         self._started = False
         self._sorted = 0  # draws left that sort at once: a flat distribution rarely stands alone
         self._steps = 0
@@ -107,7 +117,8 @@ class Lane:
     def rewind(self, target: int) -> None:
         """Keep the first ``target`` generated tokens."""
         self.row.rewind(target)
-        self._logits = None
+        self._kv.rewind(len(self.row.sequence))  # a step that failed may have looked ahead
+        self._logits = self._drawn = None
 
     def fork(self, seed: int) -> Lane:
         """An independent copy that draws from ``seed`` and shares the cache until it writes."""
@@ -119,23 +130,25 @@ class Lane:
     def close(self) -> None:
         """End the generation and free its cache."""
         self.row.end("cancelled")
-        self._logits = None
+        self._logits = self._drawn = None
         self.row.sequence.kv = None
 
-    def _draw(self) -> tuple[Verdict, mx.array | None]:
-        """Sample and settle one position; also the logits behind the sampled token, if any.
+    def _draw(self) -> tuple[Verdict, Ahead | None]:
+        """Sample and settle one position; also what was submitted behind the sampled token.
 
         The sampled token and the look-ahead are submitted apart: what is evaluated in one
         call becomes ready together, and the token is wanted first.
         """
         row, kv, logits = self.row, self._kv, self._logits
         assert logits is not None
-        exact = self._sorted > 0
-        view = DrawnView(self._sampler, logits, row.request(), row.want, exact=exact)
+        view, self._drawn = self._drawn, None
+        if view is None:
+            exact = self._sorted > 0
+            view = DrawnView(self._sampler, logits, row.request(), row.want, exact=exact)
         ahead, submitted = None, view.lazy_token
         safe = not row.may_decline or kv.can_undo(1)
         if safe and not row.is_last and not row.expects_forced:
-            ahead = self._submit(submitted[:, None])
+            ahead = self._look_ahead(submitted[:, None])
         token = view.token
         self._sorted = max(0, self._sorted - 1) if view.was_exact else SORTED_DRAWS
         if ahead is not None and view.lazy_token is not submitted:  # drawn anew, so not this one
@@ -143,12 +156,21 @@ class Lane:
             ahead = None
         return row.settle(token, view), ahead
 
-    def _go_on(self, ahead: mx.array | None, before: int) -> None:
+    def _look_ahead(self, tokens: mx.array) -> Ahead:
+        """Submit the forward pass behind ``tokens`` [1, 1], and the next draw if it can be told."""
+        logits = self._run(tokens)
+        request = self.row.blind_request() if not self._sorted else None
+        if request is None:
+            mx.async_eval(logits)
+            return Ahead(logits, None)
+        return Ahead(logits, DrawnView(self._sampler, logits, request, self.row.want))
+
+    def _go_on(self, ahead: Ahead | None, before: int) -> None:
         """Have the logits for the next position submitted, and its mask computed meanwhile."""
         row, kv = self.row, self._kv
         stands = len(row.sequence)
         if ahead is not None and row.position == before + 1 and kv.length == stands:
-            self._logits = ahead
+            self._logits, self._drawn = ahead
         elif row.position != before:
             self._logits = self._forward()
         # else: declined at once, and drawn again from the same logits
@@ -179,9 +201,14 @@ class Lane:
         return pending[-1:]
 
     def _submit(self, tokens: mx.array) -> mx.array:
+        logits = self._run(tokens)
+        mx.async_eval(logits)
+        return logits
+
+    def _run(self, tokens: mx.array) -> mx.array:
+        """One forward pass, not yet submitted: the logits [1, vocab] behind the last token."""
         kv = self._kv
         logits = kv.forward(self._model, tokens)[:, -1, :]
-        mx.async_eval(logits)
         self._passes += 1
         kv.checkpoint()
         return logits

@@ -164,6 +164,17 @@ class Row:
         options = self.options
         return bool(options.hooks or options.banned or options.close_json)
 
+    def blind_request(self) -> DrawRow | None:
+        """The draw behind the next one, where it does not depend on what that gives."""
+        sequence = self.sequence
+        position = self.position + 1
+        steered = sequence.constraint is not None or sequence.counts is not None
+        healing = sequence.healer is not None and not sequence.healer.done
+        if steered or healing or self.may_decline or position < self.options.min_tokens:
+            return None
+        attempt = self._retries.attempts.get(position, 0)
+        return DrawRow(self.options.sampling, self.seed, position, attempt)
+
     @property
     def expects_forced(self) -> bool:
         """Whether a forced run is likely behind the next token.

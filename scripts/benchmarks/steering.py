@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlxgen
+from mlxgen.engine.row import RARELY_FORCED
 from mlxgen.filters import Constraint, Filter, Replay, tokens_of
 from mlxgen.tokens import Vocabulary
 
@@ -57,12 +58,23 @@ RECORDS: dict[str, dict[str, Any]] = {
 }
 
 
-def overhead(lm: mlxgen.LanguageModel, passes: int, turns: int) -> Comparison:
-    """Seconds a forward pass with nothing, against a schema, two stops and a hook."""
+def read_text(result: mlxgen.PostSamplingResult) -> None:
+    """A hook that looks at the text and never minds."""
+    result.resample = "\0" in result.text_after
 
-    def careful(result: mlxgen.PostSamplingResult) -> None:
-        if result.sampled_prob < 0.0:
-            result.resample = True
+
+def read_probability(result: mlxgen.PostSamplingResult) -> None:
+    """A hook that looks at the token's probability and never minds."""
+    result.resample = result.sampled_prob < 0.0
+
+
+def overhead(
+    lm: mlxgen.LanguageModel,
+    hook: Callable[[mlxgen.PostSamplingResult], None],
+    passes: int,
+    turns: int,
+) -> Comparison:
+    """Seconds a forward pass with a schema, two stops and a hook, against none of them."""
 
     def plain() -> float:
         return per_pass(lm, passes)
@@ -73,17 +85,18 @@ def overhead(lm: mlxgen.LanguageModel, passes: int, turns: int) -> Comparison:
             passes,
             filters=[mlxgen.JsonSchema(LONG)],
             stop=["\n\nUser:", "<|never|>"],
-            hooks=[careful],
+            hooks=[hook],
         )
 
     return compare(steered, plain, turns)
 
 
 def per_pass(lm: mlxgen.LanguageModel, passes: int, **options: Any) -> float:
-    """Seconds for each forward pass behind the first token."""
+    """Seconds for each forward pass of a stream that has been running for a while."""
     stream = lm.stream(PROMPT, max_tokens=None, ignore_eos=True, seed=1, **options)
     with stream:
-        next(stream)
+        while stream.usage.completion_tokens < RARELY_FORCED + 8:
+            next(stream)
         start, before = time.perf_counter(), stream.usage.forward_passes
         while stream.usage.forward_passes < before + passes:
             next(stream)

@@ -172,7 +172,7 @@ def test_a_rewind_behind_delivered_text_names_how_far_back_is_possible() -> None
 
 def test_hold_tokens_makes_room_for_a_hooks_rewind() -> None:
     speaker = talker({"": ["a"], "a": ["b"], "ab": ["c"], "abc": ["d"], "x": ["y"], "xy": []})
-    done = []
+    done: list[int] = []
 
     def back(result: PostSamplingResult) -> None:
         if result.position == 2 and not done:
@@ -189,7 +189,7 @@ def test_hold_tokens_makes_room_for_a_hooks_rewind() -> None:
 
 def test_retractions_say_what_to_delete() -> None:
     speaker = talker({"": ["a"], "a": ["b"], "ab": ["c"], "ax": ["y"], "axy": []})
-    done = []
+    done: list[int] = []
 
     def back(result: PostSamplingResult) -> None:
         if result.position == 2 and not done:
@@ -234,8 +234,7 @@ def test_a_wish_that_makes_no_sense_is_an_error(wish: dict[str, Any]) -> None:
 
 def test_a_hook_sees_the_text_with_the_sampled_token_as_far_as_it_is_complete() -> None:
     seen = []
-    pieces = ["a", 0xC3, 0xA9]
-    say(reciter(pieces), hooks=lambda r: seen.append((r.text, r.text_after)))
+    say(reciter(["a", 0xC3, 0xA9]), hooks=lambda r: seen.append((r.text, r.text_after)))
     assert seen == [("", "a"), ("a", "a"), ("a", "aé"), ("aé", "aé")]
 
 

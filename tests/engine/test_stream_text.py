@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -171,7 +172,7 @@ def test_the_text_is_the_same_for_every_way_of_cutting_it_into_tokens(
         ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
     ],
 )
-def test_a_wrong_option_is_named_before_anything_runs(options: dict, field: str) -> None:
+def test_a_wrong_option_is_named_before_anything_runs(options: dict[str, Any], field: str) -> None:
     speaker = reciter(["a"])
     with pytest.raises(OptionError) as error:
         speaker.lm.stream(PROMPT, **options)
@@ -181,7 +182,7 @@ def test_a_wrong_option_is_named_before_anything_runs(options: dict, field: str)
 
 
 @pytest.mark.parametrize("options", [{"top_k": 10_000}, {"seed": -5}, {"seed": 2**200}])
-def test_what_breaks_other_servers_is_fine_here(options: dict) -> None:
+def test_what_breaks_other_servers_is_fine_here(options: dict[str, Any]) -> None:
     assert text(run(reciter(["a"]), temperature=0.5, **options)) == "a"
 
 

@@ -30,7 +30,7 @@ class ScriptedModel(nn.Module):
         script: Script,
         make_cache: Callable[[], list[Any]] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.vocab_size = vocab_size
         self.script = script
         self.layers = [None]

@@ -109,9 +109,10 @@ class LanguageModel:
 
     def generate(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Result:
         """Generate to the end; the ``Result`` folds the chunks that ``stream`` gives."""
-        with self.stream(prompt, **options) as stream:
+        checked = Options.of(options)
+        with Stream(self._lane(prompt, checked)) as stream:
             chunks = tuple(stream)
-            return fold(chunks, stream.usage, tuple(options.get("prefix") or ()))
+            return fold(chunks, stream.usage, checked.prefix)
 
     def _lane(self, given: AnyPrompt, options: Options) -> Lane:
         options.check_vocabulary(self.vocab_size)

@@ -305,6 +305,11 @@ class _Remembered:
         return type(None), ()
 
 
+if TYPE_CHECKING:
+    AnyTokenizer: TypeAlias = Vocabulary | TokenizerWrapper | PreTrainedTokenizerBase
+else:
+    AnyTokenizer = Any
+
 _NO_LEADING_SPACE: Mapping[str, Mapping[str, Any]] = {
     "ByteLevel": {"add_prefix_space": False},
     "Metaspace": {"prepend_scheme": "never"},

@@ -29,7 +29,8 @@ class Chunk:
     """One generated token and the text that became safe to deliver with it.
 
     - ``text``: the newly delivered characters, possibly none.
-    - ``token``: the token's id; ``None`` only in what ``Session.finish()`` returns.
+    - ``token``: the token's id; ``None`` only in a last chunk that came without one (of
+      ``Session.finish()``, or of a filter that allows nothing but the empty text).
     - ``index``: the token's place among the generated ones, from 0.
     - ``logprob``: its natural log-probability under the model's own distribution (no
       temperature, no filters), and ``top``: the most likely tokens there, best first;
@@ -67,11 +68,11 @@ class Chunk:
 class Usage:
     """What a generation used so far.
 
-    ``forward_passes`` counts runs of the model after the prompt; ``forced_tokens`` came
-    from filters without sampling; ``rewound_tokens`` were accepted and taken back;
-    ``redraws`` were declined at once. ``incomplete``: ``close_json`` found no valid end
-    that fits. Times are wall-clock seconds: ``prompt_seconds`` until the first token was
-    known, ``generation_seconds`` since then.
+    ``forward_passes`` counts runs of the model from the prompt's last one on;
+    ``forced_tokens`` came from filters without sampling; ``rewound_tokens`` were accepted
+    and taken back; ``redraws`` were declined at once. ``incomplete``: ``close_json`` found no
+    valid end that fits. Times are wall-clock seconds: ``prompt_seconds`` until the first
+    token was known, ``generation_seconds`` since then.
     """
 
     prompt_tokens: int = 0

@@ -147,14 +147,18 @@ class Lane:
             view = DrawnView(self._sampler, logits, row.request(), row.want, exact=exact)
         ahead, submitted = None, view.lazy_token
         safe = not row.may_decline or kv.can_undo(1)
-        if safe and not row.is_last and not row.expects_forced:
-            ahead = self._look_ahead(submitted[:, None])
-        token = view.token
-        self._sorted = max(0, self._sorted - 1) if view.was_exact else SORTED_DRAWS
-        if ahead is not None and view.lazy_token is not submitted:  # drawn anew, so not this one
+        try:
+            if safe and not row.is_last and not row.expects_forced:
+                ahead = self._look_ahead(submitted[:, None])
+            token = view.token
+            self._sorted = max(0, self._sorted - 1) if view.was_exact else SORTED_DRAWS
+            if ahead is not None and view.lazy_token is not submitted:  # drawn anew: another one
+                kv.rewind(len(row.sequence))
+                ahead = None
+            return row.settle(token, view), ahead
+        except BaseException:  # an interrupt too: the cache must not stay ahead of the history
             kv.rewind(len(row.sequence))
-            ahead = None
-        return row.settle(token, view), ahead
+            raise
 
     def _look_ahead(self, tokens: mx.array) -> Ahead:
         """Submit the forward pass behind ``tokens`` [1, 1], and the next draw if it can be told."""

@@ -128,6 +128,10 @@ class Outbox:
             )
         return chunks
 
+    def forgive(self) -> None:
+        """Owe no retraction: the consumer rewinds, and looks at the text anew."""
+        self._owed = 0
+
     def rewind(self, to: int, transcript: Transcript) -> None:
         """Forget what was delivered after the first ``to`` tokens.
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
 from ..errors import DeadEndError, FilterError, HookError, MlxgenError, OptionError, RewindError
-from ..filters import Int32Words, shortest_end, without_tokens
+from ..filters import Int32Words, without_tokens, words_of
 from ..sampling import (
     DrawRow,
     DrawView,
@@ -28,13 +28,13 @@ from ..sampling import (
 from ..text import BanMatch, StopMatch
 from ..tokens import Token, Vocabulary
 from .chunk import Alternative, Chunk, FinishReason, Stop
+from .closing import Closing
 from .healing import healing_feed, healing_mask
 from .options import Options
 from .outbox import Accepted, Outbox
 from .retries import Retries
 from .sequence import Sequence
 
-CLOSING_WINDOW = 512  # tokens before the end of the budget in which close_json looks ahead
 RARELY_FORCED = 32  # sampled tokens without a forced run after which none is expected
 
 
@@ -69,10 +69,10 @@ class Row:
         "_forks",
         "_match",
         "_retries",
+        "_strayed",
         "_tail",
         "_text_start",
         "_unforced",
-        "_way",
         "budget",
         "finish_reason",
         "first",
@@ -113,13 +113,15 @@ class Row:
         # Sampled tokens since the last forced run; none is forced where log-probabilities
         # are wanted, as these need a forward pass for each position.
         self._unforced = 0 if options.top_logprobs is None else RARELY_FORCED
+        self._strayed = False  # whether the filters were kept from the last token
         self._match: StopMatch | None = None
         self._tail = ""  # what the flush put behind the text
         self._take_prefix(options.prefix)
         self._text_start = sequence.transcript.end(self.first)
         self.outbox = Outbox.for_options(options, queued, self._text_start)
-        self._closing = options.close_json  # whether a valid end is being kept in reach
-        self._way: Tokens[Token] | None = None  # the shortest one from here, where known
+        self._closing: Closing | None = None
+        if options.close_json and sequence.constraint is not None:
+            self._closing = Closing(sequence.constraint)
 
     def _take_prefix(self, prefix: Tokens[Token]) -> None:
         for i, token in enumerate(prefix):
@@ -129,7 +131,8 @@ class Row:
                 raise OptionError(
                     "prefix", f"the filters do not allow token {token} at {i}: {error}"
                 ) from error
-            if event is not None or token in self.vocabulary.eos:
+            ends = token in self.vocabulary.eos and not self.options.ignore_eos
+            if event is not None or ends:
                 raise OptionError(
                     "prefix", f"token {token} at {i} ends the text; give only the tokens before it"
                 )
@@ -207,6 +210,11 @@ class Row:
         else:
             words = constraint.mask() if constraint is not None else None
         exclude = self._retries.excluded(position)
+        if self._closing is not None and self._closing.forcing:
+            step = self._closing.way[:1] if self._closing.way else sorted(self.vocabulary.eos)
+            if step and exclude.isdisjoint(step):
+                return words_of(step, self.vocab_size)
+            self._closing.give_up()
         if position < self.options.min_tokens:
             singles = (s[0] for s in self.options.stop_tokens if len(s) == 1)
             exclude = exclude.union(self.vocabulary.eos, singles)
@@ -233,8 +241,7 @@ class Row:
 
     def start(self, *, forced: bool = True) -> Verdict:
         """Take what is certain before the first draw: an end, or a run that filters force."""
-        if self._closing:
-            self._look_for_end()
+        self._keeps_end_in_reach(None)
         if self.sequence.constraint is not None and self.sequence.constraint.ended():
             return self._finish("filter")
         return self.fast_forward() if forced else Verdict.NEXT
@@ -256,6 +263,8 @@ class Row:
         while healer is None or healer.done:
             excluded = self._retries.excluded(self.position)
             run = constraint.forced()
+            if not run and self._closing is not None and self._closing.forcing:
+                run = list(self._closing.way or ())
             if not run or run[0] in excluded:
                 break
             self._unforced = 0
@@ -300,8 +309,11 @@ class Row:
         """Keep the first ``target`` generated tokens, delivered or not; draw on from there."""
         drawn = self.position
         if target == drawn:
+            self.sequence.rewind(len(self.sequence))  # parts that an interrupt left ahead
+            self.outbox.forgive()
             return
         self._rewind_parts(target, drawn)
+        self.outbox.forgive()
         self._retries.asked.pop(target, None)
         self.finish_reason, self._match, self._tail = None, None, ""
         self.tally.rewound += drawn - target
@@ -321,6 +333,8 @@ class Row:
             setattr(twin, name, getattr(self, name))
         twin.options = self.options.fork()
         twin.sequence = self.sequence.fork()
+        if self._closing is not None and twin.sequence.constraint is not None:
+            twin._closing = self._closing.fork(twin.sequence.constraint)
         twin.outbox = self.outbox.fork()
         twin.tally = replace(self.tally)
         twin._retries = self._retries.fork()
@@ -347,10 +361,16 @@ class Row:
                 exhausted = True
             if wish.sampled_token != token:
                 token, forced = wish.sampled_token, False
+                if token in self._retries.banned.get(position, ()):
+                    raise HookError(
+                        f"a hook put token {token} at position {position}, where a ban excludes "
+                        "it; choose another, or look at attempt"
+                    )
                 if self.sequence.kv is not None:  # the look-ahead ran with the other token
                     self.sequence.kv.rewind(len(self.sequence))
             if not wish.feed_filters:
                 feed = ()
+        self._strayed = feed is not None
         attempts = self.attempt
         event = self.sequence.advance(token, self._feed(token) if feed is None else feed)
         ends = self._end_after(token, event)
@@ -358,8 +378,10 @@ class Row:
             event = self.sequence.transcript.ban_at_end()
         if isinstance(event, BanMatch):
             return self._ban(event)
-        if self._closing and not self._look_for_end(token):
-            return self._close(position)
+        if not self._keeps_end_in_reach(token if feed is None else None):
+            self.sequence.rewind(self.sequence.base + position)
+            self.tally.redraws += 1
+            return Verdict.AGAIN  # and then nothing but the way to the end
         self._retries.accepted()
         wanted = self.options.top_logprobs is not None
         logprob, top = self._report(token, view) if wanted else (None, ())
@@ -380,6 +402,9 @@ class Row:
             return "stop"
         if self.sequence.constraint is not None and self.sequence.constraint.ended():
             return "filter"
+        closing = self._closing
+        if closing is not None and closing.forcing and len(closing.way or ()) == 1:
+            return "filter"  # this token was the last step of the way to a valid end
         return "length" if self.position >= self.budget else None
 
     def _feed(self, token: Token) -> Tokens[Token] | None:
@@ -432,14 +457,12 @@ class Row:
 
     def _run(self, run: Iterable[Token]) -> Verdict:
         for token in run:
-            position = self.position
             verdict = self.push(token)
             if verdict is Verdict.AGAIN:
                 return verdict
             self.tally.forced += 1
-            if verdict is Verdict.END or self.sequence.history[-1] != token:
+            if verdict is Verdict.END or self._strayed or self.sequence.history[-1] != token:
                 return verdict
-            assert self.position == position + 1
         return Verdict.NEXT
 
     def _ban(self, match: BanMatch) -> Verdict:
@@ -462,9 +485,8 @@ class Row:
         self.sequence.rewind(self.sequence.base + target)
         self._retries.back(target, drawn)
         self.outbox.rewind(target, self.sequence.transcript)
-        if self.options.close_json:
-            self._closing, self._way = True, None
-            self._look_for_end()
+        if self._closing is not None:
+            self._closing.restart(self.budget - target)
 
     def _check_reach(self, target: int, back: int) -> None:
         floor = max(self.first, self.outbox.floor)
@@ -477,32 +499,12 @@ class Row:
                 possible=possible,
             )
 
-    def _look_for_end(self, taken: Token | None = None) -> bool:
-        """Update the shortest valid end from here; False if there was one and now is none.
-
-        ``taken`` is the token since the last look; if it is a step on the way, the rest stands.
-        """
-        constraint = self.sequence.constraint
-        left = self.budget - self.position
-        if constraint is None or left > CLOSING_WINDOW:
+    def _keeps_end_in_reach(self, taken: Token | None) -> bool:
+        """Whether a valid end still fits, as far as ``close_json`` was asked for."""
+        closing, healer = self._closing, self.sequence.healer
+        if closing is None or (healer is not None and not healer.done):
             return True
-        if self._way and self._way[0] == taken:
-            self._way = self._way[1:]
-            return True
-        way = shortest_end(constraint, left, enough=left)
-        if way is None and self._way is not None:
-            return False
-        self._way = way
-        self._closing = way is not None  # what never fitted will not fit later
-        return True
-
-    def _close(self, position: int) -> Verdict:
-        """Take the last token back, since no valid end fits after it, and end validly."""
-        way = self._way or sorted(self.vocabulary.eos)[:1]
-        self._closing = False
-        self.sequence.rewind(self.sequence.base + position)
-        verdict = self._run(way)
-        return self._finish("filter") if verdict is Verdict.NEXT else verdict
+        return closing.look(self.budget - self.position, taken)
 
     def _finish(self, reason: FinishReason) -> Verdict:
         constraint = self.sequence.constraint

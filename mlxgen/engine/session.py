@@ -156,7 +156,7 @@ class Session:
         while True:
             view = DrawnView(self._sampler, array, row.request(), row.want)
             verdict = row.settle(view.token, view)
-            if verdict is not Verdict.AGAIN or row.position < start:
+            if verdict is not Verdict.AGAIN or row.position != start:
                 self._shrink()
                 return self._chunk(view.token, start, verdict)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from types import TracebackType
 
-from ..errors import MlxgenError, StateError
+from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
 from .lane import Lane
@@ -30,7 +30,7 @@ class Stream:
         self._ready: deque[Chunk] = deque()
         self._text: list[str] = []
         self._closed = False
-        self._failed: MlxgenError | None = None
+        self._failed: BaseException | None = None
 
     def __iter__(self) -> Stream:
         return self
@@ -46,7 +46,7 @@ class Stream:
                 ) from self._failed
             try:
                 ready.extend(self._lane.step())
-            except MlxgenError as error:
+            except BaseException as error:
                 self._failed = error
                 raise
         chunk = ready.popleft()
@@ -99,8 +99,12 @@ class Stream:
         """Take back the last ``tokens`` delivered tokens, or all after the first ``to``.
 
         The next draws at these positions are new ones (another attempt of the same seed);
-        greedy decoding gives the same token again. Raises ``RewindError`` for more tokens
-        than were generated here; then nothing has changed.
+        greedy decoding gives the same token again. Text that a stop or a ban could claim
+        again leaves ``text`` until that is settled anew, and a ban may then reach back behind
+        the place of the rewind: ``Chunk.index`` says where it goes on.
+
+        Raises ``RewindError`` for more tokens than were generated here; then nothing has
+        changed.
         """
         if self._closed:
             raise StateError("the stream is closed; a rewind has nothing to go on from")
@@ -130,4 +134,5 @@ class Stream:
         """Stop generating and free the cache; a second call does nothing."""
         if not self._closed:
             self._closed = True
+            self._ready.clear()
             self._lane.close()

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import FilterError, OptionError, PromptError
-from ..tokens import Token, Vocabulary
+from ..tokens import AnyTokenizer, Token, Vocabulary
 from .protocol import (
-    AnyTokenizer,
     Filter,
     Int32Words,
     Specification,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from ..errors import FilterError, MlxgenError, OptionError
-from ..tokens import Token, Vocabulary
-from .protocol import AnyTokenizer, Int32Words, words_of
+from ..tokens import AnyTokenizer, Token, Vocabulary
+from .protocol import Int32Words, words_of
 
 AllowFunction: TypeAlias = Callable[[Sequence[Token]], Collection[Token] | None]
 EndFunction: TypeAlias = Callable[[Sequence[Token]], bool]

@@ -31,8 +31,8 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from ..errors import GrammarError, PromptError
-from ..tokens import Token, Vocabulary
-from .protocol import AnyTokenizer, tokens_of, word_count
+from ..tokens import AnyTokenizer, Token, Vocabulary
+from .protocol import tokens_of, word_count
 from .recent import Recent
 
 _KEPT = 32  # compiled grammars for one vocabulary

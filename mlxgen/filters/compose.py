@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import OptionError, RewindError
-from ..tokens import Token
-from .protocol import AnyTokenizer, Filter, Int32Words, Specification, is_specification
+from ..tokens import AnyTokenizer, Token
+from .protocol import Filter, Int32Words, Specification, is_specification
 from .replay import Replay
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import GrammarError, OptionError
-from ..tokens import Vocabulary
+from ..tokens import AnyTokenizer, Vocabulary
 from .compiled import Engine, Grammar
 from .matcher import GrammarFilter
 from .opening import Opening
-from .protocol import AnyTokenizer, Filter
+from .protocol import Filter
 
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s", re.VERBOSE: "x"}
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
+from ..tokens import AnyTokenizer
 from .compiled import Grammar
 from .endless import why_endless
 from .grammar import bound, bound_opening
 from .matcher import GrammarFilter
-from .protocol import AnyTokenizer, Filter
+from .protocol import Filter
 
 WHITESPACE = r"[ \t]{1,8}|\r?\n[ \t]{0,40}"
 """Between the parts of a JSON text: a few blanks, or one line break and its indentation."""

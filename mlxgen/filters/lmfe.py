@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FilterError, GrammarError, MlxgenError, OptionError
-from ..tokens import Token, Vocabulary
+from ..tokens import AnyTokenizer, Token, Vocabulary
 from .opening import Opening
-from .protocol import AnyTokenizer, Int32Words, words_of
+from .protocol import Int32Words, words_of
 
 
 @dataclass(frozen=True, slots=True)

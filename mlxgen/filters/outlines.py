@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import FilterError, GrammarError, OptionError
-from ..tokens import Token, Vocabulary
+from ..tokens import AnyTokenizer, Token, Vocabulary
 from .opening import Opening
-from .protocol import AnyTokenizer, Int32Words, words_of
+from .protocol import Int32Words, words_of
 from .recent import Recent
 
 _INDEXES = 8  # indexes kept for one vocabulary

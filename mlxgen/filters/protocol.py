@@ -22,20 +22,12 @@ but the constraint's. A filter may have more than the protocol asks for, and the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from ..tokens import Token, Vocabulary
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-    from transformers import PreTrainedTokenizerBase
-
-    AnyTokenizer: TypeAlias = Vocabulary | TokenizerWrapper | PreTrainedTokenizerBase
-else:
-    AnyTokenizer = Any
+from ..tokens import AnyTokenizer, Token
 
 Int32Words: TypeAlias = npt.NDArray[np.int32]
 

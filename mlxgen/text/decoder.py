@@ -118,15 +118,11 @@ class TextDecoder:
         if to < self._plain_from:
             self._plain_from = -1
         del self._skipped[to:]
-        self._skip += sum(self._skipped[to:])
-        del self._skipped[to:]
         self._joined_steps = min(self._joined_steps, to)
 
     def fork(self) -> TextDecoder:
         """An independent copy."""
         copy = TextDecoder(self._vocabulary, strip=self._strip, skip=self._skip)
-        copy._skip = self._skip
-        copy._skipped = self._skipped.copy()
         copy._parts = self._parts.copy()
         copy._ends = self._ends.copy()
         copy._pendings = self._pendings.copy()

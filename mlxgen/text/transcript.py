@@ -123,11 +123,16 @@ class Transcript:
         it, where something may be claimed again that later tokens had ruled out.
         """
         end = self._decoder.end
+        last = len(self) - hold
+        if last <= floor:
+            return floor
         claim = end(len(self))
-        for count in range(len(self), floor, -1):
+        if self._claims is not None:
+            claim = min(claim, *self._claims[last - 1 :])
+        for count in range(last, floor, -1):
             if self._claims is not None:
                 claim = min(claim, self._claims[count - 1])
-            if count <= len(self) - hold and claim >= end(count) and not self.is_open(count):
+            if claim >= end(count) and not self.is_open(count):
                 return count
         return floor
 

@@ -18,6 +18,8 @@ a message that names the thing, the value and what to do next.
      │    └── DeadEndError             500   no token is allowed at a position
      ├── RewindError (ValueError)      400   a rewind that cannot be done; ``possible`` says how far
      ├── ModelError                    500   a model whose logits cannot be sampled
+     ├── QueueFullError                429   more requests wait than the queue holds
+     ├── CapacityError                 413   a KV cache that can never fit the memory given to it
      ├── HookError                     500   a hook that failed or asked for nonsense
      └── StateError (RuntimeError)     500   a call on something closed or finished
 
@@ -108,6 +110,18 @@ class RewindError(MlxgenError, ValueError):
 
 class ModelError(MlxgenError):
     """The model gave logits that cannot be sampled: NaN, infinity, or nothing at all."""
+
+
+class QueueFullError(MlxgenError):
+    """As many requests wait as the queue holds; try again when some are done."""
+
+    status = 429
+
+
+class CapacityError(MlxgenError):
+    """A sequence needs more memory for its KV cache than all of them together may have."""
+
+    status = 413
 
 
 class HookError(MlxgenError):

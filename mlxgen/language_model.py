@@ -8,22 +8,36 @@ wrong with a request is found here, before anything runs.
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Unpack, overload
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from .engine.assembly import assemble, xtc_special
+from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
-from .engine.kv import KV, LayerCache
-from .engine.lane import Lane
+from .engine.control import Control, options_of
+from .engine.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
+from .engine.footprint import Footprint
+from .engine.kv import KV, PREFILL_STEP, LayerCache
+from .engine.limits import Limits, default_bytes
+from .engine.loop import Loop
+from .engine.many import Batch
 from .engine.options import GenerationOptions, Options
+from .engine.prefill import take_prefix
+from .engine.prefix_cache import PrefixCache
+from .engine.probe import batch_equals_alone
 from .engine.prompt import AnyPrompt, Prompt
+from .engine.row import Row
+from .engine.scheduler import Scheduler
+from .engine.seat import Seat
 from .engine.stream import Stream
-from .errors import OptionError, PromptError
+from .errors import MlxgenError, OptionError, PromptError
 from .sampling import Sampler
 from .tokens import Vocabulary
 
@@ -45,6 +59,7 @@ class LanguageModel:
     - ``name``: what to call it. ``config``: its ``config.json``, where known.
     - ``max_context``: the most tokens that prompt and answer may have together; by default
       what the configuration says, ``None`` where it says nothing.
+    - ``draft``: what proposes tokens where a generation does not say: see ``Options``.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
       attention layers.
     """
@@ -59,6 +74,7 @@ class LanguageModel:
         max_context: int | None = None,
         kv_bits: int | None = None,
         kv_group_size: int = 64,
+        draft: Any = None,
         is_demo: bool = False,
     ) -> None:
         if kv_bits not in (None, 2, 3, 4, 5, 6, 8):
@@ -70,6 +86,7 @@ class LanguageModel:
         self.config: Mapping[str, Any] = config or vars(getattr(model, "args", None) or object)
         self.max_context = max_context or _context_of(self.config)
         self.is_demo = is_demo
+        self.use_draft(draft)
         self._kv_bits = kv_bits
         self._kv_group_size = kv_group_size
 
@@ -77,6 +94,17 @@ class LanguageModel:
         return (
             f"<LanguageModel {self.name}: {self.vocab_size} logits, {self.vocabulary.size} tokens>"
         )
+
+    def use_draft(self, draft: Any) -> None:
+        """What proposes tokens from now on where a generation does not say: see ``Options``."""
+        self.draft = Options.of({"draft": draft}).draft
+        self._drafter(self.draft)
+
+    def __copy__(self) -> LanguageModel:  # copies of what holds a model share it
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
+        return self
 
     @cached_property
     def vocab_size(self) -> int:
@@ -87,6 +115,24 @@ class LanguageModel:
     def sampler(self) -> Sampler:
         """The sampler that all generations of this model share."""
         return Sampler(self.vocab_size, xtc_special=xtc_special(self.vocabulary))
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """What the KV caches of a sequence take."""
+        return Footprint.of(self.model, self.make_cache)
+
+    @cached_property
+    def batches(self) -> bool:
+        """Whether several sequences can go through the model together; tried out once."""
+        return batch_equals_alone(self.model, self.make_cache)
+
+    @cached_property
+    def prefix_cache(self) -> PrefixCache:
+        """The KV of what ``batch``, the server and ``Stream.keep`` have given it, for all to use.
+
+        It may hold half of what the device, or the machine, has left; ``max_bytes`` can be set.
+        """
+        return PrefixCache(self.make_cache, default_bytes(), model=self.model)
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""
@@ -105,29 +151,184 @@ class LanguageModel:
         ``Options`` for the options. Raises ``OptionError``, ``PromptError`` or
         ``GrammarError`` for what is wrong with them, before anything runs.
         """
-        return Stream(self._lane(prompt, Options.of(options)))
+        return self._stream(self.prepare(prompt, Options.of(options)))
 
     def generate(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Result:
         """Generate to the end; the ``Result`` folds the chunks that ``stream`` gives."""
         checked = Options.of(options)
-        with Stream(self._lane(prompt, checked)) as stream:
+        with self._stream(self.prepare(prompt, checked)) as stream:
             chunks = tuple(stream)
             return fold(chunks, stream.usage, checked.prefix)
 
-    def _lane(self, given: AnyPrompt, options: Options) -> Lane:
+    def batch(
+        self,
+        prompts: Iterable[AnyPrompt],
+        *,
+        each: Iterable[GenerationOptions] | None = None,
+        limits: Limits | None = None,
+        progress: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> Batch:
+        """Generate for many prompts at once; returns an iterator over ``(index, chunk)``.
+
+        The options are those of ``stream`` and hold for every prompt; ``each`` has a mapping
+        for each prompt, in order, of options that differ. A prompt gives the text that it
+        gives alone with the same options and seed. ``prompts`` may be any iterable: a list is
+        checked whole before anything runs, of others a few are taken ahead. ``limits`` says
+        how many run at a time and what memory they have; ``progress`` shows a bar.
+
+        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` for what is wrong.
+        """
+        if isinstance(prompts, (str, bytes, Mapping)) or not hasattr(prompts, "__iter__"):
+            raise OptionError("prompts", f"takes a list of prompts, not {type(prompts).__name__}")
+        from .progress import progress_bar  # rich's bars take a while to import
+
+        Options.of(options)
+        makers = self._makers(prompts, each, options)
+        total = len(prompts) if isinstance(prompts, Sequence) else None
+        if total is not None:
+            makers = iter([partial(_given, make()) for make in makers])
+        scheduler = Scheduler(self, limits)
+        return Batch(scheduler, makers, progress_bar(total) if progress else None)
+
+    @overload
+    def control(
+        self,
+        prompt: AnyPrompt,
+        controller: Plan[C],
+        *,
+        limits: Limits | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Control[C]: ...
+
+    @overload
+    def control(
+        self,
+        prompt: AnyPrompt,
+        controller: C,
+        *,
+        limits: Limits | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Control[C]: ...
+
+    def control(
+        self,
+        prompt: AnyPrompt,
+        controller: Any,
+        *,
+        limits: Limits | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Control[Any]:
+        """Generate as a controller decides; returns an iterator over ``(branch, chunk)``.
+
+        ``controller`` has ``mid_process``, which is asked for every token (see ``Controller``),
+        or is a ``Program``. The options are those of ``stream``, apart from those that take
+        tokens back on their own (``hooks``, ``banned``, ``close_json``, ``heal``), ``prefix`` and
+        ``draft``. Filters hold beside the controller's masks, and ``max_tokens`` for each branch.
+
+        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` for what is wrong.
+        """
+        row = self.prepare(prompt, options_of(options))
+        if hasattr(controller, "bind"):
+            controller = controller.bind(
+                self.vocabulary,
+                self.vocab_size,
+                prompt=tuple(row.sequence.history),
+                opens_text=Prompt.of(prompt, self.vocabulary).opens_text,
+            )
+        return Control(Scheduler(self, limits), row, controller)
+
+    def _makers(
+        self,
+        prompts: Iterable[AnyPrompt],
+        each: Iterable[GenerationOptions] | None,
+        options: GenerationOptions,
+    ) -> Iterator[Callable[[], Row]]:
+        """For each prompt, what makes its row."""
+        others = iter(each) if each is not None else None
+        running: list[Any] = []  # filters that are bound already, and so for one prompt
+        for index, prompt in enumerate(prompts):
+            own = next(others, None) if others is not None else {}
+            if own is None:
+                raise OptionError("each", f"has no options for prompts[{index}]")
+            given = Options.of({**options, **own})
+            bound = [filter for filter in given.filters if not hasattr(filter, "bind")]
+            if any(filter is other for filter in bound for other in running):
+                raise OptionError(
+                    "filters",
+                    f"a running filter is for one prompt, and prompts[{index}] is another one; "
+                    "give specifications such as Regex(pattern), or each prompt its own by each=",
+                )
+            running += bound
+            yield partial(self._one_of_many, index, prompt, given)
+
+    def _one_of_many(self, index: int, prompt: AnyPrompt, options: Options) -> Row:
+        try:
+            return self.prepare(prompt, options)
+        except MlxgenError as error:
+            error.add_note(f"in prompts[{index}]")
+            raise
+
+    def prepare(self, given: AnyPrompt, options: Options) -> Row:
+        """A row for a prompt, ready for a ``Scheduler``: all that can be wrong is raised here.
+
+        Any thread may do this, once ``vocab_size`` is known.
+        """
         options.check_vocabulary(self.vocab_size)
         prompt = Prompt.of(given, self.vocabulary)
-        budget = self._budget(prompt, options)
         row = assemble(
             prompt,
             options,
             self.vocabulary,
             self.vocab_size,
-            budget=budget,
+            budget=self._budget(prompt, options),
             seed=options.seed if options.seed is not None else secrets.randbits(63),
             kv=KV(self.make_cache),
         )
-        return Lane(self.model, row, self.sampler)
+        row.drafter = self._drafter(self.draft if options.draft is None else options.draft)
+        return row
+
+    def _drafter(self, draft: Any) -> Drafter | None:
+        if draft is None or draft == "off":
+            return None
+        if draft == "ngram":
+            return NgramDrafter()
+        check_same_tokens(self.vocabulary, draft.vocabulary, draft.name)
+        return ModelDrafter(
+            draft.model,
+            draft.make_cache,
+            self.sampler,
+            width=self.vocab_size,
+            footprint=draft.footprint,
+        )
+
+    def save_prefix(self, prompt: AnyPrompt, path: str | os.PathLike[str]) -> int:
+        """Run a prompt and write its KV to a file, for ``load_prefix``; returns its tokens.
+
+        What begins alike later, here or after ``load_prefix`` in another process, does not
+        run these tokens again.
+        """
+        tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
+        kv = self.prefix_cache.take(tokens) or KV(self.make_cache)
+        while kv.length < len(tokens):
+            piece = tokens[kv.length : kv.length + PREFILL_STEP]
+            kv.forward(self.model, mx.array([piece]))
+            mx.eval(kv.arrays())
+        self.prefix_cache.insert(tokens, kv)
+        return self.prefix_cache.save(Path(path), tokens)
+
+    def load_prefix(self, path: str | os.PathLike[str]) -> int:
+        """Take a prefix from a file into ``prefix_cache``; returns its tokens.
+
+        Raises ``LoadError`` for a file that is missing, broken or of another model.
+        """
+        return self.prefix_cache.load(Path(path))
+
+    def _stream(self, row: Row) -> Stream:
+        seat = Seat(row)
+        if "prefix_cache" in vars(self):  # it is made when somebody asks for it
+            take_prefix(seat, self.prefix_cache)
+        return Stream(Loop(self.model, self.sampler), seat, lambda: self.prefix_cache)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:
         wanted = options.max_tokens if options.max_tokens is not None else 1 << 40
@@ -153,3 +354,7 @@ def _context_of(config: Mapping[str, Any]) -> int | None:
             if isinstance(value, int) and value > 0:
                 return value
     return None
+
+
+def _given(row: Row) -> Row:
+    return row

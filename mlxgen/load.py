@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .checkpoint import Checkpoint, check_adapter
 from .errors import MemoryLimitError, ModelNotFoundError, OptionError
+from .memory import memory_limit
 
 if TYPE_CHECKING:
     from .language_model import LanguageModel
@@ -30,6 +31,7 @@ def load(
     *,
     adapter: ModelName | None = None,
     revision: str | None = None,
+    draft: ModelName | LanguageModel | None = None,
     ignore_memory_limit: bool = False,
     wired_limit: int | Literal["recommended"] | None = None,
     trust_remote_code: bool = False,
@@ -40,6 +42,8 @@ def load(
       demo model that comes with the package.
     - ``adapter``: a folder with an adapter that mlx-lm trained for this model.
     - ``revision``: a branch, tag or commit; only for a hub id.
+    - ``draft``: a smaller model of the same tokenizer that proposes tokens (a folder, a hub id
+      or a loaded one), or ``"ngram"``: they are found in the text so far.
     - ``ignore_memory_limit``: load weights that are larger than what the device recommends.
     - ``wired_limit``: bytes that the system may keep wired for MLX, or ``"recommended"``.
       It holds for the whole process, and only on Apple silicon; by default it is not touched.
@@ -63,7 +67,11 @@ def load(
     model, tokenizer, config = load_pair(
         source.files, adapter=adapter_folder, trust_remote_code=trust_remote_code
     )
-    return LanguageModel(model, tokenizer, name=source.name, config=config, is_demo=source.is_demo)
+    lm = LanguageModel(model, tokenizer, name=source.name, config=config, is_demo=source.is_demo)
+    if isinstance(draft, (str, os.PathLike)) and draft != "ngram":
+        draft = load(draft, trust_remote_code=trust_remote_code)
+    lm.use_draft(draft)
+    return lm
 
 
 # ---- from a name to files ----
@@ -133,7 +141,7 @@ def _check_memory(source: _Source) -> None:
     import mlx.core as mx
 
     needed = source.files.nbytes
-    limit, whose = _memory_limit()
+    limit, whose = memory_limit()
     used = mx.get_active_memory()
     if needed + used <= limit:
         return
@@ -143,18 +151,6 @@ def _check_memory(source: _Source) -> None:
         f" {limit / _GB:.2f} GB; take a smaller or more quantised model"
         " (ignore_memory_limit loads it all the same)"
     )
-
-
-def _memory_limit() -> tuple[int, str]:
-    """Bytes for weights at most, and words for where the number comes from."""
-    import mlx.core as mx
-
-    device = mx.device_info()
-    if "max_recommended_working_set_size" in device:  # Metal
-        return int(device["max_recommended_working_set_size"]), "the device recommends at most"
-    if "total_memory" in device:  # CUDA
-        return int(device["total_memory"]), "the device has"
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine has"
 
 
 def _set_wired_limit(limit: int | Literal["recommended"]) -> None:

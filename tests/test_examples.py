@@ -179,6 +179,89 @@ def test_bans_and_healing_work_in_a_loop_of_ones_own(
         assert (alone.text, list(alone.tokens)) == (session.text, session.tokens)
 
 
+def test_a_program_asks_yes_or_no_and_goes_on_by_the_answer(example: Example) -> None:
+    names = example("yes_or_no")
+    answer = names["main"]()
+    assert answer.is_known in ("yes", "no") and answer.city in names["CITIES"]
+    between = {"yes": "! The", "no": ". Still, the"}[answer.is_known]
+    wanted = f"Do I know it? {answer.is_known}{between} capital of France is {answer.city}."
+    assert answer.text == wanted
+    assert answer.city == "Paris"
+
+
+def test_a_numbered_list_has_an_item_of_each_kind(example: Example) -> None:
+    names = example("numbered_list")
+    items, result = names["main"]()
+    lines = result.text.splitlines()
+    assert len(lines) == len(names["ITEMS"])
+    for number, (line, (beginning, pattern)) in enumerate(
+        zip(lines, names["ITEMS"].items(), strict=True), start=1
+    ):
+        assert re.fullmatch(pattern, items[beginning])
+        assert line == f"{number}. {beginning}{items[beginning]}."
+    assert items["The capital of France is "] == "Paris"
+    assert result.usage.forward_passes < result.usage.completion_tokens
+
+
+def test_several_answers_are_written_side_by_side_and_waited_for(example: Example) -> None:
+    names = example("several_answers")
+    run, stats = names["main"]()
+    stories = {branch: result.text for branch, result in run.results.items()}
+    end = stories.pop(())
+    assert list(run.controller.value) == [stories[i,] for i in (1, 2, 3)]
+    for hero, text in zip(names["HEROES"], run.controller.value, strict=True):
+        assert text.startswith(hero)
+    assert end == max(stories.values(), key=len) + " ... The end."
+    assert sorted(run.controller.variables["finished"].split()) == sorted(names["HEROES"])
+    tokens = sum(len(result.tokens) for result in run.results.values())
+    assert stats.steps < tokens
+
+
+def test_lines_that_will_not_do_are_taken_back(example: Example) -> None:
+    names = example("backtrack")
+    taken_back = 0
+    for seed in (1, 2):
+        tried, screen, result = names["main"](seed)
+        kept = screen.removesuffix(".")
+        assert screen == result.text
+        if names["will_do"](tried[-1]):
+            assert kept == tried[-1]
+        else:
+            assert kept == "" and len(tried) == names["MOST"]
+        assert not any(names["will_do"](line) for line in tried[:-1])
+        taken_back += len(tried) - 1
+        assert result.usage.rewound_tokens >= sum(bool(line) for line in tried[:-1])
+    assert taken_back, "with one of two seeds the first line will not do"
+
+
+def test_quotes_are_taken_from_the_text(example: Example) -> None:
+    names = example("quotes")
+    quotes, text = names["main"]()
+    assert len(quotes) == names["QUOTES"]
+    assert all(quote and quote in names["TEXT"] for quote in quotes)
+    assert re.findall('"([^"]*)"', text) == quotes
+
+
+def test_a_tree_forks_where_it_is_unsure_and_loses_its_losers(example: Example) -> None:
+    names = example("tree_sampling")
+    run = names["main"]()
+    score = names["score"]
+    results = list(run.results.values())
+    finished = [result for result in results if result.finish_reason == "filter"]
+    losers = [result for result in results if result.finish_reason == "stop"]
+    assert len(finished) + len(losers) == len(results) > names["WIDTH"] >= len(finished) > 1
+    assert not run.errors and losers
+    assert len({result.text for result in finished}) == len(finished)
+    for result in finished:
+        jsonschema.validate(json.loads(result.text), names["SCHEMA"])
+    assert all(score(result.chunks) < 0 for result in finished)
+    for result in losers:
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(result.text)
+    passes = run.stats.steps
+    assert passes < sum(len(result.tokens) for result in results) / 2
+
+
 def test_every_example_says_how_to_run_it_and_is_tested_here() -> None:
     source = Path(__file__).read_text()
     for name in NAMES:

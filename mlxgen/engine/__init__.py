@@ -1,6 +1,10 @@
 """The engine: sequences, caches, the step loop, and the pull and push interfaces."""
 
+from .branches import Branch, Controller, Splice, Wait
 from .chunk import Alternative, Chunk, FinishReason, Result, Usage
+from .control import Control
+from .limits import Limits
+from .many import Batch
 from .options import GenerationOptions, Options
 from .prompt import Chat
 from .session import Session
@@ -8,13 +12,20 @@ from .stream import Stream
 
 __all__ = [
     "Alternative",
+    "Batch",
+    "Branch",
     "Chat",
     "Chunk",
+    "Control",
+    "Controller",
     "FinishReason",
     "GenerationOptions",
+    "Limits",
     "Options",
     "Result",
     "Session",
+    "Splice",
     "Stream",
     "Usage",
+    "Wait",
 ]

@@ -7,10 +7,12 @@ be wrong with filters, stops and prefix has been raised when ``assemble`` return
 
 from __future__ import annotations
 
+from ..errors import FilterError, OptionError
 from ..filters import Constraint
 from ..sampling import TokenCounts
 from ..text import BanMatcher, Healer, StopMatcher, TextDecoder, Transcript, heal_plan
 from ..tokens import Token, Vocabulary
+from .healing import fed
 from .kv import KV
 from .options import Options
 from .prompt import Prompt
@@ -60,4 +62,21 @@ def assemble(
         counts=TokenCounts(tokens) if options.sampling.penalises else None,
         kv=kv,
     )
+    _take_prefix(sequence, options, vocabulary)
     return Row(sequence, options, vocabulary, vocab_size, budget=budget, seed=seed, queued=queued)
+
+
+def _take_prefix(sequence: Sequence, options: Options, vocabulary: Vocabulary) -> None:
+    """Feed a sequence the tokens that count as generated."""
+    ignore_eos = options.ignore_eos
+    for i, token in enumerate(options.prefix):
+        try:
+            event = sequence.advance(token, fed(sequence, token, vocabulary, ignore_eos=ignore_eos))
+        except FilterError as error:
+            raise OptionError(
+                "prefix", f"the filters do not allow token {token} at {i}: {error}"
+            ) from error
+        if event is not None or (token in vocabulary.eos and not ignore_eos):
+            raise OptionError(
+                "prefix", f"token {token} at {i} ends the text; give only the tokens before it"
+            )

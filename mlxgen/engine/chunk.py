@@ -35,8 +35,8 @@ class Chunk:
     - ``logprob``: its natural log-probability under the model's own distribution (no
       temperature, no filters), and ``top``: the most likely tokens there, best first;
       ``None`` and empty unless ``top_logprobs`` was asked for.
-    - ``from_draft``: the token was proposed by a draft. ``forced``: a filter left no other
-      choice, so it was not sampled.
+    - ``from_draft``: the token was proposed by a draft. ``forced``: the filters, or a
+      controller, left no other choice, so it was not sampled (or only for its log-probability).
     - ``retract``: characters to delete from the end of what was delivered before adding
       ``text``; the index then has gone back. Only with ``allow_retract``.
     - ``rewound``: tokens that were taken back right after this one, itself included; only
@@ -68,6 +68,7 @@ class Chunk:
 class Usage:
     """What a generation used so far.
 
+    ``cached_tokens`` of the prompt were taken from the prefix cache.
     ``forward_passes`` counts runs of the model from the prompt's last one on;
     ``forced_tokens`` came from filters without sampling; ``rewound_tokens`` were accepted
     and taken back; ``redraws`` were declined at once. ``incomplete``: ``close_json`` found no
@@ -76,6 +77,7 @@ class Usage:
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     forward_passes: int = 0
     forced_tokens: int = 0

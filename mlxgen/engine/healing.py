@@ -7,12 +7,37 @@ the filters see exactly the bytes behind the prompt, tokenised as such.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from ..errors import DeadEndError
+from ..errors import DeadEndError, FilterError
 from ..filters import Constraint, Int32Words, no_tokens
 from ..text import Healer
 from ..tokens import Token, Vocabulary
+
+if TYPE_CHECKING:
+    from .sequence import Sequence
+
+
+def fed(
+    sequence: Sequence, token: Token, vocabulary: Vocabulary, *, ignore_eos: bool
+) -> list[Token] | None:
+    """The tokens that a sequence's filters take for its next one; ``None``: the token itself.
+
+    Raises ``FilterError`` for an end token where they do not let the text end.
+    """
+    if token in vocabulary.eos:
+        constraint = sequence.constraint
+        if not ignore_eos and constraint is not None and not constraint.can_end():
+            raise FilterError(
+                f"the end token {token} is not allowed at position {sequence.generated}: "
+                "the filters do not let the text end there"
+            )
+        return []
+    if sequence.healer is not None and not sequence.healer.done:
+        return healing_feed(sequence.healer, vocabulary, token)
+    return None
 
 
 def healing_feed(healer: Healer, vocabulary: Vocabulary, token: Token) -> list[Token]:

@@ -36,6 +36,7 @@ from mlx_lm.models.cache import (
 LayerCache: TypeAlias = Any  # mlx-lm's cache classes are untyped
 CacheFactory: TypeAlias = Callable[[], list[LayerCache]]
 
+PREFILL_STEP = 2048  # prompt tokens in one forward pass
 CHECKPOINT_EVERY = 64  # tokens between two checkpoints
 CHECKPOINTS_KEPT = 3  # the oldest one and the two newest
 
@@ -46,6 +47,25 @@ class Model(Protocol):
     """What the engine asks of a model: mlx-lm's calling convention."""
 
     def __call__(self, inputs: mx.array, cache: list[LayerCache]) -> mx.array: ...
+
+
+class KVPart(Protocol):
+    """The KV of one sequence, wherever it is: in caches of its own or in a batch's."""
+
+    length: int
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def can_undo(self, count: int) -> bool: ...
+
+    def keep_place(self, count: int) -> None: ...
+
+    def expect_rewinds(self) -> None: ...
+
+    def rewind(self, to: int) -> None: ...
+
+    def fork(self) -> KV: ...
 
 
 def sharing_copy(value: Any) -> Any:
@@ -121,6 +141,13 @@ class KV:
         # Whether to keep checkpoints although they cost a copy of a window.
         self._eager = False
 
+    @classmethod
+    def holding(cls, make: CacheFactory, caches: list[LayerCache], length: int) -> KV:
+        """Caches that already hold ``length`` tokens, one for each layer of ``make()``."""
+        kv = cls(make)
+        kv.caches, kv.length = caches, length
+        return kv
+
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers that the caches hold (shared ones counted in full)."""
@@ -155,8 +182,16 @@ class KV:
         if self._checkpoints and self.length - self._checkpoints[-1].length < CHECKPOINT_EVERY:
             return
         fixed = [layer for layer in self.caches if not always_trimmable(layer)]
-        if not self._eager and not all(_cheap_to_keep(layer) for layer in fixed):
-            return
+        if self._eager or all(_cheap_to_keep(layer) for layer in fixed):
+            self._remember()
+
+    def keep_place(self, count: int) -> None:
+        """Remember this place if a forward of ``count`` tokens could not be trimmed away."""
+        at_it = bool(self._checkpoints) and self._checkpoints[-1].length == self.length
+        if self.length and not at_it and not self.can_undo(count):
+            self._remember()
+
+    def _remember(self) -> None:
         layers = tuple(None if always_trimmable(c) else sharing_copy(c) for c in self.caches)
         self._checkpoints.append(_Checkpoint(self.length, layers))
         if len(self._checkpoints) > CHECKPOINTS_KEPT:

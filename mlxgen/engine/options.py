@@ -54,6 +54,8 @@ class GenerationOptions(TypedDict, total=False):
     close_json: bool
     prefix: Sequence[Token]
     top_logprobs: int | None
+    draft: Any
+    num_draft_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,11 @@ class Options:
     - ``prefix``: tokens taken as already generated.
     - ``top_logprobs``: 0 to 20 alternatives with each token's log-probability;
       ``None`` reports none and computes none.
+    - ``draft``: a smaller ``LanguageModel`` of the same tokenizer that proposes tokens, or
+      ``"ngram"``: they are found in the text so far. The text is the same (greedy) or has the
+      same distribution, only sooner. By default what the model was loaded with; ``"off"``: none.
+    - ``num_draft_tokens``: the most that are proposed at a time (1 to 64); fewer, down to
+      none, where they are not accepted. Default 8.
     """
 
     max_tokens: int | None = 256
@@ -101,6 +108,8 @@ class Options:
     close_json: bool = False
     prefix: tuple[Token, ...] = ()
     top_logprobs: int | None = None
+    draft: Any = None
+    num_draft_tokens: int = 8
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -250,6 +259,12 @@ def _hooks(name: str, value: Any) -> tuple[Hook, ...]:
     return tuple(items)
 
 
+def _draft(name: str, value: Any) -> Any:
+    if value in ("ngram", "off") or (hasattr(value, "model") and hasattr(value, "vocabulary")):
+        return value
+    raise OptionError(name, f'{value!r} is neither a LanguageModel, "ngram" nor "off"')
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "max_tokens": integer(1, None),
     "min_tokens": integer(0, None),
@@ -267,4 +282,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "close_json": _flag,
     "prefix": _tokens,
     "top_logprobs": integer(0, 20),
+    "draft": _draft,
+    "num_draft_tokens": integer(1, 64),
 }

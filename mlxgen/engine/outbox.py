@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal, NamedTuple, TypeAlias
 
+from ..errors import RewindError
 from ..text import Transcript
 from ..tokens import Token
 from .chunk import Alternative, Chunk, FinishReason, Stop
@@ -32,6 +33,7 @@ class Accepted(NamedTuple):
     position: int
     logprob: float | None
     top: tuple[Alternative, ...]
+    from_draft: bool
     forced: bool
     attempts: int
     exhausted: bool
@@ -76,6 +78,21 @@ class Outbox:
         if self._mode == "retracting":
             return 0
         return self._settled if self._mode == "pushed" else self._released
+
+    def check_reach(self, target: int, back: int, position: int, first: int) -> None:
+        """Raise ``RewindError`` if ``target`` lies in what was delivered, or before ``first``.
+
+        A hook at ``position`` asked for it, to take back ``back`` tokens.
+        """
+        floor = max(first, self.floor)
+        if target < floor:
+            possible = position + 1 - floor
+            raise RewindError(
+                f"a hook asked at position {position} to take back {back} tokens, but only "
+                f"{possible} are not delivered yet; use hold_tokens={back - 1} to delay delivery, "
+                "or allow_retract=True",
+                possible=possible,
+            )
 
     def fork(self) -> Outbox:
         """An independent copy."""
@@ -158,11 +175,13 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        token, position, logprob, top, forced, attempts, exhausted = self._waiting.popleft()
+        token, position, logprob, top, from_draft, forced, attempts, exhausted = (
+            self._waiting.popleft()
+        )
         text = self._text(transcript, end) + tail
         self._released = position + 1
         owed, self._owed = self._owed, 0
-        said = (logprob, top, False, forced, owed, 0, attempts, exhausted)
+        said = (logprob, top, from_draft, forced, owed, 0, attempts, exhausted)
         # By place, in the order of the fields: this is done for every token.
         return Chunk(text, token, position, *said, reason, stop)
 

@@ -17,7 +17,7 @@ from ..filters import Constraint
 from ..sampling import TokenCounts
 from ..text import BanMatch, Healer, StopMatch, Transcript
 from ..tokens import Token
-from .kv import KV
+from .kv import KVPart
 
 
 class Sequence:
@@ -27,7 +27,17 @@ class Sequence:
     tokens after it; the KV cache and the counts cover all of them.
     """
 
-    __slots__ = ("base", "constraint", "counts", "healer", "history", "kv", "transcript")
+    __slots__ = (
+        "_seen",
+        "_stood",
+        "base",
+        "constraint",
+        "counts",
+        "healer",
+        "history",
+        "kv",
+        "transcript",
+    )
 
     def __init__(
         self,
@@ -37,10 +47,10 @@ class Sequence:
         constraint: Constraint | None = None,
         healer: Healer | None = None,
         counts: TokenCounts | None = None,
-        kv: KV | None = None,
+        kv: KVPart | None = None,
     ) -> None:
         self.history = list(prompt)
-        self.base = len(self.history)
+        self.base = self._seen = self._stood = len(self.history)
         self.transcript = transcript
         self.constraint = constraint
         self.healer = healer
@@ -104,6 +114,13 @@ class Sequence:
             self.kv.rewind(to)
         del self.history[to:]
         self.base = min(self.base, to)
+        self._stood = min(self._stood, to)
+
+    def changed(self) -> tuple[int, list[Token]]:
+        """How many tokens were taken back since the last call, and which came instead."""
+        back, new = self._seen - self._stood, self.history[self._stood :]
+        self._seen = self._stood = len(self.history)
+        return back, new
 
     def fork(self) -> Sequence:
         """An independent copy; the KV buffers are shared until one side writes."""
@@ -114,11 +131,10 @@ class Sequence:
         twin.counts = self.counts.fork() if self.counts is not None else None
         twin.kv = self.kv.fork() if self.kv is not None else None
         twin.history = list(self.history)
-        twin.base = self.base
+        twin.base, twin._seen, twin._stood = self.base, self._seen, self._stood
         return twin
 
     def check_integrity(self) -> None:
-        """Assert the invariant; for tests."""
+        """Assert that the parts on the host stand together; for tests."""
         assert len(self.transcript) == self.generated
         assert self.constraint is None or len(self.constraint) == self.generated
-        assert self.kv is None or self.kv.length <= len(self.history)

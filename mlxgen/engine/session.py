@@ -19,10 +19,11 @@ from ..sampling import Sampler
 from ..tokens import Token, Vocabulary
 from .assembly import assemble, xtc_special
 from .chunk import Chunk, FinishReason, Usage
+from .drawn import Drawn, DrawnView
 from .options import GenerationOptions, Options
 from .prompt import AnyPrompt, Prompt
-from .row import Row, Verdict
-from .view import DrawnView
+from .row import Row
+from .verdict import Verdict
 
 
 class Session:
@@ -154,7 +155,7 @@ class Session:
         start = row.position
         self._held = len(row.sequence)
         while True:
-            view = DrawnView(self._sampler, array, row.request(), row.want)
+            view = DrawnView(Drawn(self._sampler, array, [row.request()], row.want), 0)
             verdict = row.settle(view.token, view)
             if verdict is not Verdict.AGAIN or row.position != start:
                 self._shrink()

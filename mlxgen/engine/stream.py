@@ -1,19 +1,25 @@
 """The pull interface: an iterator of chunks that can be stepped back.
 
-Owns the order of events between a consumer and one lane. Must never know how a token
-is drawn. Invariant: between two ``next()`` calls everything stands at the same token:
+Owns the order of events between a consumer and one row in a loop of its own. Must never know
+how a token is drawn. Invariant: between two ``next()`` calls everything stands at the same token:
 text, filters, stops, cache and what ``tokens`` shows.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
+
+import mlx.core as mx
 
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
-from .lane import Lane
+from .kv import KV, PREFILL_STEP
+from .loop import Loop
+from .prefix_cache import PrefixCache
+from .seat import Seat
 
 
 class Stream:
@@ -23,14 +29,18 @@ class Stream:
     ``next()``; after one, only ``rewind`` makes the stream usable again.
     """
 
-    __slots__ = ("_closed", "_failed", "_lane", "_ready", "_text")
+    __slots__ = ("_cache", "_closed", "_error", "_failed", "_loop", "_ready", "_seat", "_text")
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, loop: Loop, seat: Seat, cache: Callable[[], PrefixCache]) -> None:
+        self._cache = cache  # asked when something is to be kept, as there may be none yet
+        self._loop = loop
+        self._seat = seat
+        loop.join(seat)
         self._ready: deque[Chunk] = deque()
         self._text: list[str] = []
         self._closed = False
         self._failed: BaseException | None = None
+        self._error: Exception | None = None  # to be raised, behind what is ready
 
     def __iter__(self) -> Stream:
         return self
@@ -38,14 +48,19 @@ class Stream:
     def __next__(self) -> Chunk:
         ready = self._ready
         while not ready:
-            if self._closed or self._lane.row.finish_reason is not None:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._closed or self._seat.row.finish_reason is not None:
                 raise StopIteration
             if self._failed is not None:
                 raise StateError(
                     "the stream stopped with an error; rewind it or make a new one"
                 ) from self._failed
             try:
-                ready.extend(self._lane.step())
+                for outcome in self._loop.step():
+                    ready.extend(outcome.chunks)
+                    self._failed = self._error = outcome.error
             except BaseException as error:
                 self._failed = error
                 raise
@@ -76,24 +91,24 @@ class Stream:
     @property
     def tokens(self) -> list[Token]:
         """The tokens generated so far, ``prefix`` included; those that wait are not."""
-        row = self._lane.row
+        row = self._seat.row
         count = self._ready[0].index if self._ready else row.outbox.released
         return row.sequence.history[row.sequence.base :][:count]
 
     @property
     def seed(self) -> int:
         """The seed of the draws, also where none was given."""
-        return self._lane.row.seed
+        return self._seat.row.seed
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why it ended; ``None`` while it goes on."""
-        return None if self._ready else self._lane.row.finish_reason
+        return None if self._ready else self._seat.row.finish_reason
 
     @property
     def usage(self) -> Usage:
         """Tokens, passes and seconds so far."""
-        return self._lane.usage
+        return self._seat.usage
 
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
         """Take back the last ``tokens`` delivered tokens, or all after the first ``to``.
@@ -108,11 +123,11 @@ class Stream:
         """
         if self._closed:
             raise StateError("the stream is closed; a rewind has nothing to go on from")
-        target = self._lane.row.target_of(tokens, to, len(self.tokens))
+        target = self._seat.row.target_of(tokens, to, len(self.tokens))
         self._ready.clear()
-        self._lane.rewind(target)
-        self._text = [self._lane.row.delivered_text]
-        self._failed = None
+        self._loop.rewind(self._seat, target)
+        self._text = [self._seat.row.delivered_text]
+        self._failed = self._error = None
 
     def fork(self, n: int = 1) -> list[Stream]:
         """``n`` independent streams that go on from here; this one is not changed.
@@ -123,16 +138,50 @@ class Stream:
         if self._closed or self._failed is not None:
             raise StateError("a stream that is closed or failed cannot be forked")
         twins = []
-        for seed in self._lane.row.fork_seeds(n):
-            twin = Stream(self._lane.fork(seed))
+        for seed in self._seat.row.fork_seeds(n):
+            twin = Stream(self._loop.alike(), self._seat.fork(seed), self._cache)
             twin._ready.extend(self._ready)
             twin._text = list(self._text)
             twins.append(twin)
         return twins
+
+    def keep(self, tokens: int | None = None) -> None:
+        """Give the KV of what has run to the model's ``prefix_cache``, for what begins alike.
+
+        With ``tokens``, before the first ``next()``: run so many of the prompt's and give
+        those. A model with windows or recurrent states can only go on from such places (any
+        other model from everywhere, and there this does nothing). A stream that has failed
+        gives nothing.
+        """
+        if self._closed:
+            raise StateError("the stream is closed; keep what it has run before that")
+        if self._failed is not None:
+            return
+        cache, seat = self._cache(), self._seat
+        kv, history = seat.kv, seat.row.sequence.history
+        assert isinstance(kv, KV), "a stream's row is alone"
+        if tokens is not None:
+            if cache.any_length or not kv.length < tokens < len(history) or seat.logits is not None:
+                return
+            self._run(kv, tokens)
+        if kv.length > len(history):  # drafted tokens that are not looked at yet
+            kv = kv.fork()
+            kv.rewind(len(history))
+        cache.insert(history, kv)
+
+    def _run(self, kv: KV, tokens: int) -> None:
+        try:
+            while kv.length < tokens:
+                piece = min(PREFILL_STEP, tokens - kv.length)
+                mx.eval(self._loop.passes.prefill(self._seat, piece))
+        except BaseException as error:  # layers may hold different tokens now
+            self._failed = error
+            raise
 
     def close(self) -> None:
         """Stop generating and free the cache; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._ready.clear()
-            self._lane.close()
+            self._loop.leave(self._seat)
+            self._seat.close()

@@ -159,14 +159,19 @@ class Constraint:
                 break
         if run:
             return run
+        only = self.only()
+        return [] if only is None else [only]
+
+    def only(self) -> Token | None:
+        """The one token that the mask allows, an end token too; ``None`` where there are more."""
         mask = self.mask()
         if mask is None:
-            return []
+            return None
         words = np.flatnonzero(mask)
-        only = int(mask[words[0]]) & 0xFFFFFFFF
-        if len(words) > 1 or only & (only - 1):
-            return []
-        return [int(words[0]) * 32 + only.bit_length() - 1]
+        bits = int(mask[words[0]]) & 0xFFFFFFFF
+        if len(words) > 1 or bits & (bits - 1):
+            return None
+        return int(words[0]) * 32 + bits.bit_length() - 1
 
     def hint(self) -> list[Token]:
         """Tokens that lead towards an end, where a filter knows of any and they are allowed."""

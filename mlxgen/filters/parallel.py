@@ -11,13 +11,13 @@ Invariant: afterwards every constraint's mask is what it would have been without
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..errors import FilterError
 from .compiled import Engine
 from .constraint import Constraint
 from .matcher import GrammarFilter
@@ -45,10 +45,8 @@ def fill_masks(constraints: Sequence[Constraint], *, threads: int | None = None)
         if len(grammars) >= worth:
             _fill(engine, grammars, count)
     for constraint in waiting:
-        try:
+        with contextlib.suppress(Exception):  # a filter of the caller's may raise anything
             constraint.mask()
-        except FilterError:
-            continue
 
 
 def _grammars(filter: Filter) -> Iterator[GrammarFilter]:

@@ -16,10 +16,12 @@ from .hooks import (
     Ids,
     PostSamplingResult,
     Report,
+    run_hooks,
 )
 from .rows import Draw, DrawRow, Want
 from .sampler import Sampler
 from .settings import MAX_TEMPERATURE, SamplingSettings
+from .speculation import Verified, draw_from
 
 __all__ = [
     "CANDIDATES",
@@ -36,8 +38,11 @@ __all__ = [
     "Sampler",
     "SamplingSettings",
     "TokenCounts",
+    "Verified",
     "Want",
     "derive_seed",
+    "draw_from",
     "final_distribution",
+    "run_hooks",
     "uniform",
 ]

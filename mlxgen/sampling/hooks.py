@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import HookError
+from ..errors import HookError, MlxgenError
 from ..tokens import Token
 from .rows import Want
 from .settings import MAX_TEMPERATURE
@@ -28,8 +28,8 @@ class DrawView(Protocol):
     """One row of a draw, read on demand."""
 
     @property
-    def looked_for(self) -> Want:
-        """What the draw reported, and what else was looked at since."""
+    def looked_for(self) -> Want | None:
+        """What somebody looked at; ``None``: nothing that a draw could report."""
 
     @property
     def candidates(self) -> tuple[Ids, Floats]: ...
@@ -39,8 +39,8 @@ class DrawView(Protocol):
 
     def probability(self, token: Token) -> float: ...
 
-    def report(self, token: Token) -> Report:
-        """The token's log-probability and the likeliest tokens, where these were asked for."""
+    def report(self, token: Token, top: int) -> Report:
+        """The token's log-probability and the ``top`` likeliest tokens, if asked for."""
 
 
 class ForcedView:
@@ -49,7 +49,7 @@ class ForcedView:
     __slots__ = ("_token",)
 
     logits: Floats | None = None
-    looked_for = Want()
+    looked_for: Want | None = None
 
     def __init__(self, token: Token) -> None:
         self._token = token
@@ -61,7 +61,7 @@ class ForcedView:
     def probability(self, token: Token) -> float:
         return 1.0 if token == self._token else 0.0
 
-    def report(self, token: Token) -> Report:
+    def report(self, token: Token, top: int) -> Report:
         return None, ()
 
 
@@ -184,3 +184,23 @@ class PostSamplingResult:
 
 
 Hook: TypeAlias = Callable[[PostSamplingResult], object]
+
+
+def run_hooks(hooks: Sequence[Hook], result: PostSamplingResult, vocab_size: int) -> None:
+    """Ask hooks in order, until one takes the token back.
+
+    Raises ``HookError`` for one that fails or asks for nonsense; mlxgen's own errors pass.
+    """
+    for hook in hooks:
+        try:
+            hook(result)
+            result.check(vocab_size)
+        except MlxgenError:
+            raise
+        except Exception as error:
+            name = getattr(hook, "__qualname__", type(hook).__name__)
+            raise HookError(
+                f"hook {name} failed at position {result.position}: {error!r}"
+            ) from error
+        if result.resample or result.rewind:
+            break

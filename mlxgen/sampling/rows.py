@@ -6,6 +6,7 @@ Invariant: rows are the first axis of every array here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -46,6 +47,19 @@ class Want(NamedTuple):
     candidates: int = 0
     logprob: bool = False
     top: int = 0
+
+    @classmethod
+    def common(cls, wants: Sequence[Want]) -> Want:
+        """What one draw has to report for rows that want different things."""
+        first = wants[0]
+        if all(want == first for want in wants):
+            return first
+        return cls(
+            prob=any(want.prob for want in wants),
+            candidates=max(want.candidates for want in wants),
+            logprob=any(want.logprob for want in wants),
+            top=max(want.top for want in wants),
+        )
 
 
 class Draw(NamedTuple):

@@ -83,6 +83,7 @@ class SamplingSettings:
 
 _ABOVE_ZERO = math.ulp(0.0)
 _MOST = 1e6
+_LEAST = 1e-9  # a logit divided by it is finite
 
 _RANGES: dict[str, tuple[float, float, str]] = {
     "temperature": (0.0, MAX_TEMPERATURE, f"0 to {MAX_TEMPERATURE:g}"),
@@ -90,7 +91,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "min_p": (0.0, 1.0, "0 to 1"),
     "xtc_probability": (0.0, 1.0, "0 to 1"),
     "xtc_threshold": (0.0, 0.5, "0 to 0.5"),
-    "repetition_penalty": (_ABOVE_ZERO, _MOST, f"more than 0, up to {_MOST:g} (1 turns it off)"),
+    "repetition_penalty": (_LEAST, _MOST, f"{_LEAST:g} to {_MOST:g} (1 turns it off)"),
     "presence_penalty": (-2.0, 2.0, "-2 to 2"),
     "frequency_penalty": (-2.0, 2.0, "-2 to 2"),
 }

@@ -18,7 +18,7 @@ import re
 
 # The parsed form is the only way to know how far an expression looks. The module is not
 # public; it has had this form since 3.11.
-from re import _parser as _re_parser  # type: ignore[attr-defined]
+from re import _parser as _re_parser
 from typing import Any, NamedTuple
 
 import regex

@@ -84,6 +84,10 @@ class Transcript:
         """All complete characters so far."""
         return self._decoder.text
 
+    def so_far(self) -> str:
+        """The text of all tokens taken in, as far as its characters are complete."""
+        return self.slice(0, self.end(len(self)))
+
     def text_with(self, token: Token) -> str:
         """All complete characters if ``token`` came next; changes nothing."""
         count = len(self._decoder)

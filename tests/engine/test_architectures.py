@@ -61,7 +61,7 @@ def test_the_cache_never_holds_what_is_not_in_the_history(lm: LanguageModel) -> 
 
     stream = lm.stream([t % 96 for t in PROMPT], max_tokens=12, hooks=watch)
     for _ in stream:
-        sequence = stream._lane.row.sequence
+        sequence = stream._seat.row.sequence
         sequence.check_integrity()
         assert sequence.kv is not None
         seen.append(len(sequence) - sequence.kv.length)

@@ -237,7 +237,7 @@ def test_any_steps_and_rewinds_end_as_if_nothing_had_been_taken_back(
         for _ in range(forward):
             next(stream, None)
         stream.rewind(tokens=min(back, len(stream.tokens)))
-        stream._lane.row.sequence.check_integrity()
+        stream._seat.row.sequence.check_integrity()
     for _ in stream:
         pass
     assert tuple(stream.tokens) == plain.tokens
@@ -283,3 +283,15 @@ def test_logprobs_are_the_models_own_and_only_there_when_asked_for() -> None:
     assert len(chunk.top) == 3
     bare = next(speaker.lm.stream(PROMPT))
     assert (bare.logprob, bare.top) == (None, ())
+
+
+def test_tokens_without_an_alternative_are_marked_also_where_log_probabilities_are_wanted() -> None:
+    lm = mlxgen.load()
+    asked: dict[str, Any] = {"filters": mlxgen.Regex("(a|b) fixed (c|d)"), "temperature": 0}
+    marked = lm.generate("Say:", top_logprobs=1, **asked)
+    plain = lm.generate("Say:", **asked)
+    assert marked.text == plain.text
+    assert [c.text for c in marked.chunks if c.forced]
+    assert {c.token for c in marked.chunks if c.forced} <= {c.token for c in plain.chunks}
+    assert all(chunk.logprob is not None for chunk in marked.chunks)
+    assert not marked.chunks[0].forced

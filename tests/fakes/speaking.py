@@ -1,7 +1,7 @@
 """Language models that say what a test writes down, token by token.
 
 Built on ``ScriptedModel`` and the alphabet tokenizer: a token is a single byte or one of
-the pieces that the test names.
+the pieces that the test names. A ``Hall`` has many of them speak at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlxgen import LanguageModel
+from mlxgen.engine.limits import Limits, Stats
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduler import Event, Scheduler, Ticket
 from mlxgen.tokens import Token, Vocabulary
 
 from .scripted import ScriptedModel
@@ -42,7 +45,7 @@ class Speaker:
         )
         self.lm = LanguageModel(self.model, self.tokenizer, **options)
         _ = self.lm.vocab_size  # asked once, so that tests can count passes
-        self.model.fed.clear()
+        self.model.forget()
 
     def token(self, piece: Piece) -> Token:
         if isinstance(piece, int):
@@ -79,3 +82,83 @@ def talker(choices: Mapping[str, Sequence[str]], **options: Any) -> Speaker:
         return [*(self.token(piece) for piece in ranked), self.end]
 
     return Speaker(pieces, say, **options)
+
+
+def letters(count: int, start: int = 0) -> str:
+    """The alphabet over and over, from a place in it on."""
+    return "".join(chr(97 + (start + i) % 26) for i in range(count))
+
+
+def endless(**options: Any) -> Speaker:
+    """Says ``letters`` and comes to no end by itself."""
+
+    def say(self: Speaker, generated: list[Token]) -> Sequence[Token]:
+        return [97 + len(generated) % 26]
+
+    return Speaker([], say, **options)
+
+
+class Hall:
+    """A scheduler with what its rows have said, which looks at its invariants at every step."""
+
+    def __init__(self, speaker: Speaker, **limits: Any) -> None:
+        self.speaker = speaker
+        self.scheduler = Scheduler(speaker.lm, Limits(**limits))
+        speaker.model.forget()
+        self.texts: dict[Ticket, str] = {}
+        self.errors: dict[Ticket, Exception] = {}
+        self.most_running = 0
+
+    def submit(self, prompt: list[Token] | None = None, **options: Any) -> Ticket:
+        row = self.speaker.lm.prepare(prompt or PROMPT, Options.of(options))
+        ticket = self.scheduler.submit(row)
+        self.texts[ticket] = ""
+        return ticket
+
+    def fork(self, ticket: Ticket, n: int = 1) -> list[Ticket]:
+        twins = self.scheduler.fork(ticket, n)
+        self.texts.update(dict.fromkeys(twins, self.texts[ticket]))
+        self.scheduler.check_integrity()
+        return twins
+
+    def rewind(self, ticket: Ticket, to: int) -> None:
+        self.scheduler.rewind(ticket, to)
+        self.texts[ticket] = ticket.row.delivered_text
+        self.scheduler.check_integrity()
+
+    def step(self) -> list[Event]:
+        events = self.scheduler.step()
+        for ticket, chunks, error in events:
+            assert ticket not in self.errors
+            self.texts[ticket] += "".join(chunk.text for chunk in chunks)
+            if error is not None:
+                self.errors[ticket] = error
+        self.scheduler.check_integrity()
+        self.most_running = max(self.most_running, self.stats.running + self.stats.prefilling)
+        return events
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+    def finish(self) -> list[str]:
+        """Run to the end; the text of every row, in the order of their coming."""
+        for _ in range(5000):
+            if not self.scheduler.busy:
+                return list(self.texts.values())
+            self.step()
+        raise AssertionError("it never ended")
+
+    @property
+    def stats(self) -> Stats:
+        return self.scheduler.stats()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are rows that do not run yet."""
+        return self.stats.prefilling + self.stats.queued > 0
+
+    @property
+    def tokens_run(self) -> int:
+        """Tokens that went through the model since it was told to forget."""
+        return sum(len(row) for rows in self.speaker.model.rows for row in rows)

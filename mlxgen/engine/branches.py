@@ -1,0 +1,331 @@
+"""What a controller may ask of a branch: the protocol, and the reading of its answers.
+
+Owns ``Branch``, ``Splice``, ``Wait`` and ``Controller``, and every check of their shapes. Must
+never change a sequence or know how it runs (``control`` does). Invariant: a ``Decision`` that
+exists can be carried out on the history that it was read for; what cannot raised an
+``OptionError`` whose field names the branch, say ``branches[1].ff_tokens``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OptionError
+from ..filters import Int32Words, no_tokens, word_count, words_of
+from ..sampling import MAX_TEMPERATURE
+from ..tokens import Token, Vocabulary
+from .steering import Replacement, Steering
+
+Mask: TypeAlias = Collection[Token] | npt.NDArray[np.bool_] | Int32Words
+"""Tokens that may be sampled: ids (a list, a set, a range), or an array of ``bool`` for each
+token of the vocabulary, or one of packed ``int32`` words as filters write them."""
+
+Path: TypeAlias = tuple[int, ...]
+
+FEW = 64  # ids up to which their bits are set one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """What to do with a sampled token.
+
+    - ``when_sampled``: the tokens that it is for; empty: any.
+    - ``backtrack``: how many of the newest tokens to take back, the sampled one included: 1
+      replaces it.
+    - ``ff_tokens``: what is appended then.
+    """
+
+    when_sampled: Collection[Token] = ()
+    backtrack: int = 0
+    ff_tokens: Sequence[Token] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """How a sequence goes on: with one sampled token, or with a run of given ones.
+
+    - ``backtrack``: how many of the newest tokens, the prompt's included, to take back before
+      anything else.
+    - ``sample_mask``: the tokens that may be sampled. ``None``: nothing is sampled, and
+      ``ff_tokens`` has exactly one run (it may be empty), which is appended.
+    - ``ff_tokens``: with a mask, runs that are appended whole when their first token is sampled.
+    - ``splices``: with a mask, the first that matches the sampled token is applied, behind what
+      was appended.
+    - ``temperature``: for this token, instead of the option.
+    """
+
+    backtrack: int = 0
+    sample_mask: Mask | None = None
+    ff_tokens: Sequence[Sequence[Token]] = ()
+    splices: Sequence[Splice] = ()
+    temperature: float | None = None
+
+
+class Wait:
+    """Returned in place of branches: this one rests until somebody calls ``wake``.
+
+    It is then asked again, with nothing taken back or appended. Several branches may rest on the
+    same one. ``what`` it waits for is said where every branch waits.
+    """
+
+    __slots__ = ("_calls", "what", "woken")
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.woken = False
+        self._calls: list[Callable[[], object]] = []
+
+    def __repr__(self) -> str:
+        return f"<Wait for {self.what}>"
+
+    def wake(self) -> None:
+        """Let the branch be asked again; a second call does nothing."""
+        self.woken = True
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+    def when_woken(self, call: Callable[[], object]) -> None:
+        """Who carries it out says what to do then; at once, if it was woken already."""
+        if self.woken:
+            call()
+        else:
+            self._calls.append(call)
+
+
+class Controller(Protocol):
+    """Decides token by token how a sequence goes on.
+
+    A controller may have more than this, and then it is used:
+
+    - ``fork()`` makes its copy for a branch; without it that is ``copy.deepcopy``.
+    - ``observe(chunk)`` is given each chunk of its branch, before it is asked again.
+    - ``ended(reason, error)`` is called once when its branch has ended: with the finish reason
+      of its last chunk, or with ``None`` and the error that ended it.
+    """
+
+    def mid_process(
+        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
+    ) -> list[Branch] | Wait:
+        """How this branch goes on: an empty list stops it, several branches fork it.
+
+        ``branch_idx`` is its index in the last fork; ``last_backtrack`` tokens were taken back
+        since the last call, and ``last_append`` were appended then.
+        """
+        ...
+
+
+C = TypeVar("C", bound=Controller)
+Made = TypeVar("Made", bound=Controller, covariant=True)
+
+
+class Plan(Protocol[Made]):
+    """What makes a controller for one generation, say a ``Program``."""
+
+    def bind(
+        self,
+        vocabulary: Vocabulary,
+        vocab_size: int,
+        *,
+        prompt: Sequence[Token],
+        opens_text: bool,
+    ) -> Made:
+        """The controller of the root. ``opens_text``: the text begins anew behind the prompt."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A checked ``Branch``: ``run`` is appended now; ``steering`` is of the token to sample."""
+
+    backtrack: int
+    run: tuple[Token, ...]
+    steering: Steering | None
+
+
+def decide(answer: Any, *, length: int, vocab_size: int) -> list[Decision] | Wait:
+    """Read what a controller returned for a history of ``length`` tokens."""
+    if isinstance(answer, Wait):
+        return answer
+    if not isinstance(answer, (list, tuple)):
+        raise OptionError(
+            "branches", f"mid_process returned {answer!r}; return a list of Branch, [] to stop"
+        )
+    return [_decision(f"branches[{i}]", b, length, vocab_size) for i, b in enumerate(answer)]
+
+
+def name_of(path: Path) -> Path:
+    """The name of a branch from the indexes of its forks: the first one stays its parent."""
+    end = len(path)
+    while end and path[end - 1] == 0:
+        end -= 1
+    return path[:end]
+
+
+def _decision(name: str, branch: Any, length: int, vocab_size: int) -> Decision:
+    if not isinstance(branch, Branch):
+        raise OptionError(name, f"{branch!r} is no Branch")
+    back = branch.backtrack
+    if back.__class__ is not int or back:
+        back = _count(f"{name}.backtrack", back)
+    left = length - back
+    if left < 0:
+        raise OptionError(f"{name}.backtrack", f"{back} is more than the history's {length} tokens")
+    if branch.sample_mask is None:
+        run = _only_run(name, branch, vocab_size)
+        if not left and not run:
+            raise OptionError(f"{name}.backtrack", f"{back} leaves no token; keep or append one")
+        return Decision(back, run, None)
+    if not left:
+        raise OptionError(
+            f"{name}.backtrack", f"{back} leaves no token to sample behind; keep one, or append"
+        )
+    return Decision(back, (), _steering(name, branch, left, vocab_size))
+
+
+def _only_run(name: str, branch: Branch, vocab_size: int) -> tuple[Token, ...]:
+    """The run of a branch that samples nothing."""
+    runs = _runs(f"{name}.ff_tokens", branch.ff_tokens, vocab_size)
+    if len(runs) != 1:
+        raise OptionError(
+            f"{name}.ff_tokens",
+            f"has {len(runs)} runs; without a sample_mask give exactly one, which is appended, "
+            "or a sample_mask",
+        )
+    for field, value in (("splices", branch.splices), ("temperature", branch.temperature)):
+        if value is not None and value != ():
+            raise OptionError(
+                f"{name}.{field}", f"{value!r} without a sample_mask: nothing is sampled"
+            )
+    return runs[0]
+
+
+def _steering(name: str, branch: Branch, left: int, vocab_size: int) -> Steering:
+    words = _words(f"{name}.sample_mask", branch.sample_mask, vocab_size)
+    temperature = branch.temperature
+    if temperature is not None:
+        temperature = _temperature(f"{name}.temperature", temperature)
+    runs: dict[Token, tuple[Token, ...]] = {}
+    if len(branch.ff_tokens):
+        field = f"{name}.ff_tokens"
+        for run in _runs(field, branch.ff_tokens, vocab_size):
+            if not run:
+                raise OptionError(field, "an empty run starts with no token")
+            if run[0] in runs:
+                raise OptionError(field, f"two runs start with token {run[0]}; give one")
+            runs[run[0]] = run
+    splices: tuple[Replacement, ...] = ()
+    if len(branch.splices):
+        splices = tuple(
+            _replacement(f"{name}.splices[{i}]", splice, left, vocab_size)
+            for i, splice in enumerate(branch.splices)
+        )
+    return Steering(words, temperature, runs, splices)
+
+
+def _replacement(name: str, splice: Any, left: int, vocab_size: int) -> Replacement:
+    if not isinstance(splice, Splice):
+        raise OptionError(name, f"{splice!r} is no Splice")
+    when = frozenset(_tokens(f"{name}.when_sampled", splice.when_sampled, vocab_size))
+    back = _count(f"{name}.backtrack", splice.backtrack)
+    tokens = _tokens(f"{name}.ff_tokens", splice.ff_tokens, vocab_size)
+    most = left + 1  # the sampled one is taken back too
+    if back > most or (back == most and not tokens):
+        raise OptionError(
+            f"{name}.backtrack",
+            f"{back} of the {most} tokens there are then; at least one must be left or appended",
+        )
+    return Replacement(when or None, back, tokens)
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+
+def _words(field: str, mask: Any, vocab_size: int) -> Int32Words | None:
+    """Any form of a mask as packed words; ``None``: every token is in it."""
+    words: Int32Words
+    if isinstance(mask, range) and mask == range(vocab_size):
+        return None
+    if isinstance(mask, np.ndarray):
+        words = _array_words(field, mask, vocab_size)
+    elif hasattr(mask, "words"):
+        words = _array_words(field, mask.words, vocab_size)
+    else:
+        words = _id_words(_tokens(field, mask, vocab_size), vocab_size)
+    if not words.any():
+        raise OptionError(field, "allows no token; allow one, or return [] to stop")
+    return words
+
+
+def _array_words(field: str, array: npt.NDArray[Any], vocab_size: int) -> npt.NDArray[np.int32]:
+    count = word_count(vocab_size)
+    if array.dtype == np.bool_ and array.shape == (vocab_size,):
+        words = no_tokens(vocab_size)
+        packed = np.packbits(array, bitorder="little")
+        words.view(np.uint8)[: len(packed)] = packed  # int32 is little-endian where MLX runs
+        return words
+    if array.dtype in (np.int32, np.uint32) and array.shape == (count,):
+        words = array.view(np.int32).copy()  # the caller's may change before the draw
+        if vocab_size % 32:
+            words[-1] &= np.int32((1 << vocab_size % 32) - 1)
+        return words
+    raise OptionError(
+        field,
+        f"an array of {array.dtype} {array.shape} is neither bool [{vocab_size}], a flag for each "
+        f"token, nor int32 [{count}], packed words; give ids as a list or a set",
+    )
+
+
+def _id_words(ids: tuple[Token, ...], vocab_size: int) -> Int32Words:
+    if len(ids) > FEW:
+        return words_of(ids, vocab_size)
+    words = no_tokens(vocab_size)
+    unsigned = words.view(np.uint32)
+    for token in ids:
+        unsigned[token >> 5] |= 1 << (token & 31)
+    return words
+
+
+def _runs(field: str, runs: Any, vocab_size: int) -> list[tuple[Token, ...]]:
+    if not isinstance(runs, Sequence) or isinstance(runs, (str, bytes)):
+        raise OptionError(field, f"{runs!r} is not a list of runs, say [[1, 2], [3]]")
+    for run in runs:
+        if hasattr(run, "__index__"):
+            raise OptionError(field, f"{runs!r} is a run; give a list of runs, say [[1, 2], [3]]")
+    return [_tokens(f"{field}[{i}]", run, vocab_size) for i, run in enumerate(runs)]
+
+
+def _tokens(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
+    if isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__iter__"):
+        raise OptionError(field, f"{tokens!r} is not a collection of token ids")
+    ids = tuple(tokens)
+    for token in ids:
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise OptionError(field, f"{token!r} is not a token id")
+        if not 0 <= token < vocab_size:
+            raise OptionError(field, f"token {token} is not in 0 to {vocab_size - 1}")
+    return ids if all(type(token) is int for token in ids) else tuple(int(t) for t in ids)
+
+
+def _count(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise OptionError(field, f"{value!r} is not an integer")
+    count = int(value.__index__())
+    if count < 0:
+        raise OptionError(field, f"{count} is out of range, give 0 or more")
+    return count
+
+
+def _temperature(field: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise OptionError(field, f"{value!r} is not a number") from None
+    if isinstance(value, (bool, str)) or not 0 <= number <= MAX_TEMPERATURE:
+        raise OptionError(field, f"{value!r} is out of range, give 0 to {MAX_TEMPERATURE:g}")
+    return number

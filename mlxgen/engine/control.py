@@ -1,0 +1,346 @@
+"""A controller and the branches it grows: the driver behind ``LanguageModel.control``.
+
+Owns the order of events: a step of all branches, their chunks to the caller, and then, while
+the next pass runs, every controller that has to decide. Must never know what a token means or
+how rows are scheduled. Invariant: no branch is stepped before its controller has said how its
+next token is to be drawn; what goes wrong in a branch ends that branch and no other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic
+
+from ..errors import MlxgenError, OptionError, StateError
+from .branches import C, Controller, Decision, Path, Wait, decide, name_of
+from .chunk import Chunk, Result, Usage, fold
+from .limits import Stats
+from .options import Options
+from .row import Row
+from .scheduler import Event, Scheduler, Ticket
+
+IDLE_CALLS = 10_000  # answers in a row that bring a branch no further, before it is given up
+
+_REFUSED: Mapping[str, str] = {
+    "hooks": "a controller decides on every token itself: see its observe method",
+    "max_resample": "there are no hooks to ask for another draw",
+    "banned": "a ban takes tokens back that the controller counts on: use its masks",
+    "heal": "give the controller's first branch a backtrack into the prompt",
+    "close_json": "its way to an end and the controller's masks exclude each other",
+    "prefix": "give these tokens with the prompt, or as ff_tokens of the first branch",
+    "draft": "what follows a token is the controller's to say",
+    "num_draft_tokens": "nothing is drafted",
+    "allow_retract": "what a controller takes back is always retracted",
+}
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """The options of a controlled generation; ``OptionError`` for those that make no sense."""
+    for name, reason in _REFUSED.items():
+        value = given.get(name)
+        if value not in (None, (), [], "off") and (value is not False or name == "allow_retract"):
+            if name == "allow_retract" and value is True:
+                continue
+            raise OptionError(name, f"does not go with a controller: {reason}")
+    return Options.of({**given, "allow_retract": True, "draft": "off"})
+
+
+class _Live:
+    """A branch that has not ended."""
+
+    __slots__ = (
+        "chunks",
+        "controller",
+        "given",
+        "idle",
+        "index",
+        "observe",
+        "path",
+        "seen",
+        "ticket",
+        "wait",
+    )
+
+    def __init__(
+        self,
+        path: Path,
+        index: int,
+        ticket: Ticket,
+        controller: Controller,
+        chunks: list[Chunk],
+    ) -> None:
+        self.path = path
+        self.index = index  # in the last fork
+        self.ticket = ticket
+        self.controller = controller
+        self.chunks = chunks  # those of its parent up to the fork, and its own
+        self.given = len(chunks)  # how many the caller has taken
+        self.seen = len(chunks)  # how many the controller was shown
+        self.idle = 0  # answers since the last that brought it further
+        self.wait: Wait | None = None
+        self.observe = getattr(controller, "observe", None)
+
+    @property
+    def name(self) -> Path:
+        return name_of(self.path)
+
+
+class Control(Generic[C]):
+    """An iterator of ``(branch, chunk)`` and a context manager; made by ``LanguageModel.control``.
+
+    A branch is named by the fork indexes that lead to it: ``()`` is the root, ``(1,)`` the second
+    branch of its first fork, ``(0, 1)`` that of its second one; the first branch of a fork stays
+    its parent. The chunks of a branch go on from its parent's at the fork; ``Chunk.retract`` says
+    what to delete where tokens were taken back.
+
+    ``results`` has what each branch that is over came to, whole text and all tokens, by name;
+    where it has failed, its result has no finish reason, and ``errors`` says why. ``next()``
+    raises such an error, with a note that names the branch, and the iterator can be gone on with.
+    ``controller`` is the root's.
+
+    Controllers are asked after the chunks of a step were taken, before the next step.
+    """
+
+    def __init__(self, scheduler: Scheduler, row: Row, controller: C) -> None:
+        self._scheduler = scheduler
+        self.controller: C = controller
+        self.results: dict[Path, Result] = {}
+        self.errors: dict[Path, Exception] = {}
+        self._ready: deque[tuple[_Live, Chunk | Exception]] = deque()
+        self._woken: deque[_Live] = deque()
+        root = _Live((), 0, scheduler.submit(row), controller, [])
+        self._live: dict[Ticket, _Live] = {root.ticket: root}
+        self._known: dict[Path, _Live] = {(): root}  # those that are over too
+
+    def __iter__(self) -> Control[C]:
+        return self
+
+    def __next__(self) -> tuple[Path, Chunk]:
+        while not self._ready:
+            self._decide()
+            if self._ready:
+                break
+            if self._scheduler.busy:
+                for event in self._scheduler.step():
+                    self._take(event)
+            elif self._live:
+                self._give_up()
+            else:
+                raise StopIteration
+        live, item = self._ready.popleft()
+        if isinstance(item, Exception):
+            raise item
+        live.given += 1
+        return live.name, item
+
+    def __enter__(self) -> Control[C]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def branches(self) -> tuple[Path, ...]:
+        """The names of the branches that go on, those that wait included."""
+        return tuple(live.name for live in self._live.values())
+
+    @property
+    def stats(self) -> Stats:
+        """What all branches have done so far."""
+        return self._scheduler.stats()
+
+    def text(self, branch: Path = ()) -> str:
+        """The whole text of a branch, its parent's at the fork included, as far as it was taken."""
+        live = self._find(branch)
+        return fold(live.chunks[: live.given], Usage()).text
+
+    def leave(self, branch: Path) -> None:
+        """End a branch and free what it holds; nothing happens where it has ended already.
+
+        Its result says ``"cancelled"``, and has the text of chunks that were not taken yet.
+        """
+        live = self._find(branch)
+        if live.ticket in self._live:
+            self._ready = deque(item for item in self._ready if item[0] is not live)
+            self._cancel(live)
+
+    def close(self) -> None:
+        """Leave all branches; a second call does nothing."""
+        self._ready.clear()
+        for live in list(self._live.values()):
+            self._cancel(live)
+        self._scheduler.close()
+
+    def _find(self, branch: Path) -> _Live:
+        live = self._known.get(branch)
+        if live is None:
+            raise OptionError("branch", f"there is no branch {branch!r}; there are {self.branches}")
+        return live
+
+    def _cancel(self, live: _Live) -> None:
+        for event in self._scheduler.finish(live.ticket, "cancelled"):
+            live.chunks += event.chunks
+        self._end(live)
+
+    # ---- deciding --------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Have every branch say how its next token is to be drawn."""
+        waiting = deque(self._live.values())
+        while waiting or self._woken:
+            live = (waiting or self._woken).popleft()
+            while self._is_undecided(live):
+                self._ask(live, waiting)
+
+    def _is_undecided(self, live: _Live) -> bool:
+        alive = self._live.get(live.ticket) is live
+        return alive and live.wait is None and live.ticket.row.steering is None
+
+    def _ask(self, live: _Live, waiting: deque[_Live]) -> None:
+        row = live.ticket.row
+        try:
+            if live.ticket.start() and (row.finish_reason is not None or row.position):
+                for event in self._scheduler.change(live.ticket, 0, ()):  # what filters force
+                    self._take(event)
+                return
+            if live.observe is not None:
+                for chunk in live.chunks[live.seen :]:
+                    live.observe(chunk)
+                live.seen = len(live.chunks)
+            back, tokens = row.sequence.changed()
+            answer = decide(
+                live.controller.mid_process(live.index, back, tokens),
+                length=len(row.sequence),
+                vocab_size=row.vocab_size,
+            )
+            if isinstance(answer, Wait):
+                self._rest(live, answer)
+            elif not answer:
+                self._take_all(self._scheduler.finish(live.ticket, "stop"))
+            elif len(answer) == 1:
+                self._carry_out(live, answer[0])
+            else:
+                self._fork(live, answer, waiting)
+        except Exception as error:
+            self._fail(live, error)
+
+    def _carry_out(self, live: _Live, decision: Decision) -> None:
+        if decision.backtrack or decision.run:
+            self._take_all(self._scheduler.change(live.ticket, decision.backtrack, decision.run))
+        if live.ticket.closed:
+            return
+        live.ticket.row.steering = decision.steering
+        further = decision.steering is not None or (decision.run and not decision.backtrack)
+        self._count(live, idle=not further)
+
+    def _count(self, live: _Live, *, idle: bool) -> None:
+        """See to it that answers bring a branch further at last."""
+        live.idle = live.idle + 1 if idle else 0
+        if live.idle > IDLE_CALLS:
+            raise StateError(
+                f"{IDLE_CALLS} answers in a row have sampled no token and made the text no "
+                "longer; sample one, return [] to stop or a Wait to rest"
+            )
+
+    def _fork(self, live: _Live, decisions: list[Decision], waiting: deque[_Live]) -> None:
+        copies = [_copy_of(live.controller) for _ in decisions[1:]]
+        twins = self._scheduler.fork(live.ticket, len(copies))
+        branches = [live]
+        for index, (ticket, controller) in enumerate(zip(twins, copies, strict=True), start=1):
+            twin = _Live((*live.path, index), index, ticket, controller, list(live.chunks))
+            self._live[ticket] = self._known[twin.name] = twin
+            branches.append(twin)
+            waiting.append(twin)
+        live.path, live.index = (*live.path, 0), 0
+        for branch, decision in zip(branches, decisions, strict=True):
+            try:
+                self._carry_out(branch, decision)
+            except Exception as error:
+                self._fail(branch, error)
+
+    def _rest(self, live: _Live, wait: Wait) -> None:
+        if wait.woken:
+            self._count(live, idle=True)
+            return
+        self._scheduler.park(live.ticket)
+        live.wait = wait
+        wait.when_woken(partial(self._wake, live, wait))
+
+    def _wake(self, live: _Live, wait: Wait) -> None:
+        if live.wait is wait and live.ticket in self._live:
+            live.wait = None
+            self._scheduler.resume(live.ticket)
+            self._woken.append(live)
+
+    # ---- what it comes to ------------------------------------------------------------------
+
+    def _take_all(self, events: list[Event]) -> None:
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        live = self._live[event.ticket]
+        if event.error is not None:
+            self._fail(live, event.error)
+            return
+        live.chunks += event.chunks
+        self._ready.extend((live, chunk) for chunk in event.chunks)
+        if event.ticket.closed:
+            self._end(live)
+
+    def _fail(self, live: _Live, error: Exception) -> None:
+        """End a branch with an error; the others are not concerned."""
+        note = f"in branch {live.name}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        self._ready.append((live, error))
+        self._end(live, error)
+
+    def _end(self, live: _Live, error: Exception | None = None) -> None:
+        del self._live[live.ticket]
+        self._scheduler.cancel(live.ticket)
+        result = self.results[live.name] = fold(live.chunks, live.ticket.usage)
+        if error is not None:
+            self.errors[live.name] = error
+        ended = getattr(live.controller, "ended", None)
+        if ended is None:
+            return
+        try:
+            ended(None if error is not None else result.finish_reason, error)
+        except Exception as failure:
+            self.errors[live.name] = failure
+            self._ready.append((live, failure))
+
+    def _give_up(self) -> None:
+        """Everybody waits, so that nobody will wake anybody."""
+        waits = [f"{live.name} for {live.wait.what}" for live in self._live.values() if live.wait]
+        error = StateError(f"all branches wait, and none is left to go on: {'; '.join(waits)}")
+        self._ready.append((next(iter(self._live.values())), error))
+        for live in list(self._live.values()):
+            if live.ticket in self._live:
+                self._end(live, error)
+
+
+def _copy_of(controller: Controller) -> Controller:
+    fork = getattr(controller, "fork", None)
+    if fork is not None:
+        twin: Controller = fork()
+        return twin
+    try:
+        return copy.deepcopy(controller)
+    except MlxgenError:
+        raise
+    except Exception as error:
+        raise StateError(
+            f"a {type(controller).__name__} cannot be copied for a branch ({error}); give it a "
+            "fork method"
+        ) from error

@@ -1,0 +1,274 @@
+"""Where drafted tokens come from: a second model, or the text so far.
+
+Owns the two kinds of drafter and what each remembers. Must never know whether a draft was
+accepted. Invariant: a drafter is asked with a row and looks at its history; whatever was
+taken back there since the last time, it notices by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
+
+import mlx.core as mx
+
+from ..errors import OptionError
+from ..sampling import DrawRow, Sampler, draw_from
+from ..tokens import Token, Vocabulary
+from .ahead import is_free, walk
+from .footprint import Footprint
+from .history import in_common
+from .kv import KV, PREFILL_STEP, CacheFactory, Model
+from .row import Row
+
+LONGEST_GRAM, SHORTEST_GRAM = 4, 2  # tokens that must be alike for a continuation to be taken
+
+
+class Proposal(NamedTuple):
+    """Drafted tokens [n] int32, perhaps still lazy.
+
+    ``probs`` [n, vocab] are what they were drawn from, ``None``: certain. ``free``: the draws
+    behind them depend on nothing but their positions.
+    """
+
+    tokens: mx.array
+    probs: mx.array | None = None
+    free: bool = False
+
+    @classmethod
+    def of(cls, tokens: Sequence[Token]) -> Proposal | None:
+        """Tokens that are known; ``None`` for none."""
+        return cls(mx.array(list(tokens), mx.int32)) if tokens else None
+
+
+class Drafter(Protocol):
+    """Names tokens that may come next."""
+
+    def propose(self, row: Row, count: int) -> Proposal | None:
+        """Up to ``count`` tokens behind the row's history; ``None``: nothing comes to mind."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that it holds."""
+
+    def nbytes_at(self, length: int) -> int:
+        """Bytes that it takes for a history of ``length`` tokens, at most."""
+
+    def fork(self) -> Drafter:
+        """An independent copy."""
+
+
+class NgramDrafter:
+    """Continues the text like the last time that its end occurred in it, prompt included.
+
+    Costs no model: "prompt lookup decoding" (Saxena 2023). The latest occurrence counts, of
+    the longest end of up to 4 tokens that occurred at all.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[Token, ...], int] = {}  # behind the latest occurrence of a gram
+        self._seen = 0  # tokens of the history whose grams are known
+
+    def propose(self, row: Row, count: int) -> Proposal | None:
+        history = row.sequence.history
+        self._learn(history)
+        for size in range(LONGEST_GRAM, SHORTEST_GRAM - 1, -1):
+            end = tuple(history[len(history) - size :])
+            place = self._places.get(end)
+            # What was taken back may still be noted, so every find is looked at again
+            if place is not None and place < len(history) and _is_at(history, end, place):
+                tokens = history[place : place + count]
+                while len(tokens) < count:  # it repeats itself
+                    tokens += history[place : place + count - len(tokens)]
+                return Proposal.of(_allowed(row, tokens))
+        return None
+
+    nbytes = 0  # no arrays
+
+    def nbytes_at(self, length: int) -> int:
+        return 0
+
+    def fork(self) -> NgramDrafter:
+        twin = NgramDrafter()
+        twin._places = dict(self._places)
+        twin._seen = self._seen
+        return twin
+
+    def _learn(self, history: Sequence[Token]) -> None:
+        """Note the grams that end before the last token: the last one's have no continuation."""
+        start = min(self._seen, len(history) - LONGEST_GRAM)
+        for place in range(max(SHORTEST_GRAM, start), len(history)):
+            for size in range(SHORTEST_GRAM, min(LONGEST_GRAM, place) + 1):
+                self._places[tuple(history[place - size : place])] = place
+        self._seen = len(history)
+
+
+class ModelDrafter:
+    """Drafts with a smaller model of the same tokenizer, under the row's own settings.
+
+    Its filters' masks, penalties and biases hold for the draft as well, so that nothing is
+    drafted that the row could not draw.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        make: CacheFactory,
+        sampler: Sampler,
+        *,
+        width: int,
+        footprint: Footprint,
+    ) -> None:
+        self._model = model
+        self._footprint = footprint
+        self._sampler = sampler
+        self._width = width  # of the main model's logits
+        self._kv = KV(make)
+        self._fed: list[Token] = []  # what the draft's cache holds,
+        self._unread: mx.array | None = None  # and behind it, what was not known when it was fed
+
+    def propose(self, row: Row, count: int) -> Proposal | None:
+        logits = self._catch_up(row.sequence.history)
+        if is_free(row, count + 1):
+            return self._draw_freely(row, logits, count)
+        return self._draw_in_steps(row, logits, count)
+
+    @property
+    def nbytes(self) -> int:
+        return self._kv.nbytes
+
+    def nbytes_at(self, length: int) -> int:
+        return self._footprint.alone(length)
+
+    def fork(self) -> ModelDrafter:
+        twin = ModelDrafter.__new__(ModelDrafter)
+        twin._model, twin._sampler, twin._width = self._model, self._sampler, self._width
+        twin._footprint = self._footprint
+        twin._kv = self._kv.fork()
+        twin._fed = list(self._fed)
+        twin._unread = self._unread
+        return twin
+
+    def _catch_up(self, history: list[Token]) -> mx.array:
+        """Bring the draft's cache to the end of the history: logits [1, vocab] behind it."""
+        if self._unread is not None:
+            self._fed += _integers(self._unread)
+            self._unread = None
+        shared = min(in_common(self._fed, history), len(history) - 1)
+        self._kv.rewind(shared)
+        del self._fed[self._kv.length :]
+        pending = history[self._kv.length :]
+        while len(pending) > PREFILL_STEP:
+            self._run(mx.array([pending[:PREFILL_STEP]]))
+            mx.eval(self._kv.arrays())
+            pending = pending[PREFILL_STEP:]
+        logits = self._run(mx.array([pending]))
+        self._fed = list(history)
+        self._kv.expect_rewinds()
+        return logits
+
+    def _run(self, tokens: mx.array) -> mx.array:
+        logits = self._kv.forward(self._model, tokens)[:, -1, :]
+        self._kv.checkpoint()
+        return logits
+
+    def _draw_freely(self, row: Row, logits: mx.array, count: int) -> Proposal:
+        """Submit all draws at once: none depends on anything but the one before."""
+        tokens: list[mx.array] = []
+        probs: list[mx.array] = []
+        for i in range(count):
+            request = row.plain_request(row.position + i)
+            token, distribution = self._draw(logits, request)
+            tokens.append(token)
+            probs += distribution
+            if i + 1 < count:
+                logits = self._run(token[:, None])
+        drawn = mx.concatenate(tokens)
+        self._unread = drawn[: count - 1] if count > 1 else None
+        return Proposal(drawn, mx.concatenate(probs) if probs else None, free=True)
+
+    def _draw_in_steps(self, row: Row, logits: mx.array, count: int) -> Proposal | None:
+        """Draw one token after another, each under the mask that the ones before it leave."""
+        drawn: list[Token] = []
+        probs: list[mx.array] = []
+        at = logits
+
+        def choose(request: DrawRow) -> Token | None:
+            nonlocal at
+            if len(drawn) == count:
+                return None
+            if drawn:
+                at = self._run(mx.array([drawn[-1:]]))
+                self._fed.append(drawn[-1])
+            array, distribution = self._draw(at, request)
+            token = _integers(array)[0]
+            if token < 0:
+                return None
+            drawn.append(token)
+            probs.extend(distribution)
+            return token
+
+        walk(row, choose)
+        if not drawn:
+            return None
+        return Proposal(mx.array(drawn, mx.int32), mx.concatenate(probs) if probs else None)
+
+    def _draw(self, logits: mx.array, request: DrawRow) -> tuple[mx.array, list[mx.array]]:
+        """A token [1], and what it was drawn from [1, vocab] unless it was certain."""
+        logits = _widened(logits, self._width)
+        temperature = request.temperature
+        if (request.settings.temperature if temperature is None else temperature) == 0:
+            return self._sampler.sample(logits, [request]).token, []
+        probs = self._sampler.distribution(logits, [request])
+        return draw_from(probs, [request]), [probs]
+
+
+def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:
+    """Raise ``OptionError`` unless every token means the same to both models."""
+    if mine is theirs:
+        return
+    if mine.eos != theirs.eos:
+        raise OptionError(
+            "draft",
+            f"the text ends with tokens {sorted(theirs.eos)} for {name}, and with "
+            f"{sorted(mine.eos)} here; take a draft of the same model family",
+        )
+    if mine.size != theirs.size:
+        raise OptionError(
+            "draft",
+            f"{name} has a tokenizer of {theirs.size} tokens, and here are {mine.size}; take a "
+            "draft of the same model family",
+        )
+    differing = mine.derived(("differs from", theirs), lambda: _first_difference(mine, theirs))
+    if differing is not None:
+        raise OptionError(
+            "draft",
+            f"token {differing} is {theirs.pieces[differing]!r} for {name}, and "
+            f"{mine.pieces[differing]!r} here; take a draft of the same model family",
+        )
+
+
+def _first_difference(mine: Vocabulary, theirs: Vocabulary) -> Token | None:
+    return next((t for t in range(mine.size) if mine.pieces[t] != theirs.pieces[t]), None)
+
+
+def _integers(array: mx.array) -> list[int]:
+    return cast(list[int], array.tolist())
+
+
+def _widened(logits: mx.array, width: int) -> mx.array:
+    """Logits [1, any] as [1, width]: models of one tokenizer pad it differently."""
+    if logits.shape[-1] >= width:
+        return logits[:, :width]
+    short = width - logits.shape[-1]
+    return mx.pad(logits, [(0, 0), (0, short)], constant_values=-mx.inf)
+
+
+def _is_at(history: Sequence[Token], gram: tuple[Token, ...], place: int) -> bool:
+    return place >= len(gram) and tuple(history[place - len(gram) : place]) == gram
+
+
+def _allowed(row: Row, tokens: list[Token]) -> list[Token]:
+    """As many of the tokens as the filters would take one after another."""
+    constraint = row.sequence.constraint
+    return tokens if constraint is None else tokens[: constraint.validate(tokens)]

@@ -1,0 +1,67 @@
+"""What a scheduler may use, and what it says of itself.
+
+Owns the limits with their ranges, and the numbers for metrics. Must never schedule anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from ..errors import OptionError
+from ..memory import memory_limit
+
+CACHE_SHARE = 0.5  # of the bytes left beside the weights, where the caller names no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a scheduler may use.
+
+    ``max_batch``: sequences that run at a time. ``max_queue``: those that wait beyond.
+    ``max_bytes``: of all KV, the prefix cache included; ``None``: half of what the device
+    (or the machine) has left. ``keep_prefixes``: whether to have a prefix cache.
+    """
+
+    max_batch: int = 32
+    max_queue: int = 256
+    max_bytes: int | None = None
+    keep_prefixes: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_batch", 1), ("max_queue", 0), ("max_bytes", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise OptionError(name, f"{value!r} is not an integer")
+            if value is not None and value < least:
+                raise OptionError(name, f"{value} is out of range, give {least} or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a scheduler holds now, and what it has done since it was made."""
+
+    running: int
+    prefilling: int
+    queued: int
+    kv_bytes: int
+    cache_bytes: int
+    byte_limit: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    forced_tokens: int
+    rewound_tokens: int
+    redraws: int
+    forward_passes: int
+    cache_hits: int
+    cache_misses: int
+    preempted: int
+    steps: int
+
+
+def default_bytes() -> int:
+    """Half of what the device, or the machine, has left beside what is in use."""
+    limit, _ = memory_limit()
+    return max(1 << 26, int((limit - mx.get_active_memory()) * CACHE_SHARE))

@@ -1,0 +1,166 @@
+"""Forward passes for seats, alone and in slots.
+
+Owns in which passes pending and drafted tokens go through the model. Must never sample, nor
+know when a pass is due: the loop does. Invariant: a pass leaves in ``seat.ahead`` the logits
+behind its last pending token, and behind every drafted one; nothing is evaluated but the
+pieces of a long prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from ..tokens import Token
+from .guess import Guess
+from .kv import KV, PREFILL_STEP, Model
+from .seat import Seat
+from .slots import SlotKV, Slots
+
+SINGLE_PASS = 16  # pending tokens that go through with their logits, in one pass
+SHORT_RUN = 4  # pending tokens of a slot up to which runs of several rows share a pass
+
+
+class Passes:
+    """The model, and the ``slots`` for what goes through it together, if it can."""
+
+    __slots__ = ("merges", "model", "slots")
+
+    def __init__(self, model: Model, slots: Slots | None) -> None:
+        self.model = model
+        self.slots = slots
+        # Whether short runs go into the common pass. That copies the keys of every row, and
+        # saves a pass over the weights: worth it where memory is fast, not on a CPU.
+        self.merges = mx.default_device() != mx.Device(mx.cpu)
+
+    def prefill(self, seat: Seat, count: int) -> list[Any]:
+        """Run ``count`` pending tokens of a seat outside of the slots, but not the last one.
+
+        Returns what is ready when that is done; it is submitted.
+        """
+        kv = seat.kv
+        assert isinstance(kv, KV)
+        piece = seat.pending[:-1][:count]
+        kv.forward(self.model, mx.array([piece]))
+        arrays = kv.arrays()
+        mx.async_eval(arrays)
+        kv.checkpoint()
+        return arrays
+
+    def run_in_slots(
+        self, seats: list[Seat], drawn: mx.array | None, arrays: list[mx.array]
+    ) -> None:
+        """One common pass: ``drawn`` [n] for the first n seats, the others' last pending token.
+
+        What these have pending before it goes first, and drafts go with it.
+        """
+        slots = self.slots
+        assert slots is not None
+        known = drawn.shape[0] if drawn is not None else 0
+        early: list[tuple[Token, SlotKV]] = []
+        late: list[tuple[Guess, SlotKV]] = []
+        common: list[Seat] = seats[:known]
+        last: list[Token] = []
+        for seat in seats[known:]:
+            run, slot = seat.pending, seat.slot
+            assert slot is not None
+            if seat.guess is not None and (slots.recurrent or not self.merges):
+                arrays.append(self._run_guess(seat, slot, run, seat.guess))
+                continue
+            common.append(seat)
+            last.append(run[-1])
+            if slots.recurrent or len(run) > SHORT_RUN + 1:
+                if len(run) > 1:
+                    slots.run(self.model, mx.array([run[:-1]]), slot)
+                    seat.passes += 1
+            else:
+                early += [(token, slot) for token in run[:-1]]
+                seat.passes += len(run) > 1 and not self.merges
+            if seat.guess is not None:
+                late.append((seat.guess, slot))
+        if not common:
+            return
+        tokens = mx.array(last, mx.int32) if drawn is None else drawn
+        if drawn is not None and last:
+            tokens = mx.concatenate([drawn, mx.array(last, drawn.dtype)])
+        order = sorted(range(len(common)), key=lambda i: _index(common[i]))
+        if order != list(range(len(common))):
+            tokens, common = tokens[mx.array(order)], [common[i] for i in order]
+        members = [seat.slot for seat in common if seat.slot is not None]
+        if early and not self.merges:
+            slots.forward(self.model, _column(early), [slot for _, slot in early])
+            early = []
+        drafted = [guess.array[:, None] for guess, _ in late]
+        tokens = mx.concatenate([*_column_of(early), tokens[:, None], *drafted])
+        members = [slot for _, slot in early] + members
+        behind = len(members)
+        places: dict[SlotKV, range] = {}
+        for guess, slot in late:
+            places[slot] = range(behind, behind + guess.count)
+            members += [slot] * guess.count
+            behind += guess.count
+        logits = slots.forward(self.model, tokens, members)
+        for at, seat in enumerate(common, start=len(early)):
+            assert seat.slot is not None
+            seat.ahead = logits, (at, *places.get(seat.slot, ()))
+            seat.passes += 1
+        arrays.append(logits)
+
+    def _run_guess(self, seat: Seat, slot: SlotKV, pending: list[Token], guess: Guess) -> mx.array:
+        """A pass for one seat in the slots: the logits [n, vocab] from its last pending token."""
+        slots = slot.slots
+        if len(pending) > 1:
+            slots.run(self.model, mx.array([pending[:-1]]), slot)
+        slot.keep_place(guess.count + 1)
+        logits = slots.run(self.model, _joined(pending[-1:], guess), slot)[0]
+        seat.ahead = logits, range(guess.count + 1)
+        seat.passes += 1 + (len(pending) > 1)
+        return logits
+
+    def run_pending(self, seat: Seat, arrays: list[mx.array]) -> None:
+        """Run what a seat outside of the slots has pending."""
+        pending = seat.pending
+        if len(pending) > SINGLE_PASS:
+            for _ in range(0, len(pending) - 1, PREFILL_STEP):
+                mx.eval(self.prefill(seat, PREFILL_STEP))
+                mx.clear_cache()
+            pending = pending[-1:]
+        guess = seat.guess
+        count = 1
+        tokens = mx.array([pending])
+        if guess is not None:
+            seat.kv.keep_place(guess.count)
+            count, tokens = guess.count + 1, _joined(pending, guess)
+        seat.ahead = self.run_alone(seat, tokens, count), range(count)
+        arrays.append(seat.ahead[0])
+
+    def run_alone(self, seat: Seat, tokens: mx.array, count: int = 1) -> mx.array:
+        """Run tokens [1, n] in a seat's own caches; the logits [count, vocab] behind the last."""
+        kv = seat.kv
+        assert isinstance(kv, KV)
+        logits = kv.forward(self.model, tokens)
+        logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
+        seat.passes += 1
+        if count == 1:
+            kv.checkpoint()
+        return logits
+
+
+def _index(seat: Seat) -> int:
+    assert seat.slot is not None
+    return seat.slot.index
+
+
+def _column(run: Sequence[tuple[Token, SlotKV]]) -> mx.array:
+    return mx.array([[token] for token, _ in run], mx.int32)
+
+
+def _column_of(run: Sequence[tuple[Token, SlotKV]]) -> list[mx.array]:
+    return [_column(run)] if run else []
+
+
+def _joined(pending: list[Token], guess: Guess) -> mx.array:
+    """Known tokens with drafted ones behind them [1, n]."""
+    return mx.concatenate([mx.array(pending, mx.int32), guess.array])[None]

@@ -1,0 +1,121 @@
+"""The prompts that are being run, a piece at a time, and what they have in common.
+
+Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
+it. Must never know limits or the rows that generate. Invariant: a ticket in here has tokens to
+run before its first draw, and none of them twice where another one runs them already.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from .history import in_common
+from .kv import KV
+from .loop import Loop
+from .prefix_cache import PrefixCache
+from .seat import Seat
+
+WORTH_KEEPING = 16  # tokens from which on a prefix is kept
+WORTH_WAITING = 32  # tokens in common from which on a sequence waits for another's prefill
+
+
+class Prefill:
+    """Sequences whose prompts go through ``loop``, in turn; ``cache`` may be ``None``."""
+
+    def __init__(self, loop: Loop, cache: PrefixCache | None) -> None:
+        self._loop = loop
+        self._cache = cache
+        self._turns: deque[Seat] = deque()
+        self._begun: set[Seat] = set()  # the prefix cache was asked for these
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(self._turns)
+
+    def add(self, seat: Seat, *, begun: bool = False) -> None:
+        """Run what a seat has pending; ``begun``: from the KV that it has."""
+        self._turns.append(seat)
+        if begun:
+            self._begun.add(seat)
+
+    def remove(self, seat: Seat) -> None:
+        """Take a seat out."""
+        self._turns.remove(seat)
+        self._begun.discard(seat)
+
+    def step(self, budget: int) -> tuple[int, list[Seat]]:
+        """Run up to ``budget`` tokens; returns how many, and the seats that are done.
+
+        Those have one token left to run, and are taken out.
+        """
+        fed = 0
+        done: list[Seat] = []
+        for _ in range(len(self._turns)):
+            seat = self._turns[0]
+            self._turns.rotate(-1)
+            if seat not in self._begun:
+                if self._waits(seat, done):
+                    continue
+                self._look_up(seat)
+            missing = len(seat.pending) - 1
+            count = min(missing, budget - fed)
+            if count > 0:
+                self._loop.passes.prefill(seat, count)
+                fed += count
+            if count == missing:
+                self.remove(seat)
+                done.append(seat)
+            if fed >= budget:
+                break
+        return fed, done
+
+    def keep(self, seat: Seat, room: int) -> None:
+        """Give what a sequence has run to the prefix cache, which may have ``room`` bytes."""
+        kv = seat.row.sequence.kv
+        if self._cache is None or kv is None or kv.length < WORTH_KEEPING:
+            return
+        history = seat.row.sequence.history[: kv.length]
+        self._cache.max_bytes = max(0, room)
+        if self._cache.match([*history, 0]) < kv.length:
+            self._cache.insert(history, kv if isinstance(kv, KV) else kv.fork())
+
+    def check_integrity(self) -> None:
+        """Assert the invariant; for tests."""
+        assert self._begun <= set(self._turns)
+
+    def _waits(self, seat: Seat, done: list[Seat]) -> bool:
+        """Whether another one is running the beginning of this prompt, or has just run it."""
+        if self._cache is None:
+            return False
+        tokens = seat.row.sequence.history
+        shared = max(
+            (in_common(tokens, o.row.sequence.history) for o in (*self._begun, *done)), default=0
+        )
+        return shared > WORTH_WAITING and shared > self._cache.match(tokens) + WORTH_WAITING
+
+    def _look_up(self, seat: Seat) -> None:
+        """Take what the prefix cache has of a sequence."""
+        self._begun.add(seat)
+        if self._cache is None or seat.kv.length:
+            return
+        if take_prefix(seat, self._cache):
+            self.hits += 1
+        else:
+            self.misses += 1
+
+
+def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
+    """Let a seat that has run nothing begin with what the cache has of its history."""
+    found = cache.take(seat.row.sequence.history)
+    if found is None or found.length < WORTH_KEEPING:
+        return False
+    if seat.row.may_decline:
+        found.expect_rewinds()
+    seat.row.sequence.kv = found
+    seat.cached = min(found.length, seat.row.sequence.base)
+    return True

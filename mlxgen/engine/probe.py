@@ -1,0 +1,56 @@
+"""Whether a model gives a sequence in a batch what it gives it alone.
+
+Owns the question and its answer by trial. Must never know the names of architectures: what
+matters is how a model reads its caches, and models of one name differ. Invariant: the answer
+is yes only if rows of different lengths, one with a longer run, all agreed.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from .kv import KV, CacheFactory, Model
+from .slots import SlotKV, Slots
+
+_HISTORIES = ([1, 2, 3, 4, 5, 6, 7], [5, 3], [2, 7, 1, 8])
+_TOLERANCE = 0.02  # of the spread of the logits: half-precision sums differ with the batch
+
+
+def batch_equals_alone(model: Model, make: CacheFactory) -> bool:
+    """Run a few tokens both ways and compare; a model that fails on a batch does not agree."""
+    if not Slots.possible(make):
+        return False
+    try:
+        return _agree(model, make)
+    except Exception:  # whatever a model does with caches that it does not know
+        return False
+
+
+def _agree(model: Model, make: CacheFactory) -> bool:
+    slots = Slots(make)
+    rows: list[tuple[KV, SlotKV]] = []
+    for history in _HISTORIES:
+        kv = KV(make)
+        kv.forward(model, mx.array([history]))
+        mx.eval(kv.arrays())
+        rows.append((kv.fork(), slots.join(kv)))
+    for step in range(3):
+        tokens = mx.array([[(3 * i + step) % 8 + 1] for i in range(len(rows))])
+        alone = [kv.forward(model, tokens[i : i + 1])[:, -1] for i, (kv, _) in enumerate(rows)]
+        together = slots.forward(model, tokens, [slot for _, slot in rows])
+        if not _alike(mx.concatenate(alone), together):
+            return False
+        rows[1][1].rewind(rows[1][1].length - 1)  # and once more, so that a rewind is in it
+        again = slots.forward(model, tokens[1:2], [rows[1][1]])
+        if not _alike(alone[1], again):
+            return False
+    run = mx.array([[4, 4, 2]])
+    alone_run = rows[0][0].forward(model, run)[:, -1]
+    return _alike(alone_run, slots.run(model, run, rows[0][1])[:, -1])
+
+
+def _alike(first: mx.array, second: mx.array) -> bool:
+    one, two = np.array(first.astype(mx.float32)), np.array(second.astype(mx.float32))
+    spread = float(one.max() - one.min())
+    return bool(np.isfinite(two).all() and np.abs(one - two).max() <= _TOLERANCE * spread)

@@ -1,0 +1,396 @@
+"""Layer caches that hold many sequences side by side, each at a length of its own.
+
+Owns the arrays of a batch, one cache for each layer, in the calling convention of mlx-lm's
+models. Must never know which tokens they are, nor who asks for them. Invariant: what a
+sequence sees depends on its own slot alone, up to the position of the token that looks.
+
+A sequence lives in a *slot*, the index on the first axis, and its token at position p at
+place p of the third one (p modulo the ring's size where a window slides). So sequences of
+different lengths need no padding, going back costs nothing, as what is behind a position is
+never seen and written over later, and a sequence joins or leaves without moving the others.
+mlx-lm's batch caches align the sequences at their ends instead: there every place is the
+same for all, and a rewind of one has to roll its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
+
+from .kv import LayerCache
+
+GROWTH = 256  # places that are added at a time
+SLACK = 256  # places of a ring beyond its window: so far can a row go back, or ahead in one run
+
+SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of these
+
+
+class Pass:
+    """Where the tokens of one forward pass go; shared by the caches of all layers.
+
+    Either one token for each of ``slots`` (a slot may come several times, with rising
+    positions), or a run of ``count`` tokens of a single slot, which begins at its position.
+    ``spread``: the slots are 0, 1, 2 ... and nothing has to be gathered.
+    """
+
+    __slots__ = ("_at", "_masks", "_where", "count", "positions", "slots", "spread")
+
+    def __init__(
+        self, slots: list[int], positions: list[int], *, spread: bool, count: int = 1
+    ) -> None:
+        self.slots = slots
+        self.positions = positions
+        self.spread = spread
+        self.count = count
+        self._where: mx.array | None = None
+        self._at: mx.array | None = None
+        self._masks: dict[tuple[int | None, int | None], mx.array] = {}
+
+    @property
+    def where(self) -> mx.array:
+        """The slots as an array [tokens]."""
+        if self._where is None:
+            self._where = mx.array(self.slots, mx.int32)
+        return self._where
+
+    @property
+    def at(self) -> mx.array:
+        """The positions as an array [tokens]."""
+        if self._at is None:
+            self._at = mx.array(self.positions, mx.int32)
+        return self._at
+
+    @property
+    def offset(self) -> mx.array | int:
+        """Tokens before these, as rotary embeddings ask for it."""
+        return self.positions[0] if self.count > 1 else self.at
+
+    @property
+    def end(self) -> int:
+        """One more than the highest position."""
+        return max(self.positions) + self.count
+
+    def mask(self, window: int | None, ring: int | None) -> mx.array:
+        """Which places each token sees: bool [tokens, 1, 1, places] or [1, 1, run, places].
+
+        Place s holds the latest position up to the token's own that falls there.
+        """
+        known = self._masks.get((window, ring))
+        if known is not None:
+            return known
+        places = mx.arange(self.end if ring is None else min(self.end, ring))
+        if self.count > 1:
+            own = mx.arange(self.positions[0], self.end)[None, None, :, None]
+        else:
+            own = self.at[:, None, None, None]
+        if ring is None:
+            seen = places <= own
+            if window is not None:
+                seen = seen & (places > own - window)
+        else:
+            ago = (own - places) % ring
+            seen = ago <= own
+            if window is not None:
+                seen = seen & (ago < window)
+        self._masks[window, ring] = seen
+        return seen
+
+
+class SlotKeys:
+    """Keys and values of an attention layer: [slots, heads, places, width]."""
+
+    def __init__(self, window: int | None = None) -> None:
+        self.window = window
+        self.ring = window + SLACK if window is not None else None
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self.offset: mx.array | int = 0
+        self._pass: Pass | None = None
+
+    # mlx-lm's convention
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Store what a pass brings and return what its tokens may look at."""
+        step = self._pass
+        assert step is not None and self.keys is not None and self.values is not None
+        end = step.end if self.ring is None else min(step.end, self.ring)
+        self.keys = self._store(step, self.keys, keys)
+        self.values = self._store(step, self.values, values)
+        self.offset = step.offset + step.count
+        if step.count > 1:
+            slot = step.slots[0]
+            return self.keys[slot : slot + 1, :, :end], self.values[slot : slot + 1, :, :end]
+        if step.spread:
+            count = len(step.slots)
+            return self.keys[:count, :, :end], self.values[:count, :, :end]
+        return (
+            mx.take(self.keys, step.where, axis=0)[:, :, :end],
+            mx.take(self.values, step.where, axis=0)[:, :, :end],
+        )
+
+    def make_mask(
+        self, n: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
+        """The attention mask of this pass; ``None`` where every token sees all places."""
+        step = self._pass
+        assert step is not None
+        window = window_size or self.window
+        alike = step.count == 1 and min(step.positions) == step.end - 1
+        if alike and not return_array and (window is None or step.end <= window):
+            return None
+        return step.mask(window, self.ring)
+
+    def is_trimmable(self) -> bool:
+        return False
+
+    def empty(self) -> bool:
+        return self.keys is None
+
+    @property
+    def nbytes(self) -> int:
+        if self.keys is None or self.values is None:
+            return 0
+        return int(self.keys.nbytes + self.values.nbytes)
+
+    # the slots
+
+    def begin(self, step: Pass) -> None:
+        """Say where the tokens of the next forward pass go."""
+        assert self.keys is not None and self.values is not None
+        self._pass = step
+        self.offset = step.offset
+        self._reserve(self.keys.shape[0], step.end)
+
+    def end(self) -> None:
+        """The forward pass is built."""
+        self._pass = None
+
+    def put(self, slot: int, layer: KVCache | RotatingKVCache, slots: int) -> None:
+        """Copy one sequence's keys to ``slot``; there are to be places for ``slots`` of them."""
+        keys, values = layer.keys, layer.values
+        assert keys is not None and values is not None
+        if isinstance(layer, RotatingKVCache):
+            kept = layer.size()
+            keys = layer._temporal_order(keys)[..., -kept:, :]
+            values = layer._temporal_order(values)[..., -kept:, :]
+        else:
+            kept = layer.offset
+            keys, values = keys[..., :kept, :], values[..., :kept, :]
+        if self.keys is None or self.values is None:
+            self.keys = mx.zeros((slots, keys.shape[1], 0, keys.shape[3]), keys.dtype)
+            self.values = mx.zeros((slots, values.shape[1], 0, values.shape[3]), values.dtype)
+        self._reserve(slots, layer.offset)
+        start = layer.offset - kept
+        for first, last in self._pieces(start, kept):
+            place = first if self.ring is None else first % self.ring
+            part = slice(first - start, last - start)
+            self.keys[slot, :, place : place + last - first] = keys[0, :, part]
+            self.values[slot, :, place : place + last - first] = values[0, :, part]
+
+    def get(self, slot: int, length: int) -> KVCache | RotatingKVCache:
+        """A copy of the first ``length`` tokens of a slot, as mlx-lm's cache of one sequence."""
+        assert self.keys is not None and self.values is not None
+        if self.window is None or self.ring is None:
+            plain = KVCache()
+            plain.keys = _copied(self.keys[slot : slot + 1, :, :length])
+            plain.values = _copied(self.values[slot : slot + 1, :, :length])
+            plain.offset = length
+            return plain
+        kept = min(length, self.window)
+        places = mx.arange(length - kept, length) % self.ring
+        layer = RotatingKVCache(self.window)
+        layer.keys = mx.take(self.keys[slot : slot + 1], places, axis=2)
+        layer.values = mx.take(self.values[slot : slot + 1], places, axis=2)
+        layer.offset, layer._idx = length, kept
+        return layer
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy what one slot holds to another."""
+        assert self.keys is not None and self.values is not None
+        end = length if self.ring is None else min(length, self.ring)
+        self.keys[target, :, :end] = self.keys[source, :, :end]
+        self.values[target, :, :end] = self.values[source, :, :end]
+
+    def clear(self) -> None:
+        """Free everything."""
+        self.keys = self.values = None
+
+    def arrays(self) -> list[mx.array]:
+        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+
+    def trim(self, slots: int, places: int) -> None:
+        """Give back what is beyond ``slots`` slots and ``places`` places."""
+        assert self.keys is not None and self.values is not None
+        room = self._room(places)
+        self.keys = _copied(self.keys[:slots, :, :room])
+        self.values = _copied(self.values[:slots, :, :room])
+
+    def _room(self, places: int) -> int:
+        room = -(-places // GROWTH) * GROWTH
+        return room if self.ring is None else min(room, self.ring)
+
+    def _reserve(self, slots: int, places: int) -> None:
+        assert self.keys is not None and self.values is not None
+        have, _, room, _ = self.keys.shape
+        wanted = max(room, self._room(places))
+        if slots > have or wanted > room:
+            more = [(0, max(0, slots - have)), (0, 0), (0, wanted - room), (0, 0)]
+            self.keys, self.values = mx.pad(self.keys, more), mx.pad(self.values, more)
+
+    def _store(self, step: Pass, held: mx.array, new: mx.array) -> mx.array:
+        if step.count > 1:
+            slot, start = step.slots[0], step.positions[0]
+            for first, last in self._pieces(start, step.count):
+                place = first if self.ring is None else first % self.ring
+                held[slot : slot + 1, :, place : place + last - first] = new[
+                    :, :, first - start : last - start
+                ]
+            return held
+        first = step.positions[0]
+        if step.spread and min(step.positions) == max(step.positions):
+            place = first if self.ring is None else first % self.ring
+            held[: len(step.slots), :, place : place + 1] = new
+            return held
+        at = step.at if self.ring is None else step.at % self.ring
+        held[step.where, :, at] = new[:, :, 0]
+        return held
+
+    def _pieces(self, start: int, count: int) -> list[tuple[int, int]]:
+        """The positions from ``start`` on, cut where the ring begins again."""
+        if self.ring is None or start % self.ring + count <= self.ring:
+            return [(start, start + count)]
+        cut = start - start % self.ring + self.ring
+        return [(start, cut), (cut, start + count)]
+
+
+class SlotState(ArraysCache):  # type: ignore[misc]
+    """The states of a recurrent layer: arrays whose first axis are the slots.
+
+    States are replaced, not updated in place, so the ones before the last pass are kept:
+    a single token can be taken back.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._held: list[mx.array | None] = [None] * size
+        self._before: list[mx.array | None] = self._held
+        self._pass: Pass | None = None
+
+    def begin(self, step: Pass) -> None:
+        self._pass = step
+        if step.spread and len(step.slots) == self.slots:
+            self.cache = list(self._held)
+        else:
+            self.cache = [None if a is None else a[step.where] for a in self._held]
+
+    def end(self) -> None:
+        step = self._pass
+        assert step is not None
+        self._before, self._pass = self._held, None
+        if step.spread and len(step.slots) == self.slots:
+            self._held = self.cache
+        else:
+            self._held = [
+                _replaced(old, step.where, new)
+                for old, new in zip(self._before, self.cache, strict=True)
+            ]
+        self.cache = [None] * len(self._held)
+
+    @property
+    def slots(self) -> int:
+        """Sequences held."""
+        return next((a.shape[0] for a in self._held if a is not None), 0)
+
+    def undo(self, slot: int) -> None:
+        """Take back the last pass for one slot."""
+        where = mx.array([slot])
+        self._held = [
+            None if new is None or old is None else _replaced(new, where, old[where])
+            for new, old in zip(self._held, self._before, strict=True)
+        ]
+
+    def put(self, slot: int, layer: ArraysCache, slots: int) -> None:
+        """Take in the state of one sequence as that of ``slot``, the last one."""
+        assert slot == self.slots
+        self._held = [
+            new if old is None else mx.concatenate([old, new])
+            for old, new in zip(self._held, layer.cache, strict=True)
+        ]
+        self._before = self._held
+
+    def get(self, slot: int, length: int) -> ArraysCache:
+        layer = ArraysCache(len(self._held))
+        layer.cache = self.copy_of(slot)
+        return layer
+
+    def copy_of(self, slot: int) -> list[mx.array | None]:
+        """The state of one slot, in arrays that keep nothing else alive."""
+        return [None if a is None else _copied(a[slot : slot + 1]) for a in self._held]
+
+    def restore(self, slot: int, state: Sequence[mx.array | None]) -> None:
+        """Put back what ``copy_of`` gave."""
+        where = mx.array([slot])
+        self._held = [
+            old if old is None or new is None else _replaced(old, where, new)
+            for old, new in zip(self._held, state, strict=True)
+        ]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        where = mx.array([target])
+        self._held = [
+            None if a is None else _replaced(a, where, a[source : source + 1]) for a in self._held
+        ]
+
+    def drop_last(self) -> None:
+        """Forget the last slot."""
+        self._held = [None if a is None else a[:-1] for a in self._held]
+        self._before = self._held
+
+    def clear(self) -> None:
+        self._held = [None] * len(self._held)
+        self._before = self._held
+
+    def arrays(self) -> list[mx.array]:
+        return [a for a in self._held if a is not None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(a.nbytes) for a in self._held if a is not None)
+
+
+def _copied(part: mx.array) -> mx.array:
+    """A part of an array that keeps the whole one not alive; ``mx.contiguous`` may share it."""
+    return mx.concatenate([part, part[:0]])
+
+
+def _replaced(old: mx.array | None, where: mx.array, new: mx.array | None) -> mx.array | None:
+    if old is None or new is None:
+        return new
+    changed = mx.array(old)
+    changed[where] = new
+    return changed
+
+
+def slot_layer(layer: LayerCache) -> SlotLayer | None:
+    """The cache for many that corresponds to a cache for one; ``None`` where there is none."""
+    if type(layer) is KVCache:
+        return SlotKeys()
+    if type(layer) is RotatingKVCache and layer.keep == 0:
+        return SlotKeys(window=layer.max_size)
+    if type(layer) is ArraysCache:
+        return SlotState(len(layer.cache))
+    if type(layer) is CacheList:
+        inner = [slot_layer(each) for each in layer.caches]
+        return None if any(each is None for each in inner) else CacheList(*inner)
+    return None
+
+
+def flat(layers: Sequence[Any]) -> list[Any]:
+    """Layer caches with those inside of lists taken out, in order."""
+    found: list[Any] = []
+    for layer in layers:
+        found.extend(flat(layer.caches) if isinstance(layer, CacheList) else [layer])
+    return found

@@ -1,0 +1,310 @@
+"""The sequences that go through the model together, and the KV part of each.
+
+Owns the slots of a batch: who has which, how long each is, and what can be taken back. Must
+never know why a token is fed or taken back. Invariant: the slots in use are the first ones,
+without gaps; ``SlotKV.length`` is the number of history tokens that a slot holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from ..errors import StateError
+from .footprint import Footprint
+from .kv import CHECKPOINT_EVERY, CHECKPOINTS_KEPT, KV, CacheFactory, Model
+from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, flat, slot_layer
+
+FEW = 4  # slots that are added at a time, twice as many beyond 16
+WASTE = 3  # times the tokens held that the slots may have places for
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    length: int
+    states: tuple[list[mx.array | None], ...]  # of the recurrent layers, in order
+
+
+class SlotKV:
+    """The KV cache of one sequence in a batch: a part like ``KV``, made by ``Slots.join``.
+
+    Going back is exact and free for attention layers. Recurrent ones can give back the last
+    pass; further back they restore a checkpoint, and where there is none the slot has to be left:
+    ``length`` is 0 then, and everything is pending again.
+    """
+
+    __slots__ = ("_checkpoints", "_least", "_reached", "_slots", "index", "length")
+
+    def __init__(self, slots: Slots, index: int, length: int) -> None:
+        self._slots: Slots | None = slots
+        self._checkpoints: list[_Checkpoint] = []
+        self._reached = length  # the longest that it ever was: a ring forgets by this
+        # What a full window dropped before it came here cannot be gone back to.
+        self._least = length - 1 if slots.window is not None and length > slots.window else 0
+        self.index = index
+        self.length = length
+
+    @property
+    def slots(self) -> Slots:
+        """The batch that this belongs to."""
+        if self._slots is None:
+            raise StateError("this sequence has left its batch")
+        return self._slots
+
+    @property
+    def nbytes(self) -> int:
+        """This sequence's share of the batch's bytes."""
+        return self.slots.nbytes // max(1, len(self.slots))
+
+    def can_undo(self, count: int) -> bool:
+        """Whether a pass of ``count`` tokens could be taken back, exactly."""
+        return count <= 1 or (not self.slots.recurrent and count <= SLACK)
+
+    def expect_rewinds(self) -> None:
+        """Nothing to prepare: they are free here."""
+
+    def advance(self, count: int) -> None:
+        """Say that the next ``count`` tokens have gone through the model."""
+        self.length += count
+        self._reached = max(self._reached, self.length)
+
+    def keep_place(self, count: int) -> None:
+        """Remember this place, if a pass of ``count`` tokens could not be taken back."""
+        at_it = bool(self._checkpoints) and self._checkpoints[-1].length == self.length
+        if not at_it and not self.can_undo(count):
+            self._remember()
+
+    def checkpoint(self) -> None:
+        """Remember this place, if a rewind could not get back to it without."""
+        slots = self.slots
+        if not slots.recurrent:
+            return
+        if not self._checkpoints or self.length - self._checkpoints[-1].length >= CHECKPOINT_EVERY:
+            self._remember()
+
+    def _remember(self) -> None:
+        states = tuple(layer.copy_of(self.index) for layer in self.slots.states)
+        self._checkpoints.append(_Checkpoint(self.length, states))
+        if len(self._checkpoints) > CHECKPOINTS_KEPT:
+            del self._checkpoints[1]
+
+    def rewind(self, to: int) -> None:
+        """Hold at most ``to`` tokens: exactly that many where it is possible, else fewer."""
+        slots, count = self.slots, self.length - to
+        if count <= 0:
+            return
+        while self._checkpoints and self._checkpoints[-1].length > to:
+            self._checkpoints.pop()
+        if slots.recurrent and not slots.undo(self.index, count):
+            if not self._checkpoints:
+                self.length = 0
+                return
+            nearest = self._checkpoints[-1]
+            for layer, state in zip(slots.states, nearest.states, strict=True):
+                layer.restore(self.index, state)
+            to = nearest.length
+        window = slots.window
+        if to < self._least or (
+            window is not None and self._reached > max(window + SLACK, to + SLACK)
+        ):
+            to = 0  # a window would have to show what it no longer holds
+        self.length = to
+
+    def fork(self) -> KV:
+        """An independent copy outside of the batch."""
+        return self.slots.copy_of(self)
+
+    def close(self) -> None:
+        self._slots = None
+
+
+class Slots:
+    """Up to as many sequences as there is memory for, in one set of caches.
+
+    ``make`` builds the model's empty caches for one sequence. Raises ``StateError`` for
+    models with a cache that has no counterpart for many; ask ``Slots.possible`` first.
+    """
+
+    def __init__(self, make: CacheFactory) -> None:
+        self._make = make
+        layers = [slot_layer(layer) for layer in make()]
+        if any(layer is None for layer in layers):
+            raise StateError("this model's caches cannot hold several sequences")
+        self.caches: list[Any] = layers
+        self._flat = flat(layers)
+        self.states: list[SlotState] = [c for c in self._flat if isinstance(c, SlotState)]
+        widths = [c.window for c in self._flat if isinstance(c, SlotKeys) and c.window is not None]
+        self.window = min(widths, default=None)  # the narrowest one
+        self.recurrent = bool(self.states)
+        self._members: list[SlotKV] = []
+        self._room = 0
+        self._undoable: frozenset[int] = frozenset()
+
+    @staticmethod
+    def possible(make: CacheFactory) -> bool:
+        """Whether every layer's cache has a counterpart for many sequences."""
+        return all(slot_layer(layer) is not None for layer in make())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(int(layer.nbytes) for layer in self._flat)
+
+    def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
+        """Bytes of all buffers when sequences of these lengths have joined that suit the others,
+        and the longest one is ``ahead`` tokens longer."""
+        lengths = [length for length in joining if self.suits(length)]
+        count = len(self._members) + len(lengths)
+        if count < 2 and not self._members:
+            return 0
+        longest = max([self._longest() + ahead, *lengths])
+        return max(self.nbytes, footprint.together(max(self._room, _rooms(count)), longest))
+
+    def suits(self, length: int) -> bool:
+        """Whether a sequence of ``length`` tokens is near enough to the others in length.
+
+        Every slot has as many places as the longest sequence needs, so that one of another
+        order of magnitude would take more memory and time here than next to the batch.
+        """
+        longest = max(self._longest(), length)
+        held = length + sum(member.length for member in self._members)
+        count = len(self._members) + 1
+        return count * longest <= WASTE * held + count * GROWTH
+
+    def _longest(self) -> int:
+        return max((member.length for member in self._members), default=0)
+
+    def join(self, kv: KV) -> SlotKV:
+        """Copy a sequence with at least one token into a slot of its own."""
+        index = len(self._members)
+        self._room = max(self._room, _rooms(index + 1))
+        for slot, layer in zip(self._flat, flat(kv.caches), strict=True):
+            slot.put(index, layer, self._room)
+        member = SlotKV(self, index, kv.length)
+        member.checkpoint()
+        self._members.append(member)
+        self._undoable = frozenset()
+        return member
+
+    def leave(self, member: SlotKV) -> None:
+        """Free a slot; the last sequence takes its place."""
+        index, last = member.index, len(self._members) - 1
+        mover = self._members.pop()
+        if index != last:
+            for layer in self._flat:
+                layer.move(last, index, mover.length)
+            mover.index = index
+            self._members[index] = mover
+        for state in self.states:
+            state.drop_last()
+        member.close()
+        self._undoable = frozenset()
+        if not self._members:
+            self._room = 0
+            for layer in self._flat:
+                layer.clear()
+            return
+        room = _rooms(len(self._members))
+        if 2 * room <= self._room:  # so that leaving and joining in turn copies nothing
+            self._room = room
+            for layer in self._flat:
+                if isinstance(layer, SlotKeys):
+                    layer.trim(room, self._longest() + 1)
+
+    def copy_of(self, member: SlotKV) -> KV:
+        """The sequence of a slot in caches of its own."""
+        taken = iter(
+            [layer.get(member.index, member.length) for layer in self._flat]
+            if member.length
+            else []
+        )
+        caches = self._make()
+        if member.length:
+            caches = [_filled(layer, taken) for layer in caches]
+        return KV.holding(self._make, caches, member.length)
+
+    def forward(self, model: Model, tokens: mx.array, members: Tokens[SlotKV]) -> mx.array:
+        """Run one token of each member: ``tokens`` [n, 1]; returns logits [n, vocab], lazy.
+
+        A member may come several times, with its next tokens in order, unless a layer is
+        recurrent. In the order of the slots nothing has to be gathered.
+        """
+        positions = []
+        for member in members:
+            positions.append(member.length)
+            member.advance(1)
+        indexes = [member.index for member in members]
+        step = Pass(indexes, positions, spread=indexes == list(range(len(indexes))))
+        logits = self._through(model, tokens, step)[:, -1, :]
+        self._undoable = frozenset(indexes)
+        for member in members:
+            member.checkpoint()
+        return logits
+
+    def run(self, model: Model, tokens: mx.array, member: SlotKV) -> mx.array:
+        """Run the next ``tokens`` [1, n] of one member; returns the last logits, lazy.
+
+        These are [1, m, vocab], m being n, or what is left of it behind pieces of ``SLACK``.
+        """
+        if tokens.shape[1] == 1:
+            return self.forward(model, tokens, [member])[:, None]
+        logits = tokens  # n is at least 2
+        for start in range(0, tokens.shape[1], SLACK):
+            piece = tokens[:, start : start + SLACK]
+            step = Pass([member.index], [member.length], spread=False, count=piece.shape[1])
+            logits = self._through(model, piece, step)
+            member.advance(piece.shape[1])
+        self._undoable = frozenset()
+        member.checkpoint()
+        return logits
+
+    def undo(self, index: int, count: int) -> bool:
+        """Take back the last ``count`` tokens of a slot in the recurrent layers, if possible.
+
+        Afterwards, whether it was or not, there is nothing left of the last pass to take back.
+        """
+        possible = count == 1 and index in self._undoable
+        self._undoable -= {index}
+        if possible:
+            for state in self.states:
+                state.undo(index)
+        return possible
+
+    def arrays(self) -> list[mx.array]:
+        """Everything to evaluate so that the caches are up to date."""
+        return [array for layer in self._flat for array in layer.arrays()]
+
+    def check_integrity(self) -> None:
+        """Assert the invariant; for tests."""
+        assert [member.index for member in self._members] == list(range(len(self._members)))
+        for layer in self._flat:
+            if isinstance(layer, SlotState):
+                assert layer.slots == len(self._members)
+            elif layer.keys is not None:
+                assert layer.keys.shape[0] >= len(self._members)
+
+    def _through(self, model: Model, tokens: mx.array, step: Pass) -> mx.array:
+        for layer in self._flat:
+            layer.begin(step)
+        logits = model(tokens, cache=self.caches)
+        for layer in self._flat:
+            layer.end()
+        return logits
+
+
+def _rooms(count: int) -> int:
+    """Slots to have for ``count`` sequences: a few more, as every change copies them all."""
+    step = FEW if count <= 4 * FEW else 2 * FEW
+    return -(-count // step) * step
+
+
+def _filled(layer: Any, taken: Any) -> Any:
+    if hasattr(layer, "caches"):
+        return type(layer)(*(_filled(inner, taken) for inner in layer.caches))
+    return next(taken)

@@ -1,0 +1,70 @@
+"""What hooks wish of a token, and what of it is carried out.
+
+Owns the order in which a hook's wishes are looked at: taking back, another token, keeping it
+from the filters. Must never accept a token: the row does. Invariant: a token that comes out was
+not taken in yet, and one that was declined is in no part of the sequence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import HookError
+from ..sampling import DrawView, PostSamplingResult, Want, run_hooks
+from ..tokens import Token
+
+if TYPE_CHECKING:
+    from .row import Row
+
+
+class Heard(NamedTuple):
+    """A token as the hooks leave it.
+
+    ``withheld``: the filters do not see it. ``exhausted``: a hook wanted another draw, and there
+    were too many.
+    """
+
+    token: Token
+    withheld: bool
+    exhausted: bool
+
+
+def hear(row: Row, token: Token, view: DrawView) -> Heard | None:
+    """Ask the hooks of a row; ``None``: tokens were taken back, and the row draws again."""
+    position, exhausted = row.position, False
+    wish = _consult(row, token, view)
+    back = wish.rewind or int(wish.resample)
+    if back:
+        target = position + 1 - back
+        row.outbox.check_reach(target, back, position, row.first)
+        if row.retries.asked.get(target, 0) < row.options.max_resample:
+            row.rewind_parts(target, position + 1)
+            row.retries.ask(target, wish.exclude, wish.temperature)
+            row.tally.redraws += 1
+            row.tally.rewound += back - 1
+            return None
+        exhausted = True
+    if wish.sampled_token != token:
+        if wish.sampled_token in row.retries.banned.get(position, ()):
+            raise HookError(
+                f"a hook put token {wish.sampled_token} at position {position}, where a ban "
+                "excludes it; choose another, or look at attempt"
+            )
+        if row.sequence.kv is not None:  # the look-ahead ran with the other token
+            row.sequence.kv.rewind(len(row.sequence))
+    return Heard(wish.sampled_token, not wish.feed_filters, exhausted)
+
+
+def _consult(row: Row, token: Token, view: DrawView) -> PostSamplingResult:
+    wish = PostSamplingResult(
+        view,
+        token,
+        position=row.position,
+        attempt=row.attempt,
+        text=row.sequence.transcript.so_far,
+        text_after=row.sequence.transcript.text_with,
+    )
+    run_hooks(row.options.hooks, wish, row.vocab_size)
+    if view.looked_for is not None:  # once looked at, it is reported with every draw
+        row.want = Want.common([row.want, view.looked_for])
+    return wish

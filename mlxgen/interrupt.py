@@ -1,0 +1,46 @@
+"""Ctrl-C while something runs that should stop and not die.
+
+Owns the signal's handler for as long as it is entered. Must never know what runs. Invariant:
+afterwards the handler is what it was before.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Brake:
+    """A context in which Ctrl-C sets ``pressed``, for those who look at it between two steps.
+
+    Before ``runs`` is set nobody looks, and from the second time on nobody seems to: then it
+    raises ``KeyboardInterrupt`` as usual. Where the signal is ignored, or in another thread
+    than the main one, nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self.runs = False
+        self.pressed = False
+        self._before: Any = None
+
+    def __enter__(self) -> Brake:
+        own = threading.current_thread() is threading.main_thread()
+        if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._before = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        again, self.pressed = self.pressed, True
+        if again or not self.runs:
+            raise KeyboardInterrupt

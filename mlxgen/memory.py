@@ -1,0 +1,20 @@
+"""How much memory there is for models and their caches.
+
+Owns the question to the device. Must never decide what to do with the answer.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def memory_limit() -> tuple[int, str]:
+    """Bytes for weights and caches at most, and words for where the number comes from."""
+    import mlx.core as mx
+
+    device = mx.device_info()
+    if "max_recommended_working_set_size" in device:  # Metal
+        return int(device["max_recommended_working_set_size"]), "the device recommends at most"
+    if "total_memory" in device:  # CUDA
+        return int(device["total_memory"]), "the device has"
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine has"

@@ -1,0 +1,21 @@
+"""Controllers written as plain async functions: text, choices, forks, variables."""
+
+from .guide import Forked, Guide, ProgramFunction
+from .history import Label
+from .program import Program
+from .running import Running
+from .task import Task
+from .token_set import TokenSet
+from .variables import Variables
+
+__all__ = [
+    "Forked",
+    "Guide",
+    "Label",
+    "Program",
+    "ProgramFunction",
+    "Running",
+    "Task",
+    "TokenSet",
+    "Variables",
+]

@@ -1,0 +1,279 @@
+"""What a program holds in its hand: the ``g`` of ``async def program(g)``.
+
+Owns the things that a program can await or ask for, and the checks of what it gives. Must never
+drive a coroutine (``running`` does). Invariant: whatever a program learns here is noted in its
+record, so that a copy of it that is gone through again learns the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from ..errors import OptionError
+from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
+from ..tokens import Token, Vocabulary
+from .generation import Generation
+from .history import Label
+from .steps import Done, Draw, Gen, Put, Rest, Step
+from .task import Task
+from .token_set import TokenSet
+
+if TYPE_CHECKING:
+    from .running import Running
+
+T = TypeVar("T")
+Text: TypeAlias = str | Sequence[Token]
+ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """Which of the branches of a ``fork(n)`` this is, and the tasks of all of them in order."""
+
+    index: int
+    tasks: tuple[Task, ...]
+
+
+class Awaited(Generic[T]):
+    """Something to await once. ``make`` makes the step, where it is not replayed."""
+
+    __slots__ = ("make", "owner", "what")
+
+    def __init__(self, owner: Running, what: str, make: Callable[[], Step]) -> None:
+        self.owner = owner
+        self.what = what
+        self.make = make
+
+    def __await__(self) -> Generator[Awaited[T], T, T]:
+        return (yield self)
+
+
+class Guide:
+    """See the module. Every branch has a guide of its own.
+
+    To look at: ``vocabulary``, ``vocab_size``, ``branch`` (its name), ``tokens`` (prompt and
+    generated ones), ``text`` (of the generated ones), ``logprob`` (of all sampled ones so far, with
+    ``top_logprobs``).
+    """
+
+    __slots__ = ("_running",)
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+
+    def __repr__(self) -> str:
+        return f"<Guide of branch {self.branch}>"
+
+    # ---- where it stands -------------------------------------------------------------------
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's facts."""
+        return self._running.history.vocabulary
+
+    @property
+    def vocab_size(self) -> int:
+        """The width of the logits."""
+        return self._running.vocab_size
+
+    @property
+    def branch(self) -> tuple[int, ...]:
+        """The name of this branch: ``()`` is the root."""
+        return self._running.task.branch
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The prompt's tokens and the generated ones."""
+        return tuple(self._running.history.tokens)
+
+    @property
+    def text(self) -> str:
+        """The generated text, as far as its characters are complete."""
+        return self._running.history.text
+
+    @property
+    def logprob(self) -> float:
+        """The sum of the sampled tokens' log-probabilities; 0 where none are reported."""
+        running = self._running
+        return running.record.once("logprob", lambda: sum(running.logprobs))
+
+    def label(self) -> Label:
+        """This place in the text, to go back to."""
+        return self._running.history.label()
+
+    def tokenize(self, text: str) -> list[Token]:
+        """The tokens of a text in the middle of another."""
+        return self.vocabulary.continue_with(text.encode())
+
+    def token_set(self, tokens: Iterable[Token] | None = None) -> TokenSet:
+        """A set of tokens; of all there are, where none are given."""
+        size = self.vocab_size
+        return TokenSet.everything(size) if tokens is None else TokenSet(tokens, size)
+
+    def tokens_like(self, pattern: str | re.Pattern[str]) -> TokenSet:
+        """The ordinary tokens whose text a regular expression of Python matches as a whole."""
+        expression = re.compile(pattern)
+        found = self.vocabulary.derived(
+            ("tokens like", expression), lambda: _matching(self.vocabulary, expression)
+        )
+        return TokenSet((t for t in found if t < self.vocab_size), self.vocab_size)
+
+    # ---- text ------------------------------------------------------------------------------
+
+    def fixed(self, text: Text) -> Awaited[None]:
+        """Append text, or tokens as they are."""
+        tokens = self.tokenize(text) if isinstance(text, str) else list(text)
+        return Awaited(self._running, "fixed", lambda: Put(0, tokens))
+
+    def gen(
+        self,
+        *filters: Specification | Filter,
+        regex: str | re.Pattern[str] | None = None,
+        lark: str | None = None,
+        stop: str | Sequence[str] = (),
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+    ) -> Awaited[str]:
+        """Generate text and return it.
+
+        It is what ``filters``, ``regex`` and ``lark`` say, and ends where they can end. It also
+        ends before one of the ``stop`` strings, which is not part of the text, where the model
+        ends it (the end token is not appended), and after ``max_tokens``.
+        """
+        rules: list[Specification | Filter] = [*filters]
+        if regex is not None:
+            rules.append(Regex(regex))
+        if lark is not None:
+            rules.append(Lark(lark))
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if max_tokens is not None and (isinstance(max_tokens, bool) or max_tokens < 0):
+            raise OptionError("max_tokens", f"{max_tokens} is out of range, give 0 or more")
+
+        def make() -> Step:
+            running = self._running
+            return Gen(
+                Generation(
+                    running.history, running.vocab_size, rules, stops, max_tokens, temperature
+                )
+            )
+
+        return Awaited(self._running, "gen", make)
+
+    def choose(self, options: Iterable[str], *, temperature: float | None = None) -> Awaited[str]:
+        """Generate exactly one of several texts and return it."""
+        return self.gen(Choice(options), temperature=temperature)
+
+    def substring(
+        self, text: str, *, max_tokens: int | None = None, temperature: float | None = None
+    ) -> Awaited[str]:
+        """Generate a passage copied from ``text``, word by word, and return it."""
+        return self.gen(Substring(text), max_tokens=max_tokens, temperature=temperature)
+
+    def token(
+        self, allowed: Iterable[Token] | None = None, *, temperature: float | None = None
+    ) -> Awaited[Token | None]:
+        """Sample one token, of a set; ``None`` for an end token, which is not appended."""
+        chosen = self.token_set(allowed)
+        ends = [token for token in self.vocabulary.eos if token < self.vocab_size]
+        return Awaited(self._running, "token", lambda: Draw(chosen, ends, temperature))
+
+    def backtrack(self, label: Label) -> Awaited[None]:
+        """Take back all text behind a label. StateError where its place is gone."""
+        back = self._running.history.find(label)
+        return Awaited(self._running, "backtrack", lambda: Put(back, ()))
+
+    # ---- branches --------------------------------------------------------------------------
+
+    def fork(self, programs: int | Sequence[ProgramFunction]) -> Awaited[Any]:
+        """Fork, and share everything up to here.
+
+        ``fork(n)`` goes on in n branches, this one included, and gives each a ``Forked``: its
+        index, and the tasks of all. The program is gone through again in each of the others, with
+        the same results of all it awaited, so apart from these it must do nothing that matters
+        twice. ``fork([f, g])`` starts one program in a new branch for each function, and gives
+        this one, which goes on, their tasks.
+        """
+        if isinstance(programs, int):
+            if isinstance(programs, bool) or programs < 1:
+                raise OptionError("fork", f"{programs} is out of range, give 1 or more")
+            count = programs
+            return Awaited(self._running, "fork", lambda: self._running.split(count, None))
+        functions = list(programs)
+        for function in functions:
+            if not callable(function):
+                raise OptionError("fork", f"{function!r} is no program: give async functions")
+        return Awaited(
+            self._running, "fork", lambda: self._running.split(len(functions) + 1, functions)
+        )
+
+    def wait(self, *tasks: Task) -> Awaited[list[Any]]:
+        """Wait until the programs of other branches have returned; their values, in order.
+
+        StateError for one that failed or ended early, when it is awaited.
+        """
+        for task in tasks:
+            if not isinstance(task, Task):
+                raise OptionError("tasks", f"{task!r} is no task of a fork")
+
+        def look() -> Done | None:
+            return Done([task.result() for task in tasks]) if all(t.over for t in tasks) else None
+
+        def wait() -> Any:
+            return next(task for task in tasks if not task.over).wait()
+
+        return Awaited(self._running, "wait", lambda: Rest(look, wait))
+
+    # ---- variables -------------------------------------------------------------------------
+
+    def get(self, name: str) -> str | None:
+        """The text of a variable that all branches share; ``None``: it has none yet."""
+        running = self._running
+        return running.record.once(f"get {name}", lambda: running.variables.get(name))
+
+    def set(self, name: str, text: str) -> None:
+        """Give a variable a text."""
+        running = self._running
+        running.record.once(f"set {name}", lambda: running.variables.set(name, text))
+
+    def append(self, name: str, text: str) -> str:
+        """Put text behind a variable's, or begin with it; returns the whole."""
+        running = self._running
+        return running.record.once(
+            f"append to {name}", lambda: running.variables.append(name, text)
+        )
+
+    def compare_and_swap(self, name: str, expected: str | None, text: str) -> bool:
+        """Set a variable if it has the expected text (``None``: none yet); whether it had."""
+        running = self._running
+        return running.record.once(
+            f"compare and swap {name}",
+            lambda: running.variables.compare_and_swap(name, expected, text),
+        )
+
+    def until(self, name: str, is_so: Callable[[str], bool] | None = None) -> Awaited[str]:
+        """Wait until a variable has a text, of which ``is_so`` holds; returns it."""
+        variables = self._running.variables
+
+        def look() -> Done | None:
+            text = variables.get(name)
+            return Done(text) if text is not None and (is_so is None or is_so(text)) else None
+
+        return Awaited(
+            self._running, f"until {name}", lambda: Rest(look, lambda: variables.wait(name))
+        )
+
+
+def _matching(vocabulary: Vocabulary, expression: re.Pattern[str]) -> list[Token]:
+    found = []
+    for token in range(vocabulary.size):
+        if vocabulary.is_ordinary(token):
+            try:
+                text = vocabulary.piece(token).decode()
+            except UnicodeDecodeError:
+                continue
+            if expression.fullmatch(text):
+                found.append(token)
+    return found

@@ -1,0 +1,74 @@
+"""What a program has awaited so far, to be gone through again by a copy of it.
+
+Owns the entries of one program, and the place in them while it is replayed. Must never know what
+an entry stands for. Invariant: a program that is replayed asks for the same things in the same
+order; where it does not, that is an error and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import StateError
+from ..tokens import Token
+
+T = TypeVar("T")
+
+
+class Entry(NamedTuple):
+    """One thing that a program asked for, what it got, and what that did to the tokens."""
+
+    what: str
+    result: Any
+    back: int = 0
+    appended: tuple[Token, ...] = ()
+
+
+class Record:
+    """The entries of a program; ``replaying`` while there are any to go through."""
+
+    __slots__ = ("_entries", "_place")
+
+    def __init__(self, entries: list[Entry] | None = None) -> None:
+        self._entries = entries or []
+        self._place = 0
+
+    @property
+    def replaying(self) -> bool:
+        return self._place < len(self._entries)
+
+    def add(self, entry: Entry) -> None:
+        """Note what has just happened."""
+        assert not self.replaying
+        self._entries.append(entry)
+        self._place += 1
+
+    def replayed(self, what: str) -> Entry:
+        """The next entry, which must be of ``what``."""
+        entry = self._entries[self._place]
+        if entry.what != what:
+            raise self.strayed(f"for {what}")
+        self._place += 1
+        return entry
+
+    def strayed(self, instead: str) -> StateError:
+        """The error of a program that asks for something else than before."""
+        return StateError(
+            f"a program took another way when it was gone through again for a fork: it asked "
+            f"{instead}, where it was for {self._entries[self._place].what} before; what it does "
+            "must depend on nothing but what its guide gives it"
+        )
+
+    def once(self, what: str, act: Callable[[], T]) -> T:
+        """The result of ``act``, which is not called again in a replay."""
+        if self.replaying:
+            result: T = self.replayed(what).result
+            return result
+        result = act()
+        self.add(Entry(what, result))
+        return result
+
+    def fork(self) -> Record:
+        """The same entries, to be replayed from the first."""
+        return Record(list(self._entries))

@@ -1,0 +1,224 @@
+"""A program that runs: the controller of one branch, driven by an async function.
+
+Owns the coroutine of one branch and its replay in a fork. Must never know how branches are
+scheduled. Invariant: between two calls the coroutine waits for exactly one step; its record and
+the history say all that it has learnt.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ..engine import Branch, Chunk, FinishReason, Wait
+from ..engine.branches import Path, name_of
+from ..errors import OptionError, StateError
+from ..tokens import Token
+from .guide import Awaited, Forked, Guide, ProgramFunction
+from .history import History
+from .record import Entry, Record
+from .steps import Answer, Done, Split, Step
+from .task import Task
+from .variables import Variables
+
+T = TypeVar("T")
+
+
+class Running:
+    """A ``Controller``; made by ``Program.bind`` for the root, and by ``fork`` for the others.
+
+    ``value`` is what the program returned, ``variables`` are those of all branches.
+    """
+
+    def __init__(
+        self,
+        function: ProgramFunction,
+        history: History,
+        vocab_size: int,
+        variables: Variables,
+        *,
+        path: Path = (),
+        record: Record | None = None,
+        entry: Split | None = None,
+    ) -> None:
+        self.function = function
+        self.history = history
+        self.vocab_size = vocab_size
+        self.variables = variables
+        self.record = record or Record()
+        self.task = Task(name_of(path))
+        self.logprobs: list[float] = []  # of the generated tokens, 0 for forced ones
+        self._path = path
+        self._entry = entry  # the fork that a copy goes on from, behind its record
+        self._origin = history
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+        self._what = ""  # is awaited, and the step that carries it out:
+        self._step: Step | None = None
+        self._start = self._low = 0  # the history's length when it began, and the least since
+        self._starts: Sequence[ProgramFunction] | None = None  # by a fork into programs
+        self._tasks: list[Task] = []  # of its new branches
+        self._returned: Done | None = None
+
+    @property
+    def value(self) -> Any:
+        """What the program returned; ``None`` while it goes on, or if it did not."""
+        return self.task.value
+
+    # ---- the controller's face -------------------------------------------------------------
+
+    def mid_process(
+        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
+    ) -> list[Branch] | Wait:
+        """As ``Controller.mid_process``."""
+        self._low = min(self._low, len(self.history) - last_backtrack)
+        self.history.apply(last_backtrack, last_append)
+        if self._coroutine is None:
+            self._begin()
+        elif self._step is not None:
+            self._told(branch_idx, last_append)
+        while self._step is not None:
+            answer = self._tried(self._step.ask)
+            if not isinstance(answer, Done):
+                return answer
+            self._go_on(answer)
+        return []
+
+    def fork(self) -> Running:
+        """The copy for the next branch of the fork that the program is at."""
+        step = self._step
+        assert isinstance(step, Split), "programs fork where they ask for it"
+        index = len(self._tasks) + 1
+        if self._starts is not None:
+            function, history, record, entry = self._starts[index - 1], self.history, None, None
+        else:
+            function, history, record = self.function, self._origin, self.record.fork()
+            entry = step.at(index)
+        twin = Running(
+            function,
+            history.fork(),
+            self.vocab_size,
+            self.variables,
+            path=(*self._path, index),
+            record=record,
+            entry=entry,
+        )
+        twin.logprobs = list(self.logprobs)
+        self._tasks.append(twin.task)
+        return twin
+
+    def observe(self, chunk: Chunk) -> None:
+        """Note a token's log-probability."""
+        if chunk.token is not None:
+            del self.logprobs[chunk.index :]
+            self.logprobs.append(chunk.logprob or 0.0)
+
+    def ended(self, reason: FinishReason | None, error: Exception | None) -> None:
+        """Tell those who wait for this branch."""
+        if error is not None:
+            self.task.finish(None, f"failed: {type(error).__name__}: {error}")
+        elif self._returned is not None:
+            self.task.finish(self._returned.value, None)
+        else:
+            self.task.finish(None, f"ended before its program did: {reason}")
+        if self._coroutine is not None:
+            self._coroutine.close()
+
+    def split(self, count: int, starts: Sequence[ProgramFunction] | None) -> Split:
+        """The step of a fork into ``count`` branches: of this program, or of new ones."""
+        self._starts = starts
+        tasks: list[Task] = []
+        self._tasks = tasks
+
+        def result(index: int) -> Any:
+            return tuple(tasks) if starts is not None else Forked(index, (self.task, *tasks))
+
+        return Split(count, result)
+
+    # ---- the coroutine ---------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._origin = self.history.fork()
+        coroutine = self.function(Guide(self))
+        if not inspect.iscoroutine(coroutine):
+            raise OptionError("program", f"{self.function!r} is no async function")
+        self._coroutine = coroutine
+        self._resume(Done(None))
+
+    def _go_on(self, done: Done) -> None:
+        """Note the result of what was awaited, and let the program have it."""
+        appended = tuple(self.history.tokens[self._low :])
+        self.record.add(Entry(self._what, done, self._start - self._low, appended))
+        self._resume(done)
+
+    def _resume(self, done: Done) -> None:
+        """Run to the next thing that is awaited and not in the record."""
+        while True:
+            awaited = self._sent(done)
+            if awaited is None:
+                self._step = None
+                return
+            if not self.record.replaying:
+                break
+            entry = self.record.replayed(awaited.what)
+            self.history.apply(entry.back, entry.appended)
+            done = entry.result
+        self._what = awaited.what
+        self._start = self._low = len(self.history)
+        self._step, self._entry = self._entry, None
+        if self._step is None:
+            made = self._tried(awaited.make)
+            self._step = Failed(made) if isinstance(made, Done) else made
+
+    def _sent(self, done: Done) -> Awaited[Any] | None:
+        """What the program awaits when it is given a result; ``None``: it has returned."""
+        assert self._coroutine is not None
+        try:
+            if done.error is not None:
+                awaited = self._coroutine.throw(done.error)
+            else:
+                awaited = self._coroutine.send(done.value)
+        except StopIteration as stop:
+            if self.record.replaying:
+                raise self.record.strayed("to return") from None
+            self._returned = Done(stop.value)
+            return None
+        if not isinstance(awaited, Awaited):
+            raise StateError(f"a program can await what its guide gives, and not {awaited!r}")
+        if awaited.owner is not self:
+            raise StateError(
+                f"branch {self.task.branch} awaits something of the guide of branch "
+                f"{awaited.owner.task.branch}; a program has to use the guide that it was given"
+            )
+        return awaited
+
+    def _told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        assert self._step is not None
+        if isinstance(self._step, Split):
+            self._path = (*self._path, branch_idx)
+        try:
+            self._step.told(branch_idx, tokens)
+        except Exception as error:
+            self._go_on(Done(None, error))
+
+    def _tried(self, ask: Callable[[], T]) -> T | Done:
+        """What a step says; what it raises is for the program to catch, where it awaits."""
+        try:
+            return ask()
+        except Exception as error:
+            return Done(None, error)
+
+
+class Failed:
+    """A step that could not be made."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+
+    def ask(self) -> Answer:
+        return self._done
+
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        """Never called, as nothing is asked for."""

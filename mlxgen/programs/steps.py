@@ -1,0 +1,127 @@
+"""What a program awaits, as answers to its controller's calls.
+
+Owns the steps, one class for each thing that can be awaited. Must never know coroutines.
+Invariant: ``ask`` says how the branch goes on or gives ``Done`` with the result; between two calls
+of it, ``told`` is given what came of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from ..engine import Branch, Splice, Wait
+from ..tokens import Token
+from .generation import Generation
+from .token_set import TokenSet
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an await evaluates to, or raises."""
+
+    value: Any
+    error: Exception | None = None
+
+
+Answer: TypeAlias = list[Branch] | Wait | Done
+
+
+class Step(Protocol):
+    """Something awaited that is being carried out."""
+
+    def ask(self) -> Answer: ...
+
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None: ...
+
+
+class Put:
+    """Takes back the newest tokens and appends a run, where there is anything to do."""
+
+    __slots__ = ("_back", "_done", "_tokens")
+
+    def __init__(self, back: int, tokens: Sequence[Token]) -> None:
+        self._back = back
+        self._tokens = tokens
+        self._done = not back and not tokens
+
+    def ask(self) -> Answer:
+        return Done(None) if self._done else [Branch(self._back, None, [self._tokens])]
+
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        self._done = True
+
+
+class Draw:
+    """Samples one token: its id, or ``None`` for an end token, which is not appended."""
+
+    __slots__ = ("_branch", "_result")
+
+    def __init__(self, allowed: TokenSet, ends: Sequence[Token], temperature: float | None) -> None:
+        splices = [Splice(ends, backtrack=1)] if ends else []
+        self._branch = Branch(sample_mask=allowed.words, splices=splices, temperature=temperature)
+        self._result: Done | None = None
+
+    def ask(self) -> Answer:
+        return self._result or [self._branch]
+
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        self._result = Done(tokens[0] if tokens else None)
+
+
+class Gen:
+    """Generates a piece of text."""
+
+    __slots__ = ("_generation",)
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def ask(self) -> Answer:
+        branch = self._generation.answer()
+        return Done(self._generation.text) if branch is None else [branch]
+
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        self._generation.take(tokens)
+
+
+class Split:
+    """Forks into ``count`` branches; ``result`` says what the await gives in each."""
+
+    __slots__ = ("_count", "_index", "_result")
+
+    def __init__(self, count: int, result: Callable[[int], Any]) -> None:
+        self._count = count
+        self._result = result
+        self._index: int | None = 0 if count == 1 else None
+
+    def at(self, index: int) -> Split:
+        """The same as its branch ``index`` sees it: the fork has happened."""
+        twin = Split(self._count, self._result)
+        twin._index = index
+        return twin
+
+    def ask(self) -> Answer:
+        if self._index is not None:
+            return Done(self._result(self._index))
+        return [Branch(ff_tokens=[[]])] * self._count
+
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        self._index = branch_idx
+
+
+class Rest:
+    """Waits until ``look`` has something; ``wait`` makes what wakes it to look again."""
+
+    __slots__ = ("_look", "_wait")
+
+    def __init__(self, look: Callable[[], Done | None], wait: Callable[[], Wait]) -> None:
+        self._look = look
+        self._wait = wait
+
+    def ask(self) -> Answer:
+        return self._look() or self._wait()
+
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        pass

@@ -1,0 +1,53 @@
+"""A program asks the model yes or no, and what it writes next depends on the answer.
+
+A program is an async function of a guide ``g``. ``g.choose`` lets the model sample exactly one of
+several texts, and ``await`` gives it to the program, which goes on as Python does. The demo model
+knows a list of facts and no "yes" or "no": it guesses these, as you will see, and then says what it
+knows. A real model answers better, and no differently.
+
+    .venv/bin/python scripts/examples/yes_or_no.py
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlxgen
+
+QUESTION = "What is the capital of France?"
+CITIES = ["Paris", "Rome", "London"]
+
+
+class Answer(NamedTuple):
+    """What the model was asked, and what it chose."""
+
+    is_known: str
+    city: str
+    text: str
+
+
+async def program(g: mlxgen.Guide) -> tuple[str, str]:
+    await g.fixed("Do I know it? ")
+    is_known = await g.choose(["yes", "no"])
+    if is_known == "yes":
+        await g.fixed("! The capital of France is ")
+    else:
+        await g.fixed(". Still, the capital of France is ")
+    city = await g.choose(CITIES)
+    await g.fixed(".")
+    return is_known, city
+
+
+def main() -> Answer:
+    lm = mlxgen.load()
+    prompt = lm.vocabulary.chat([{"role": "user", "content": QUESTION}], enable_thinking=False)
+    run = lm.control(prompt, mlxgen.Program(program))
+    for _, chunk in run:
+        print(chunk.text, end="", flush=True)
+    print()
+    is_known, city = run.controller.value
+    return Answer(is_known, city, run.results[()].text)
+
+
+if __name__ == "__main__":
+    main()

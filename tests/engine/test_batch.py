@@ -1,0 +1,342 @@
+"""Many prompts in one call, and the troubles of one that are none of the others'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mlx_lm.models.cache import ArraysCache
+
+import mlxgen
+from mlxgen import (
+    Choice,
+    DeadEndError,
+    FilterError,
+    GrammarError,
+    HookError,
+    JsonSchema,
+    ModelError,
+    OptionError,
+    PostSamplingResult,
+    PromptError,
+    Regex,
+)
+from mlxgen.engine.limits import Limits
+from mlxgen.engine.many import Batch
+from mlxgen.errors import CapacityError
+from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters, reciter, talker
+
+SUMS = ["1 + 1 =", "The color of the sky", "def add(a, b):", "Hello", "x"]
+
+
+def drain(batch: Batch) -> list[Exception]:
+    """Run to the end; the errors that came out of ``next`` on the way."""
+    errors: list[Exception] = []
+    while len(errors) < 20:
+        try:
+            next(batch)
+        except StopIteration:
+            return errors
+        except Exception as error:
+            errors.append(error)
+    raise AssertionError("the same error again and again") from errors[-1]
+
+
+def texts(batch: Batch) -> list[str | None]:
+    drain(batch)
+    return [result.text if result is not None else None for result in batch.results]
+
+
+# ---- many prompts
+
+
+@pytest.mark.parametrize("max_batch", [1, 2, 32])
+def test_every_prompt_gives_what_it_gives_alone(max_batch: int) -> None:
+    lm = mlxgen.load()
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "seed": 5}
+    with lm.batch(SUMS, limits=Limits(max_batch=max_batch), **options) as batch:
+        seen: dict[int, list[int]] = {}
+        for index, chunk in batch:
+            seen.setdefault(index, []).append(chunk.index)
+    assert set(seen) == set(range(len(SUMS)))
+    for index, (prompt, result) in enumerate(zip(SUMS, batch.results, strict=True)):
+        alone = lm.generate(prompt, **options)
+        assert result is not None
+        assert (result.text, result.tokens) == (alone.text, alone.tokens)
+        assert (result.finish_reason, result.stop) == (alone.finish_reason, alone.stop)
+        assert result.usage.completion_tokens == alone.usage.completion_tokens
+        assert seen[index] == list(range(len(alone.tokens)))
+
+
+def test_each_prompt_may_have_options_of_its_own() -> None:
+    lm = mlxgen.load()
+    each: list[mlxgen.GenerationOptions] = [
+        {"temperature": 0.0},
+        {"filters": [JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}})]},
+        {"stop": " ", "temperature": 0.0},
+        {"draft": "ngram", "temperature": 0.0},
+        {"max_tokens": 1, "top_logprobs": 2},
+    ]
+    common: mlxgen.GenerationOptions = {"max_tokens": 16, "seed": 3}
+    alone: list[mlxgen.GenerationOptions] = [{**common, **own} for own in each]
+    expected = [lm.generate(p, **own).text for p, own in zip(SUMS, alone, strict=True)]
+    batch = lm.batch(SUMS, each=each, **common)
+    assert texts(batch) == expected
+
+
+def test_a_list_is_checked_whole_before_anything_runs() -> None:
+    speaker = reciter(list("abc"))
+    with pytest.raises(PromptError) as error:
+        speaker.lm.batch([PROMPT, PROMPT, []])
+    assert error.value.__notes__ == ["in prompts[2]"]
+    with pytest.raises(OptionError, match="each"):
+        speaker.lm.batch([PROMPT] * 3, each=[{}])
+    with pytest.raises(OptionError, match="no such option"):
+        speaker.lm.batch([PROMPT], each=[{"temprature": 1.0}])  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(GrammarError):
+        speaker.lm.batch([PROMPT] * 2, each=[{}, {"filters": Regex("(")}])
+    for wrong in ("abc", b"abc", 5, {"role": "user"}):
+        with pytest.raises(OptionError, match="prompts"):
+            speaker.lm.batch(wrong)  # type: ignore[arg-type]
+    assert speaker.model.passes == 0
+
+
+def test_of_a_generator_a_few_are_taken_ahead_and_an_error_is_its_prompts_own() -> None:
+    speaker = reciter(list("abc"))
+    taken: list[int] = []
+
+    def prompts() -> Iterator[list[int]]:
+        for index in range(60):
+            taken.append(index)
+            yield [] if index == 30 else PROMPT
+
+    batch = speaker.lm.batch(prompts(), limits=Limits(max_batch=2))
+    assert taken == []
+    next(batch)
+    assert len(taken) <= 12
+    (error,) = drain(batch)
+    assert isinstance(error, PromptError) and error.__notes__ == ["in prompts[30]"]
+    assert list(batch.errors) == [30]
+    said = [result and result.text for result in batch.results]
+    assert said == [None if index == 30 else "abc" for index in range(60)]
+    assert batch.done == 60 and not batch.busy
+
+
+def test_a_queue_of_any_length_loses_no_prompt() -> None:
+    for max_queue in (0, 1, 5):
+        limits = Limits(max_batch=2, max_queue=max_queue)
+        batch = reciter(list("abc")).lm.batch([PROMPT] * 30, limits=limits)
+        assert texts(batch) == ["abc"] * 30
+
+
+def test_no_prompts_are_no_work() -> None:
+    nothings: list[Iterable[list[int]]] = [[], iter([])]
+    for nothing in nothings:
+        batch = reciter(list("abc")).lm.batch(nothing)
+        assert list(batch) == [] and batch.results == [] and not batch.busy
+
+
+def test_closing_midway_frees_the_memory() -> None:
+    speaker = endless()
+    with speaker.lm.batch(iter([PROMPT] * 50), max_tokens=100) as batch:
+        for _ in range(40):
+            next(batch)
+        assert batch.stats.kv_bytes > 0
+    batch.close()
+    assert batch.stats.kv_bytes == 0
+    assert list(batch) == [] and not batch.busy
+
+
+def test_progress_is_shown_on_standard_error_only(capfd: pytest.CaptureFixture[str]) -> None:
+    speaker = reciter(list("abc"))
+    assert texts(speaker.lm.batch([PROMPT] * 3, progress=True)) == ["abc"] * 3
+    with speaker.lm.batch(iter([PROMPT] * 3), progress=True) as batch:
+        next(batch)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "3/3" in err
+
+
+def test_a_running_filter_is_for_one_prompt_only() -> None:
+    with pytest.raises(OptionError, match="filters"):
+        drain(reciter(list("xyzabc")).lm.batch([PROMPT] * 2, filters=Fussy()))
+
+
+# ---- errors stay in their row
+
+
+class Fussy:
+    """A filter that allows the letters in turn, or "!", and raises where a test wants it to."""
+
+    def __init__(self, *, fills: int = 99, advances: int = 99) -> None:
+        self.position, self.fills, self.advances = 0, fills, advances
+
+    def fill(self, row: np.ndarray[Any, Any]) -> bool:
+        if self.position == self.fills:
+            raise ZeroDivisionError("no row today")
+        row[:] = 0
+        for token in (97 + self.position, 33):
+            row[token // 32] |= np.int32(1) << (token % 32)
+        return True
+
+    def advance(self, token: int) -> None:
+        if self.position == self.advances:
+            raise ZeroDivisionError("not this one")
+        self.position += 1
+
+    def can_end(self) -> bool:
+        return self.position == 5
+
+    def reset(self) -> None:
+        self.position = 0
+
+
+def failing(result: PostSamplingResult) -> None:
+    if result.position == 2:
+        raise ZeroDivisionError("oops")
+
+
+def excluding_all(result: PostSamplingResult) -> None:
+    if result.position == 2:
+        result.resample, result.exclude = True, range(300)
+
+
+def going_too_far(result: PostSamplingResult) -> None:
+    result.rewind = 3 if result.position == 2 else 0
+
+
+TROUBLES: list[tuple[dict[str, Any], type[Exception]]] = [
+    ({"hooks": failing}, HookError),
+    ({"hooks": excluding_all}, DeadEndError),
+    ({"hooks": going_too_far}, mlxgen.RewindError),
+    ({"filters": [Choice(["abc"]), Choice(["abd"])]}, DeadEndError),
+    ({"filters": [Regex("ab[0-9]"), Regex("ab[x-z]")]}, DeadEndError),
+]
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize(("options", "kind"), TROUBLES)
+def test_what_goes_wrong_in_one_row_leaves_the_others_alone(
+    options: dict[str, Any], kind: type[Exception], place: int, recurrent: bool
+) -> None:
+    caches = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    speaker = endless(**caches)
+    each = [options if index == place else {} for index in range(4)]
+    batch = speaker.lm.batch([PROMPT] * 4, each=each, max_tokens=9)  # type: ignore[arg-type]
+    (error,) = drain(batch)
+    assert isinstance(error, kind)
+    assert error.__notes__ == [f"in prompts[{place}]"]
+    assert batch.errors == {place: error}
+    with pytest.raises(kind):
+        speaker.lm.generate(PROMPT, max_tokens=9, **options)
+    said = [result and result.text for result in batch.results]
+    assert said == [None if index == place else letters(9) for index in range(4)]
+    assert batch.stats.kv_bytes == 0
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize("where", ["fills", "advances"])
+def test_a_filter_that_breaks_breaks_its_own_row_only(where: str, at: int, rows: int) -> None:
+    hall = Hall(endless())
+    broken = hall.submit(filters=Fussy(**{where: at}))
+    for _ in range(rows - 1):
+        hall.submit(max_tokens=9)
+    assert hall.finish() == [letters(at)] + [letters(9)] * (rows - 1)
+    assert isinstance(hall.errors[broken], (ZeroDivisionError, FilterError))
+
+
+def test_logits_that_are_no_numbers_are_an_error_of_their_row() -> None:
+    def say(self: Speaker, generated: list[int]) -> dict[int, float] | list[int]:
+        if generated[:2] == [120, 120]:
+            return {97: float("nan")}
+        return [97 + len(generated) % 26]
+
+    hall = Hall(Speaker([], say))
+    hall.submit(max_tokens=9)
+    ill = hall.submit(logit_bias={120: 100.0}, max_tokens=9)
+    hall.submit(max_tokens=9)
+    assert hall.finish() == [letters(9), "xx", letters(9)]
+    assert isinstance(hall.errors[ill], ModelError)
+
+
+def interrupting(position: int) -> Callable[[PostSamplingResult], None]:
+    """A hook that is interrupted once."""
+    calls: list[int] = []
+
+    def hook(result: PostSamplingResult) -> None:
+        if result.position == position and not calls:
+            calls.append(1)
+            raise KeyboardInterrupt
+
+    return hook
+
+
+@pytest.mark.parametrize("place", [0, 2, 3])
+def test_after_an_interrupt_all_rows_go_on_and_none_has_lost_a_chunk(place: int) -> None:
+    hall = Hall(endless())
+    for index in range(4):
+        options: dict[str, Any] = {"hooks": interrupting(2)} if index == place else {}
+        hall.submit(max_tokens=3 if index == 1 else 6, **options)
+    with pytest.raises(KeyboardInterrupt):
+        hall.finish()
+    assert hall.finish() == [letters(6), letters(3), letters(6), letters(6)]
+
+
+def test_an_interrupt_loses_nothing_of_a_row_that_begins_in_the_same_step() -> None:
+    hall = Hall(endless())
+    hall.submit(max_tokens=6, hooks=interrupting(2))
+    hall.steps(3)
+    hall.submit(filters=Choice(["xyz"]))
+    hall.submit(filters=Regex("xyz[a-z]{3}"))
+    with pytest.raises(KeyboardInterrupt):
+        hall.finish()
+    assert hall.finish()[:2] == [letters(6), "xyz"]
+    assert list(hall.texts.values())[2] == "xyz" + letters(3, 3)
+
+
+def test_a_row_that_is_interrupted_before_its_first_draw_is_not_lost() -> None:
+    hall = Hall(endless())
+    hall.submit(filters=Choice(["xyz"]), hooks=interrupting(1))
+    hall.submit(max_tokens=3)
+    with pytest.raises(KeyboardInterrupt):
+        hall.finish()
+    assert hall.finish() == ["xyz", letters(3)]
+
+
+def test_after_a_failure_of_the_model_all_rows_go_on() -> None:
+    speaker = reciter(list("abcdef"))
+    assert speaker.lm.batches
+    script = speaker.model.script
+    calls: list[int] = []
+
+    def unsteady(history: tuple[int, ...]) -> Any:
+        if len(history) == 4 and not calls:
+            calls.append(1)
+            raise RuntimeError("the device is gone")
+        return script(history)
+
+    hall = Hall(speaker, keep_prefixes=False)
+    for _ in range(3):
+        hall.submit()
+    speaker.model.script = unsteady
+    with pytest.raises(RuntimeError, match="gone"):
+        hall.finish()
+    assert hall.finish() == ["abcdef"] * 3
+
+
+def test_a_prompt_that_does_not_fit_fails_and_the_others_are_served() -> None:
+    limits = Limits(max_bytes=2 * 256 * 8)
+    batch = endless().lm.batch([PROMPT, [63] * 900, PROMPT], max_tokens=5, limits=limits)
+    (error,) = drain(batch)
+    assert isinstance(error, CapacityError)
+    assert [result and result.text for result in batch.results] == [letters(5), None, letters(5)]
+
+
+def test_rows_with_bans_and_stops_deliver_nothing_of_these() -> None:
+    speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": ["d"]})
+    batch = speaker.lm.batch([PROMPT] * 3, each=[{"banned": "bc"}, {"stop": "bc"}, {}])
+    assert texts(batch) == ["axd", "a", "abc"]

@@ -1,0 +1,330 @@
+"""Controllers: the order of what they ask for, what they are told, and what comes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen import Branch, DeadEndError, FilterError, Splice
+from mlxgen.tokens import Token
+from tests.fakes.controllers import Call, Recited, Told, alphabet, anything, finish
+from tests.fakes.speaking import END, PROMPT, Speaker, reciter
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 4}, "ok": {"type": "boolean"}},
+    "required": ["name", "ok"],
+    "additionalProperties": False,
+}
+
+
+# ---- nothing restricted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stop": "ef"},
+        {"stop": ["zz", "g"], "max_tokens": 5},
+        {"temperature": 1.0, "seed": 3, "top_k": 5},
+        {"filters": mlxgen.JsonSchema(SCHEMA)},
+        {"filters": mlxgen.Choice(["yes"])},
+        {"top_logprobs": 2, "repetition_penalty": 1.5},
+        {"ignore_eos": True, "max_tokens": 20},
+        {"min_tokens": 14},
+        {"hold_tokens": 3},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_a_controller_that_allows_everything_gives_the_plain_text(options: dict[str, Any]) -> None:
+    speaker = alphabet()
+    plain = speaker.lm.generate(PROMPT, **options)
+    run = speaker.lm.control(PROMPT, Recited([anything(speaker)]), **options)
+    assert finish(run) == {(): plain.text}
+    result = run.results[()]
+    assert (result.tokens, result.finish_reason) == (plain.tokens, plain.finish_reason)
+    assert result.stop == plain.stop
+    assert [c.top for c in result.chunks] == [c.top for c in plain.chunks]
+    assert result.usage.forced_tokens == plain.usage.forced_tokens
+
+
+def test_the_controller_is_asked_once_for_a_sampled_token_and_told_of_it() -> None:
+    speaker = reciter("abc")
+    controller = Recited([anything(speaker)])
+    finish(speaker.lm.control(PROMPT, controller))
+    assert controller.calls == [Call(0, 0, []), *(Call(0, 0, [t]) for t in b"abc")]
+
+
+def test_the_controller_decides_while_the_pass_behind_its_token_runs() -> None:
+    speaker = reciter("abcdef")
+    fed = []
+
+    def decide(index: int, history: list[Token]) -> list[Branch]:
+        if len(history) > 1:
+            fed.append(speaker.model.fed[-1] == [history[-1]])
+        return [anything(speaker)]
+
+    finish(speaker.lm.control(PROMPT, Told(PROMPT, decide), max_tokens=20))
+    assert len(fed) == 6 and all(fed)
+
+
+# ---- masks, runs, splices, backtracks
+
+
+def test_only_what_the_mask_allows_is_sampled() -> None:
+    speaker = alphabet()
+    controller = Recited([Branch(sample_mask=list(b"xyz"))])
+    run = speaker.lm.control(PROMPT, controller, max_tokens=4)
+    assert finish(run) == {(): "xyzx"}
+
+
+def test_a_forced_run_is_appended_without_sampling_in_one_pass() -> None:
+    speaker = reciter("abcdefgh")
+    controller = Recited([Branch(ff_tokens=[list(b"XYZ")])], [anything(speaker)], [])
+    run = speaker.lm.control(PROMPT, controller)
+    speaker.model.forget()
+    assert finish(run) == {(): "XYZd"}
+    assert controller.calls == [Call(0, 0, []), Call(0, 0, list(b"XYZ")), Call(0, 0, [ord("d")])]
+    assert [*speaker.model.fed[0], *speaker.model.fed[1]] == [*PROMPT, *b"XYZ"]  # the prefill
+    result = run.results[()]
+    assert [c.forced for c in result.chunks if c.token is not None] == [True, True, True, False]
+    assert result.usage.forced_tokens == 3
+
+
+def test_a_run_that_starts_with_the_sampled_token_is_appended_whole() -> None:
+    speaker = reciter("abcdef")
+    mask = Branch(sample_mask=list(b"ab"), ff_tokens=[list(b"aXY"), list(b"bZ")])
+    controller = Recited([mask], [anything(speaker)], [])
+    assert finish(speaker.lm.control(PROMPT, controller)) == {(): "aXYd"}
+    assert controller.calls[1] == Call(0, 0, list(b"aXY"))
+
+
+def test_run_and_sampled_token_go_through_the_model_together() -> None:
+    speaker = reciter("abcdef")
+    controller = Recited(
+        [Branch(sample_mask=list(b"a"), ff_tokens=[list(b"aXY")])], [anything(speaker)]
+    )
+    run = speaker.lm.control(PROMPT, controller, max_tokens=4)
+    speaker.model.forget()
+    finish(run)
+    assert speaker.model.fed == [PROMPT, list(b"aXY")]
+
+
+def test_a_splice_replaces_the_sampled_token_before_anybody_sees_it() -> None:
+    speaker = reciter(["a", END, "c"])
+    swap = Splice([speaker.end], 1, list(b"xy"))
+    controller = Recited([anything(speaker, splices=[swap])])
+    run = speaker.lm.control(PROMPT, controller, max_tokens=3)
+    assert finish(run) == {(): "axy"}
+    assert controller.calls == [Call(0, 0, []), Call(0, 0, [ord("a")])]
+    assert run.results[()].usage.redraws == 1
+
+
+def test_a_splice_may_take_back_more_than_the_sampled_token() -> None:
+    speaker = reciter("abcdefgh")
+    controller = Recited(
+        [anything(speaker)],
+        [anything(speaker)],
+        [anything(speaker, splices=[Splice([ord("x")], 1), Splice((), 3, list(b"Z"))])],
+        [anything(speaker)],
+        [],
+    )
+    run = speaker.lm.control(PROMPT, controller)
+    chunks = [chunk for _, chunk in run]
+    assert run.results[()].text == "Zb"
+    assert controller.calls[3] == Call(0, 2, [ord("Z")])
+    assert [(c.text, c.retract, c.index) for c in chunks] == [
+        ("a", 0, 0), ("b", 0, 1), ("Z", 2, 0), ("b", 0, 1), ("", 0, 2),
+    ]  # fmt: skip
+
+
+def test_a_splice_that_only_removes_draws_the_position_again() -> None:
+    speaker = alphabet()
+    controller = Recited(
+        [anything(speaker, splices=[Splice((), 1)])], [Branch(sample_mask=[ord("q")])], []
+    )
+    run = speaker.lm.control(PROMPT, controller, temperature=1.0, seed=1)
+    speaker.model.forget()
+    assert finish(run) == {(): "q"}
+    assert controller.calls[1] == Call(0, 0, [])
+    assert run.results[()].chunks[0].attempts == 1
+    assert speaker.model.passes <= 3  # the same logits serve twice
+
+
+def test_the_order_is_backtrack_sample_append_splice() -> None:
+    speaker = alphabet()
+    branch = Branch(
+        backtrack=2,
+        sample_mask=list(b"mn"),
+        ff_tokens=[list(b"mop")],
+        splices=[Splice([ord("m")], 2, list(b"XY"))],
+    )
+    controller = Recited([Branch(ff_tokens=[list(b"abcd")])], [branch], [])
+    run = speaker.lm.control(PROMPT, controller)
+    assert finish(run) == {(): "abmXY"}
+    assert controller.calls[2] == Call(0, 2, list(b"mXY"))
+
+
+def test_a_backtrack_with_a_run_replaces_text_that_was_delivered() -> None:
+    speaker = reciter("abcdef")
+    controller = Recited(
+        [anything(speaker)],
+        [anything(speaker)],
+        [Branch(1, None, [list(b"XY")])],
+        [anything(speaker)],
+    )
+    run = speaker.lm.control(PROMPT, controller)
+    assert finish(run) == {(): "aXYdef"}
+    assert controller.calls[3] == Call(0, 1, list(b"XY"))
+    assert run.results[()].usage.rewound_tokens == 1
+
+
+def test_a_temperature_holds_for_one_draw() -> None:
+    speaker = Speaker([], lambda self, generated: {ord("a"): 1.0, ord("b"): 0.9})
+    warm, cold = anything(speaker, temperature=5.0), anything(speaker)
+    controller = Recited(*[[warm], [cold]] * 30, [])
+    run = speaker.lm.control(PROMPT, controller, seed=5, max_tokens=60)
+    text = finish(run)[()]
+    assert set(text[1::2]) == {"a"}
+    assert set(text[::2]) != {"a"}
+
+
+def test_a_stop_or_the_budget_ends_a_branch_inside_a_run() -> None:
+    speaker = alphabet()
+    controller = Recited([Branch(ff_tokens=[list(b"abcdef")])], [anything(speaker)])
+    run = speaker.lm.control(PROMPT, controller, stop="cd")
+    assert finish(run) == {(): "ab"}
+    assert run.results[()].stop == "cd"
+    run = speaker.lm.control(PROMPT, Recited([Branch(ff_tokens=[list(b"abcdef")])]), max_tokens=4)
+    assert finish(run) == {(): "abcd"}
+    assert run.results[()].finish_reason == "length"
+    assert len(run.results[()].tokens) == 4
+
+
+def test_text_that_a_stop_may_claim_is_held_and_comes_back_with_a_backtrack() -> None:
+    speaker = reciter("abcdef")
+    controller = Recited(
+        [Branch(ff_tokens=[list(b"xe")])],
+        [Branch(1, None, [list(b"yen")])],
+        [Branch(2, None, [[]])],
+        [],
+    )
+    assert finish(speaker.lm.control(PROMPT, controller, stop="end")) == {(): "xy"}
+
+
+def test_characters_split_over_tokens_survive_backtracks() -> None:
+    speaker = alphabet()
+    smile = "😀".encode()
+    controller = Recited(
+        [Branch(ff_tokens=[[*b"a", *smile[:2]]])],
+        [Branch(ff_tokens=[[*smile[2:], *smile[:3]]])],
+        [Branch(5, None, [[*smile[2:], *b"z"]])],
+        [],
+    )
+    assert finish(speaker.lm.control(PROMPT, controller)) == {(): "a😀z"}
+
+
+# ---- the prompt
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"repetition_penalty": 3.0}, {"filters": mlxgen.Regex("[a-z]*")}]
+)
+def test_a_backtrack_may_reach_into_the_prompt(options: dict[str, Any]) -> None:
+    def say(self: Speaker, history: list[Token]) -> list[Token]:
+        start = sum(history) % 26
+        return [97 + (start + i) % 26 for i in range(26)]
+
+    speaker = Speaker([], say, prompt_length=0)
+    prompt = list(b"hello there")
+    controller = Recited(
+        [anything(speaker)], [anything(speaker)], [Branch(5, list(b"xyz"))], [anything(speaker)]
+    )
+    run = speaker.lm.control(prompt, controller, max_tokens=6, **options)
+    finish(run)
+    assert controller.calls[3].last_backtrack == 5
+    (first,) = controller.calls[3].last_append
+    shorter = prompt[:-3]
+    result = run.results[()]
+    assert result.tokens[0] == first and len(result.tokens) == 6
+    assert result.usage.prompt_tokens == len(shorter)
+    assert run.results[()].text == speaker.vocabulary.decode(result.tokens)
+    plain = speaker.lm.control(
+        shorter,
+        Recited([Branch(sample_mask=list(b"xyz"))], [anything(speaker)]),
+        max_tokens=6,
+        **options,
+    )
+    finish(plain)
+    assert plain.results[()].tokens == result.tokens
+
+
+def test_a_splice_may_reach_into_the_prompt_and_new_logits_are_drawn_from() -> None:
+    def say(self: Speaker, history: list[Token]) -> list[Token]:
+        return [97 + len(history)]
+
+    speaker = Speaker([], say, prompt_length=0)
+    controller = Recited([anything(speaker, splices=[Splice((), 3)])], [anything(speaker)], [])
+    assert finish(speaker.lm.control(list(b"hello"), controller)) == {(): "d"}
+    assert controller.calls[1:] == [Call(0, 2, []), Call(0, 0, [ord("d")])]
+
+
+def test_a_whole_prompt_may_be_replaced() -> None:
+    speaker = reciter("abc", prompt_length=2)
+    controller = Recited([Branch(1, None, [list(b"##")])], [anything(speaker)])
+    assert finish(speaker.lm.control(PROMPT, controller)) == {(): "##abc"}
+
+
+# ---- filters
+
+
+def test_filters_and_masks_are_intersected() -> None:
+    speaker = alphabet()
+    controller = Recited([Branch(sample_mask=list(b"bcd789"))])
+    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.Regex("[0-9a-b]{3}"))
+    assert set(finish(run)[()]) <= set("b789")
+    assert run.results[()].finish_reason == "filter"
+
+
+def test_a_mask_that_the_filters_leave_nothing_of_ends_the_branch_with_its_name() -> None:
+    speaker = alphabet()
+    controller = Recited([Branch(sample_mask=list(b"xyz"))])
+    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.Regex("[0-9]{3}"))
+    with pytest.raises(DeadEndError, match="the controller's mask") as caught:
+        finish(run)
+    assert caught.value.__notes__ == ["in branch ()"]
+    assert run.errors == {(): caught.value}
+
+
+def test_what_filters_force_is_reported_with_what_came_before_it() -> None:
+    speaker = alphabet()
+    controller = Recited([anything(speaker)])
+    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.JsonSchema(SCHEMA))
+    text = finish(run)[()]
+    assert json.loads(text)["name"]
+    assert controller.calls[0].last_append == []
+    told = [token for call in controller.calls for token in call.last_append]
+    assert speaker.vocabulary.decode(told) in text
+    assert any(len(call.last_append) > 1 for call in controller.calls)
+
+
+def test_what_filters_force_at_the_start_is_reported_first() -> None:
+    speaker = alphabet()
+    controller = Recited([anything(speaker)])
+    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.Regex("start: (a|b)"))
+    assert finish(run) == {(): "start: a"}
+    assert controller.calls == [Call(0, 0, list(b"start: "))]
+
+
+def test_a_run_that_the_filters_do_not_allow_ends_the_branch() -> None:
+    speaker = alphabet()
+    run = speaker.lm.control(
+        PROMPT, Recited([Branch(ff_tokens=[list(b"12x")])]), filters=mlxgen.Regex("[0-9]+")
+    )
+    with pytest.raises(FilterError):
+        finish(run)
+    assert run.results[()].finish_reason is None

@@ -1,0 +1,157 @@
+"""Random controllers against a plain interpreter, and on every kind of cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen import Branch, LanguageModel, Splice
+from mlxgen.engine.control import Control
+from mlxgen.tokens import Token
+from tests.engine.control_reference import Reference, Wild
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.controllers import Recited, finish
+from tests.fakes.speaking import Speaker
+
+LETTERS = tuple(b"abcdef")
+WIDE = ("é", "😀", "ab")  # of which some have tokens, and the others several bytes
+
+
+def ranked(history: Sequence[Token], end: Token) -> list[Token]:
+    """Some order of the letters, by the whole history; now and then the end comes first."""
+    state = 7
+    for token in history:
+        state = (state * 31 + token) % 1009
+    letters = sorted(LETTERS, key=lambda t: (t * state) % 13)
+    return [end, *letters] if state % 11 == 0 else [*letters, end]
+
+
+class Counting(Wild):
+    """Copied deeply, calls and all."""
+
+
+def checked(run: Control[Any], speaker: Speaker) -> None:
+    """Run to the end, looking at every invariant on the way."""
+    screens = finish_looking(run)
+    for branch, result in run.results.items():
+        assert result.text == speaker.vocabulary.decode(result.tokens)
+        assert screens.get(branch, result.text) == result.text
+        assert [c.index for c in result.chunks if c.token is not None] == list(
+            range(len(result.tokens))
+        )
+
+
+def finish_looking(run: Control[Any]) -> dict[Any, str]:
+    scheduler = run._scheduler
+    step = scheduler.step
+
+    def looking() -> Any:
+        events = step()
+        scheduler.check_integrity()
+        return events
+
+    scheduler.step = looking  # type: ignore[method-assign]
+    return finish(run)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    numbers=st.lists(st.integers(0, 719), min_size=1, max_size=40),
+    prompt=st.lists(st.sampled_from(LETTERS), min_size=1, max_size=6),
+    budget=st.integers(1, 12),
+)
+def test_a_random_controller_does_what_the_plain_interpreter_says(
+    numbers: list[int], prompt: list[Token], budget: int
+) -> None:
+    speaker = Speaker([], lambda self, history: ranked(history, self.end), prompt_length=0)
+    size = speaker.lm.vocab_size
+
+    def wild() -> Wild:
+        return Wild(tuple(numbers), (*LETTERS, speaker.end), size, list(prompt))
+
+    reference = Reference(lambda history: ranked(history, speaker.end), {speaker.end}, budget)
+    reference.run(prompt, wild())
+    run = speaker.lm.control(prompt, wild(), max_tokens=budget)
+    controllers: dict[Any, Any] = {}
+    end = run._end
+
+    def noting(live: Any, error: Exception | None = None) -> None:
+        controllers[live.name] = live.controller
+        end(live, error)
+
+    run._end = noting  # type: ignore[method-assign]
+    checked(run, speaker)
+    found = {b: (r.tokens, r.finish_reason) for b, r in run.results.items()}
+    assert found == {b: (o.tokens, o.reason) for b, o in reference.outcomes.items()}
+    assert {b: c.calls for b, c in controllers.items()} == reference.calls
+    prompts = {b: r.usage.prompt_tokens for b, r in run.results.items()}
+    assert prompts == {b: len(o.prompt) for b, o in reference.outcomes.items()}
+    assert run.stats.running == run.stats.queued == run.stats.kv_bytes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    numbers=st.lists(st.integers(0, 719), min_size=1, max_size=30),
+    stop=st.sampled_from(["ab", "bca", "😀", "éé", "d"]),
+    hold=st.integers(0, 3),
+)
+def test_text_with_split_characters_and_stops_is_exact_under_backtracks(
+    numbers: list[int], stop: str, hold: int
+) -> None:
+    speaker = Speaker(WIDE, lambda self, history: ranked(history, self.end), prompt_length=0)
+    alphabet = (*"😀".encode(), *"é".encode(), *b"abcd", speaker.token("ab"))
+    wild = Wild(tuple(numbers), alphabet, speaker.lm.vocab_size, list(b"a"))
+    run = speaker.lm.control(list(b"a"), wild, max_tokens=16, stop=stop, hold_tokens=hold)
+    finish_looking(run)
+    for result in run.results.values():
+        whole = speaker.vocabulary.decode(result.tokens)
+        assert result.text == (whole.partition(stop)[0] if result.stop else whole)
+        assert (stop in whole) == (result.stop is not None)
+
+
+# ---- real caches
+
+
+@pytest.fixture(scope="module", params=[k for k in cache_kinds() if k != "concatenating"])
+def lm(request: pytest.FixtureRequest) -> LanguageModel:
+    model, make_cache = cache_kinds()[request.param]()
+    language_model = LanguageModel(model, alphabet_tokenizer())
+    language_model.make_cache = make_cache  # type: ignore[method-assign]
+    return language_model
+
+
+def test_every_kind_of_cache_follows_backtracks_forks_and_runs(lm: LanguageModel) -> None:
+    prompt = [t % VOCAB for t in b"The quick brown fox"]
+    any_token = Branch(sample_mask=range(VOCAB))
+    controller = Recited(
+        *[[any_token]] * 3,
+        [Branch(2, None, [[5, 6, 7]])],
+        [any_token],
+        [Branch(1, [11]), Branch(6, [12]), Branch(0, None, [[13] * 20])],
+        *[[any_token]] * 3,
+        [Branch(4, [20, 21])],
+        [any_token],
+        [Branch(1, range(VOCAB), [], [Splice((), 6, [30, 31])])],
+        [any_token],
+        [Branch(0, range(VOCAB), [], [Splice((), 2)])],
+        [any_token],
+    )
+    run = lm.control(prompt, controller, max_tokens=40)
+    for _ in run:
+        run._scheduler.check_integrity()
+    assert len(run.results) == 3
+    for result in run.results.values():
+        history = [*prompt[: result.usage.prompt_tokens], *result.tokens]
+        count = 8  # those behind the last backtrack were all drawn freely
+        logits = lm.model(mx.array([history[:-1]]), cache=lm.make_cache())[0]
+        for place in range(len(history) - count, len(history)):
+            row = logits[place - 1]
+            best, own = mx.max(row).item(), row[history[place]].item()
+            assert isinstance(best, float) and isinstance(own, float)
+            assert own >= best - 2e-3

@@ -1,0 +1,180 @@
+"""Sequences that begin alike share their KV, exactly, within a limit, and undisturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen import LanguageModel
+from mlxgen.engine.kv import KV
+from mlxgen.engine.prefix_cache import PrefixCache
+from mlxgen.engine.segments import arrays_in
+from tests.fakes import byte_level_tokenizer
+from tests.fakes.architectures import VOCAB, cache_kinds, random_model
+
+Make = Callable[[], list[Any]]
+
+PLENTY = 1 << 40
+ANY_LENGTH = ("plain", "quantised", "kv_bits")
+_models: dict[str, tuple[Any, Make]] = {}
+
+
+def loaded(name: str) -> tuple[Any, Make]:
+    if name not in _models:
+        if name == "kv_bits":
+            model = random_model("llama")
+            lm = LanguageModel(model, byte_level_tokenizer(), kv_bits=8, kv_group_size=32)
+            _models[name] = (model, lm.make_cache)
+        else:
+            _models[name] = cache_kinds()[name]()
+    return _models[name]
+
+
+@pytest.fixture(params=[*cache_kinds(), "kv_bits"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def feed(kv: KV, model: Any, tokens: Sequence[int]) -> np.ndarray:
+    """Run tokens and return the logits behind the last one."""
+    logits = kv.forward(model, mx.array([list(tokens)]))[0, -1]
+    mx.eval(logits, kv.arrays())
+    return np.array(logits)
+
+
+def fresh(name: str, tokens: Sequence[int]) -> np.ndarray:
+    model, make = loaded(name)
+    return feed(KV(make), model, tokens)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(0, VOCAB, count)]
+
+
+def row_of(name: str, history: Sequence[int], *, decoded: int = 5) -> KV:
+    """A row that prefilled in two pieces and decoded its last tokens one by one."""
+    model, make = loaded(name)
+    kv, end = KV(make), len(history) - decoded
+    pieces = [history[: end // 2], history[end // 2 : end], *([t] for t in history[end:])]
+    for piece in pieces:
+        feed(kv, model, piece)
+    return kv
+
+
+def bytes_of(cache: PrefixCache) -> list[bytes]:
+    """The content of every array that the cache holds."""
+    nodes = list(cache._tree._nodes())
+    held = [arrays_in([n.segment.layers, n.snapshot and n.snapshot.leaves]) for n in nodes]
+    return [np.array(array.view(mx.uint8)).tobytes() for arrays in held for array in arrays]
+
+
+def equal(left: np.ndarray, right: np.ndarray) -> None:
+    np.testing.assert_allclose(left, right, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("length", [9, 38, 70])
+def test_what_was_inserted_is_taken_and_the_next_logits_are_those_of_a_fresh_prefill(
+    kind: str, length: int
+) -> None:
+    model, make = loaded(kind)
+    cache, history = PrefixCache(make, PLENTY), tokens(length)
+    cache.insert(history, row_of(kind, history))
+    cache.check_integrity()
+    longer = [*history, *tokens(4, seed=1)]
+    assert cache.match(longer) == length
+    kv = cache.take(longer)
+    assert kv is not None and kv.length == length
+    equal(feed(kv, model, longer[length:]), fresh(kind, longer))
+    cache.check_integrity()
+
+
+@pytest.mark.parametrize("shared", [0, 1, 7, 20, 37, 38])
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_query_that_parts_inside_or_ends_inside_takes_what_it_can_exactly(
+    kind: str, shared: int, more: int
+) -> None:
+    model, make = loaded(kind)
+    cache, history = PrefixCache(make, PLENTY), tokens(38)
+    kv = KV(make)
+    feed(kv, model, history[:20])
+    cache.insert(history, kv)
+    feed(kv, model, history[20:])
+    cache.insert(history, kv)
+    cache.check_integrity()
+    query = [*history[:shared], *((t + 1) % VOCAB for t in history[shared : shared + more])]
+    usable = cache.match(query)
+    if kind in ANY_LENGTH:
+        assert usable == max(0, min(shared, len(query) - 1))
+    elif shared > 20:
+        assert usable >= 20
+    taken = cache.take(query)
+    assert (taken is None) == (usable == 0)
+    if taken is not None:
+        assert taken.length == usable < len(query)
+        equal(feed(taken, model, query[usable:]), fresh(kind, query))
+
+
+def test_rows_and_the_cache_do_not_disturb_one_another(kind: str) -> None:
+    model, make = loaded(kind)
+    cache, history = PrefixCache(make, PLENTY), tokens(30)
+    row, untouched = row_of(kind, history), row_of(kind, history)
+    cache.insert(history, row)
+    before = bytes_of(cache)
+    assert before
+    one, other = cache.take([*history, 1]), cache.take([*history, 2])
+    assert one is not None and other is not None
+    for token in range(20):  # enough to turn every window round
+        equal(feed(row, model, [token]), feed(untouched, model, [token]))
+        feed(one, model, [token + 20])
+        feed(other, model, [token + 40])
+    assert bytes_of(cache) == before
+    equal(feed(one, model, [3]), fresh(kind, [*history, *range(20, 40), 3]))
+    equal(feed(other, model, [3]), fresh(kind, [*history, *range(40, 60), 3]))
+    cache.check_integrity()
+
+
+def test_what_was_taken_can_be_inserted_again_and_costs_only_what_is_new(kind: str) -> None:
+    model, make = loaded(kind)
+    cache, history = PrefixCache(make, PLENTY), tokens(24)
+    cache.insert(history, row_of(kind, history))
+    once = cache.nbytes
+    for seed in (1, 2):
+        longer = [*history, *tokens(6, seed)]
+        kv = cache.take(longer)
+        assert kv is not None
+        feed(kv, model, longer[kv.length :])
+        cache.insert(longer, kv)
+        cache.check_integrity()
+        assert cache.match([*longer, 0]) == len(longer)
+    if kind in ANY_LENGTH:
+        assert cache.nbytes * 24 == once * (24 + 6 + 6)
+    before = cache.nbytes
+    cache.insert(history, row_of(kind, history))
+    assert cache.nbytes == before
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    name=st.sampled_from([*cache_kinds(), "kv_bits"]),
+    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7), st.booleans()), max_size=6),
+)
+def test_conversations_that_grow_branch_and_repeat_end_as_fresh_runs(
+    name: str, steps: list[tuple[int, int, bool]]
+) -> None:
+    model, make = loaded(name)
+    cache, history = PrefixCache(make, PLENTY), tokens(12)
+    for seed, (back, grow, evict) in enumerate(steps):
+        history = [*history[: len(history) - back or 1], *tokens(grow, seed % 2)]
+        kv = cache.take(history) or KV(make)
+        equal(feed(kv, model, history[kv.length :]), fresh(name, history))
+        cache.insert(history, kv)
+        if evict:
+            cache.shrink(cache.nbytes - 1)
+        cache.check_integrity()

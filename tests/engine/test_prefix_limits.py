@@ -1,0 +1,352 @@
+"""The prefix cache keeps to its limit, and to the order in which things were used."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+from mlxgen.engine.kv import KV
+from mlxgen.engine.prefix_cache import PrefixCache
+from mlxgen.engine.segments import arrays_in
+from tests.fakes.filled_caches import (
+    Ids,
+    Make,
+    check,
+    fill,
+    holding,
+    mixed_layers,
+    plain_layers,
+    state_layers,
+)
+
+PLENTY = 1 << 40
+
+
+class EveryBeginning:
+    """One entry for each beginning of each sequence; whoever uses one uses all before it."""
+
+    def __init__(self) -> None:
+        self.held: OrderedDict[Ids, None] = OrderedDict()
+
+    def match(self, ids: Ids) -> int:
+        return max((n for n in range(len(ids)) if ids[:n] in self.held), default=0)
+
+    def use(self, ids: Ids) -> None:
+        for n in range(len(ids), 0, -1):
+            self.held.pop(ids[:n], None)
+            self.held[ids[:n]] = None
+
+
+class WholeSequences(EveryBeginning):
+    """One entry for each sequence that was inserted."""
+
+    def use(self, ids: Ids) -> None:
+        self.held.pop(ids, None)
+        self.held[ids] = None
+
+
+# Beginnings of two sequences that part after three tokens, with ends of their own.
+BASES = [(0, 1, 2, 0, 0, 1, 1, 2), (0, 1, 2, 1, 0, 1, 1, 2)]
+IDS = st.builds(
+    lambda base, count, end: (*base[:count], *end),
+    st.sampled_from(BASES),
+    st.integers(0, 8),
+    st.lists(st.integers(0, 2), max_size=2),
+)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["insert", "insert", "take", "match", "shrink", "limit"]), IDS),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "model"), [(plain_layers, EveryBeginning), (state_layers, WholeSequences)]
+)
+@settings(deadline=None, max_examples=60)
+@given(steps=STEPS)
+def test_random_use_agrees_with_a_dict_of_token_tuples_in_the_order_of_use(
+    make: Make, model: type[EveryBeginning], steps: list[tuple[str, Ids]]
+) -> None:
+    each = 16  # bytes of an entry
+    expected, limit = model(), 20 * each
+    cache = PrefixCache(make, limit, block=1)  # nodes of one token: each entry by itself
+    for verb, ids in steps:
+        size = each * (len(ids) if model is EveryBeginning else 1)
+        bound = limit
+        if verb == "insert":
+            cache.insert(ids, holding(make, ids))
+            if ids and size <= limit:
+                expected.use(ids)
+        elif verb == "take":
+            kv = cache.take(ids)
+            known = expected.match(ids)
+            assert (0 if kv is None else kv.length) == known
+            if kv is not None:
+                check(kv.caches, ids[:known])
+                expected.use(ids[:known])
+        elif verb == "match":
+            assert cache.match(ids) == expected.match(ids)
+        elif verb == "shrink":
+            bound = each * len(ids)
+            cache.shrink(bound)
+        else:
+            bound = limit = each * (2 + 3 * len(ids))
+            cache.max_bytes = limit
+        while len(expected.held) * each > bound:
+            expected.held.popitem(last=False)
+        cache.check_integrity()
+        assert cache.nbytes == len(expected.held) * each
+
+
+@pytest.mark.parametrize("block", [1, 3, 1024])
+@pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
+@settings(deadline=None, max_examples=30)
+@given(steps=STEPS)
+def test_random_use_of_any_cache_keeps_its_promises(
+    make: Make, block: int, steps: list[tuple[str, Ids]]
+) -> None:
+    cache, given_ids = PrefixCache(make, 2000, block=block), set[Ids]()
+    for verb, ids in steps:
+        before = cache.nbytes
+        if verb == "insert":
+            cache.insert(ids, holding(make, ids))
+            given_ids.add(ids)
+            if ids and before + 48 * len(ids) < 2000 - 300:  # with room, it is there now
+                assert cache.match((*ids, 0)) == len(ids)
+        elif verb == "take":
+            usable, kv = cache.match(ids), cache.take(ids)
+            assert usable == (0 if kv is None else kv.length)
+            if kv is not None:
+                assert kv.length < len(ids)
+                assert any(known[:usable] == ids[:usable] for known in given_ids)
+                check(kv.caches, ids[:usable])
+                fill(kv.caches, (0, 1, 2))  # a row that goes on
+        elif verb == "match":
+            cache.match(ids)
+            assert cache.nbytes == before
+        elif verb == "shrink":
+            cache.shrink(100 * len(ids))
+            assert cache.nbytes <= 100 * len(ids)
+        else:
+            cache.max_bytes = 2000
+        cache.check_integrity()
+    for ids in given_ids:
+        kv = cache.take((*ids, 0))
+        if kv is not None:
+            check(kv.caches, ids[: kv.length])
+
+
+def test_what_was_used_least_recently_goes_first() -> None:
+    cache = PrefixCache(plain_layers, 16 * 25)
+    first, second, third = tuple(range(10)), tuple(range(20, 30)), tuple(range(40, 50))
+    cache.insert(first, holding(plain_layers, first))
+    cache.insert(second, holding(plain_layers, second))
+    assert cache.take((*first, 9)) is not None
+    cache.insert(third, holding(plain_layers, third))
+    assert [cache.match((*ids, 9)) for ids in (first, second, third)] == [10, 0, 10]
+    assert cache.entries == len(cache) == 2
+
+
+def test_asking_what_would_match_does_not_keep_it() -> None:
+    cache = PrefixCache(plain_layers, 16 * 20)
+    first, second = tuple(range(10)), tuple(range(20, 30))
+    cache.insert(first, holding(plain_layers, first))
+    cache.insert(second, holding(plain_layers, second))
+    assert cache.match((*first, 9)) == 10
+    cache.insert((77,), holding(plain_layers, (77,)))
+    assert cache.match((*first, 9)) == 0
+
+
+def test_a_common_beginning_stays_while_one_of_its_ends_is_used() -> None:
+    cache = PrefixCache(plain_layers, PLENTY)
+    common = tuple(range(10))
+    for end in (11, 12, 13):
+        ids = (*common, end, end)
+        cache.insert(ids, holding(plain_layers, ids))
+    assert cache.nbytes == 16 * (10 + 3 * 2)
+    assert cache.entries == 3
+    cache.take((*common, 11, 11, 0))
+    cache.shrink(16 * 12)
+    assert cache.match((*common, 11, 11, 0)) == 12
+    assert cache.match((*common, 12, 12, 0)) == 10
+    cache.check_integrity()
+
+
+def test_a_long_sequence_nobody_asks_for_goes_from_its_end() -> None:
+    cache = PrefixCache(plain_layers, 16 * 40, block=8)
+    long, short = tuple(range(36)), tuple(range(50, 58))
+    cache.insert(long, holding(plain_layers, long))
+    cache.insert(short, holding(plain_layers, short))
+    assert cache.match((*long, 0)) == 32
+    assert cache.match((*short, 0)) == 8
+
+
+def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one() -> None:
+    cache = PrefixCache(state_layers, 3 * 16)
+    conversation = tuple(range(12))
+    for end in (4, 8, 12):
+        cache.insert(
+            conversation,
+            KV.holding(state_layers, holding(state_layers, conversation[:end]).caches, end),
+        )
+    assert cache.match((*conversation[:10], 90)) == 8
+    cache.take((*conversation[:4], 90))
+    cache.insert((70, 71), holding(state_layers, (70, 71)))
+    cache.check_integrity()
+    found = [cache.match((*conversation[:end], 90)) for end in (4, 8, 12)]
+    assert found == [4, 4, 12]
+
+
+def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() -> None:
+    cache = PrefixCache(plain_layers, 16 * 12)
+    small, other, large = (1, 2, 3, 4), tuple(range(50, 58)), tuple(range(20, 33))
+    grown = (*small, *range(60, 69))
+    cache.insert(small, holding(plain_layers, small))
+    cache.insert(other, holding(plain_layers, other))
+    for too_large in (large, grown):
+        cache.insert(too_large, holding(plain_layers, too_large))
+        assert [cache.match((*ids, 0)) for ids in (small, other, large)] == [4, 8, 0]
+    cache.max_bytes = 16 * 13
+    cache.insert(grown, holding(plain_layers, grown))
+    assert [cache.match((*ids, 0)) for ids in (grown, other)] == [13, 0]
+    cache.check_integrity()
+
+
+def test_shrinking_leaves_the_limit_and_a_lower_limit_shrinks() -> None:
+    cache = PrefixCache(plain_layers, 1000)
+    ids = tuple(range(10))
+    cache.insert(ids, holding(plain_layers, ids))
+    cache.shrink(0)
+    assert (cache.nbytes, cache.max_bytes, cache.entries) == (0, 1000, 0)
+    cache.insert(ids, holding(plain_layers, ids))
+    assert cache.nbytes == 160
+    cache.max_bytes = 159
+    assert cache.nbytes == 0
+    cache.check_integrity()
+
+
+def test_a_cleared_cache_has_nothing_and_works_again() -> None:
+    cache = PrefixCache(mixed_layers, PLENTY)
+    cache.insert((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
+    cache.clear()
+    cache.check_integrity()
+    assert (cache.nbytes, cache.match((1, 2, 3))) == (0, 0)
+    cache.insert((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
+    assert cache.match((1, 2, 3, 4)) == 3
+    cache.check_integrity()
+
+
+def test_nothing_is_found_for_an_empty_query_or_a_single_token() -> None:
+    cache = PrefixCache(plain_layers, PLENTY)
+    cache.insert((), KV(plain_layers))
+    cache.insert((1, 2), holding(plain_layers, (1, 2)))
+    assert cache.take(()) is None
+    assert cache.take((1,)) is None
+    assert (cache.match(()), cache.match((1,))) == (0, 0)
+
+
+def test_only_the_tokens_that_the_kv_holds_are_kept() -> None:
+    cache = PrefixCache(plain_layers, PLENTY)
+    cache.insert((1, 2, 3, 4), holding(plain_layers, (1, 2)))
+    assert cache.match((1, 2, 3, 4)) == 2
+
+
+def test_the_caches_of_a_row_are_not_kept_alive_nor_changed() -> None:
+    ids = tuple(range(8))
+    cache = PrefixCache(plain_layers, PLENTY)
+    cache.insert(ids, holding(plain_layers, ids))  # what is allocated once is there now
+    cache.clear()
+    gc.collect()
+    before = mx.get_active_memory()
+    caches = plain_layers()
+    fill(caches, tuple(range(1 << 16)))
+    mx.eval([layer.state for layer in caches[:1]])
+    row = KV.holding(plain_layers, caches, 1 << 16)
+    row.rewind(8)
+    arrays = [id(array) for array in arrays_in(row.caches)]
+    cache.insert(ids, row)
+    assert [id(array) for array in arrays_in(row.caches)] == arrays
+    assert row.length == 8
+    del row, caches
+    gc.collect()
+    assert mx.get_active_memory() - before < 1 << 16  # a row of 1 MiB, of which 128 bytes are kept
+    assert cache.nbytes == 8 * 16
+
+
+def test_there_is_room_behind_what_was_taken_for_the_rest_and_a_first_step() -> None:
+    cache, ids = PrefixCache(plain_layers, PLENTY), tuple(range(300))
+    cache.insert(ids, holding(plain_layers, ids))
+    for rest, room in ((1, 512), (211, 512), (212, 768)):
+        kv = cache.take((*ids, *range(rest)))
+        assert kv is not None
+        assert kv.caches[0].keys.shape == (1, 1, room, 1)
+
+
+@pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
+@pytest.mark.parametrize("calls", [0, 1])  # cutting an edge evaluates too
+@pytest.mark.parametrize("ids", [(1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 9, 9, 9, 9), (1, 2, 3, 4, 5)])
+def test_a_copy_that_fails_leaves_nothing_behind(
+    make: Make, calls: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = PrefixCache(make, PLENTY, block=2)
+    cache.insert((1, 2, 3, 4, 5, 6), holding(make, (1, 2, 3, 4, 5, 6)))
+    before, known, kv = cache.nbytes, cache.match((*ids, 0)), holding(make, ids)
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "eval", _failing_after(calls, mx.eval))
+        with suppress(RuntimeError):  # where nothing has to be cut the second call never comes
+            cache.insert(ids, kv)
+            known = len(ids)
+    cache.check_integrity()
+    assert cache.nbytes == before or known == len(ids)
+    assert cache.match((*ids, 0)) == known
+    cache.insert(ids, kv)
+    assert cache.match((*ids, 0)) == len(ids)
+    cache.check_integrity()
+
+
+def _failing_after(calls: int, evaluate: Callable[..., None]) -> Callable[..., None]:
+    left = [True] * calls
+
+    def failing(*arrays: object) -> None:
+        if not left:
+            raise RuntimeError("no memory")
+        left.pop()
+        evaluate(*arrays)
+
+    return failing
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_shortest_sequence_that_goes_on_serves_a_shared_beginning(turn: int) -> None:
+    cache, common = PrefixCache(mixed_windows, PLENTY), (1, 2, 3)
+    for ids in [(*common, *range(20, 30)), (*common, 4)][::turn]:  # the first fills its window
+        cache.insert(ids, holding(mixed_windows, ids))
+    kv = cache.take((*common, 99))
+    assert kv is not None and kv.length == 3
+    check(kv.caches, common)
+
+
+def test_any_beginning_is_usable_while_no_window_is_full() -> None:
+    cache, ids = PrefixCache(mixed_windows, PLENTY), tuple(range(7))
+    cache.insert(ids, holding(mixed_windows, ids))
+    for shared in range(1, 8):
+        kv = cache.take((*ids[:shared], 99))
+        assert kv is not None and kv.length == shared
+        check(kv.caches, ids[:shared])
+    full = (*ids, 7, 8)
+    cache.insert(full, holding(mixed_windows, full))
+    assert cache.match((*full[:8], 99)) == 7
+    cache.check_integrity()
+
+
+def mixed_windows() -> list[Any]:
+    return [KVCache(), RotatingKVCache(max_size=8)]

@@ -1,0 +1,400 @@
+"""Who runs, who waits and who has to give way; and what of it nobody can tell from the text."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import ArraysCache
+
+from mlxgen import Choice, OptionError, Regex, RewindError, StateError
+from mlxgen.engine.footprint import Footprint
+from mlxgen.engine.kv import KV
+from mlxgen.engine.pace import Pace
+from mlxgen.engine.scheduler import Ticket
+from mlxgen.errors import CapacityError, QueueFullError
+from tests.fakes.architectures import cache_kinds
+from tests.fakes.speaking import Hall, endless, letters
+
+BYTES = 8  # of a token in the scripted model's cache: a key and a value
+STEP = 256 * BYTES  # caches grow by so many tokens
+
+
+# ---- the queue
+
+
+def test_no_more_wait_than_the_queue_holds_whenever_they_come() -> None:
+    hall = Hall(endless(), max_batch=2, max_queue=3)
+    for _ in range(5):
+        hall.submit(max_tokens=4)
+    with pytest.raises(QueueFullError, match="max_queue=3"):
+        hall.submit()
+    hall.step()
+    with pytest.raises(QueueFullError):
+        hall.submit()
+    hall.finish()
+    hall.submit(max_tokens=4)
+    assert hall.finish() == [letters(4)] * 6
+
+
+def test_no_more_run_than_the_batch_has_places_for_forks_included() -> None:
+    hall = Hall(endless(), max_batch=2, max_queue=10)
+    first = hall.submit(max_tokens=10)
+    hall.steps(3)
+    hall.fork(first, 5)
+    assert hall.finish() == [letters(10)] * 6
+    assert hall.most_running <= 2
+
+
+def test_a_fork_that_finds_no_room_changes_nothing() -> None:
+    hall = Hall(endless(), max_batch=1, max_queue=1)
+    first = hall.submit(max_tokens=6)
+    hall.steps(2)
+    with pytest.raises(QueueFullError):
+        hall.scheduler.fork(first, 3)
+    with pytest.raises(OptionError):
+        hall.scheduler.fork(first, 0)
+    assert hall.finish() == [letters(6)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"filters": Choice(["xyz"])}, {"max_tokens": 2, "filters": Regex("xyz[a-z]+")}, {}]
+)
+def test_a_row_may_be_forked_before_it_has_begun_and_ends_once(options: dict[str, Any]) -> None:
+    hall = Hall(endless(), max_batch=4)
+    first = hall.submit([120] * 40, **{"max_tokens": 5, **options})
+    hall.submit([120] * 300, max_tokens=3)
+    with contextlib.suppress(StateError):  # where it turns out to have ended already
+        hall.fork(first, 2)
+    expected = hall.speaker.lm.generate([120] * 40, **{"max_tokens": 5, **options}).text
+    texts = hall.finish()
+    assert texts[0] == expected and set(texts[2:]) <= {expected}
+    assert first.row.finish_reason is not None
+
+
+def test_what_has_ended_is_neither_rewound_nor_forked() -> None:
+    hall = Hall(endless())
+    ticket = hall.submit(max_tokens=3)
+    hall.steps(2)
+    with pytest.raises(RewindError):
+        hall.scheduler.rewind(ticket, 9)
+    hall.finish()
+    hall.scheduler.cancel(ticket)
+    with pytest.raises(StateError):
+        hall.scheduler.rewind(ticket, 1)
+    with pytest.raises(StateError):
+        hall.scheduler.fork(ticket)
+
+
+@pytest.mark.parametrize("max_batch", [1, 2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 1},
+        {"stop": "a"},
+        {"filters": Regex("")},
+        {"filters": Choice(["xyz"])},
+        {"filters": Choice(["xyz"]), "max_tokens": 2},
+        {"filters": Choice(["xyz"]), "stop": "yz"},
+        {"prefix": [97, 98], "max_tokens": 3},
+        {"heal": True, "max_tokens": 3},
+    ],
+)
+def test_rows_that_end_at_once_or_begin_late_are_what_they_are_alone(
+    max_batch: int, options: dict[str, Any]
+) -> None:
+    speaker = endless()
+    prompt = [63, 63, 120]
+    expected = speaker.lm.generate(prompt, **options).text
+    hall = Hall(speaker, max_batch=max_batch)
+    for _ in range(3):
+        hall.submit(prompt, **options)
+    hall.submit(max_tokens=5)
+    assert hall.finish() == [expected] * 3 + [letters(5)]
+
+
+# ---- bytes
+
+
+def test_a_prompt_that_can_never_fit_is_refused_and_others_are_not() -> None:
+    hall = Hall(endless(), max_bytes=2 * STEP)
+    with pytest.raises(CapacityError, match="max_bytes"):
+        hall.submit([63] * 600)
+    hall.submit([63] * 200, max_tokens=5)
+    hall.finish()
+
+
+def test_a_row_that_outgrows_all_bytes_fails_alone() -> None:
+    hall = Hall(endless(), max_bytes=2 * STEP)
+    large = hall.submit(max_tokens=None)
+    small = hall.submit(max_tokens=20)
+    hall.finish()
+    assert isinstance(hall.errors[large], CapacityError)
+    assert list(hall.errors) == [large]
+    assert len(hall.texts[large]) > 100
+    assert hall.texts[small] == letters(20)
+
+
+def crowded(hall: Hall) -> None:
+    for i in range(6):
+        hall.submit([63 + i] * 10, max_tokens=40)
+
+
+def outgrowing(hall: Hall) -> None:
+    for _ in range(2):
+        hall.submit(max_tokens=290)
+
+
+def long_beside_short(hall: Hall) -> None:
+    hall.submit([63] * 700, max_tokens=60)
+    hall.steps(4)
+    for i in range(3):
+        hall.submit([64 + i] * 5, max_tokens=40)
+
+
+def one_long_prompt(hall: Hall) -> None:
+    hall.submit([63] * 900, max_tokens=4)
+
+
+def long_forced_runs(hall: Hall) -> None:
+    hall.submit(filters=Regex("[ab]x{600}[ab]{3}"), max_tokens=700)
+    hall.submit(max_tokens=30)
+
+
+def branching(hall: Hall) -> None:
+    first = hall.submit(max_tokens=150)
+    hall.steps(100)
+    hall.fork(first)
+    hall.fork(first, 4)
+    hall.step()
+    hall.fork(first)
+
+
+def going_back(hall: Hall) -> None:
+    tickets = [hall.submit([63 + i] * 180, max_tokens=150) for i in range(3)]
+    for _ in range(3):
+        hall.steps(50)
+        for ticket in tickets:
+            if not ticket.closed:
+                hall.rewind(ticket, ticket.row.position // 2)
+
+
+HAPPENINGS = [crowded, outgrowing, long_beside_short, one_long_prompt, long_forced_runs]
+HAPPENINGS += [branching, going_back]
+
+
+@cache
+def said_with_room(happens: Callable[[Hall], None]) -> list[str]:
+    hall = Hall(endless())
+    happens(hall)
+    return hall.finish()
+
+
+@pytest.mark.parametrize("happens", HAPPENINGS)
+@pytest.mark.parametrize("keep_prefixes", [True, False])
+@pytest.mark.parametrize("steps", [5.01, 6.5, 9])
+def test_rows_and_prefixes_never_hold_more_bytes_than_allowed(
+    steps: float, keep_prefixes: bool, happens: Callable[[Hall], None]
+) -> None:
+    hall = Hall(endless(), max_bytes=int(steps * STEP), keep_prefixes=keep_prefixes)
+    happens(hall)  # integrity, looked at after every step, includes the limit
+    assert hall.finish() == said_with_room(happens)
+
+
+def test_a_forced_run_that_needs_more_than_all_bytes_fails_alone() -> None:
+    hall = Hall(endless(), max_bytes=2 * STEP, keep_prefixes=False)
+    hall.submit(filters=Regex("[ab]x{600}[ab]*"), max_tokens=700)
+    hall.finish()
+    assert [type(error) for error in hall.errors.values()] == [CapacityError]
+
+
+@pytest.mark.parametrize("kind", list(cache_kinds()))
+def test_an_estimate_is_never_below_what_caches_take(kind: str) -> None:
+    model, make = cache_kinds()[kind]()
+    footprint = Footprint.of(model, make)
+    for pieces in ([600], [16, 32, 64, 128, 128, 128, *[1] * 20], [150, *[1] * 120]):
+        kv = KV(make)
+        for count in pieces:
+            kv.forward(model, mx.array([[1] * count]))
+            assert kv.nbytes <= footprint.alone(kv.length), (pieces, kv.length)
+
+
+def test_rows_out_of_a_batch_take_no_more_than_estimated_either() -> None:
+    hall = Hall(endless())
+    tickets = [hall.submit(max_tokens=300) for _ in range(2)]
+    hall.steps(150)
+    (twin,) = hall.fork(tickets[0])
+    for ticket in tickets:
+        hall.scheduler.cancel(ticket)
+    footprint = Footprint.of(hall.speaker.model, hall.speaker.lm.make_cache)
+    for _ in range(30):
+        hall.step()
+        assert twin.kv.nbytes <= footprint.alone(twin.kv.length)
+
+
+def test_those_that_find_no_bytes_wait_and_say_the_same() -> None:
+    hall = Hall(endless(), max_bytes=int(3.5 * STEP), keep_prefixes=False)
+    for i in range(4):
+        hall.submit([63 + i] * 400, max_tokens=20)
+    assert hall.finish() == [letters(20, 399)] * 4
+    assert hall.most_running == 1
+
+
+def test_what_gives_way_starts_again_and_says_the_same() -> None:
+    hall = Hall(endless(), max_bytes=int(10.5 * STEP), keep_prefixes=False)
+    for i in range(3):
+        hall.submit([63 + i] * 5, max_tokens=560, seed=i)
+    assert hall.finish() == [letters(560, 4)] * 3
+    assert hall.stats.preempted > 0
+
+
+def test_prefixes_go_before_any_row_has_to() -> None:
+    hall = Hall(endless(), max_bytes=8 * STEP)
+    for i in range(6):
+        hall.submit([63 + i] * 250, max_tokens=3)
+        hall.finish()
+    full = hall.stats.cache_bytes
+    assert full >= 5 * 250 * BYTES
+    for i in range(2):
+        hall.submit([90 + i] * 10, max_tokens=300)
+    hall.finish()
+    assert hall.stats.preempted == 0
+    hall.submit([92] * 1000, max_tokens=3)
+    hall.steps(2)
+    assert hall.stats.cache_bytes < full
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_cancelled_row_frees_its_bytes_wherever_it_is(steps: int) -> None:
+    hall = Hall(endless(), max_batch=2, keep_prefixes=False)
+    hall.submit(max_tokens=50)
+    hall.steps(3)
+    long = hall.submit([63] * 900, max_tokens=10)
+    queued = hall.submit(max_tokens=10)
+    before = hall.stats.kv_bytes
+    hall.steps(steps)
+    for ticket in (long, queued):
+        hall.scheduler.cancel(ticket)
+        hall.scheduler.cancel(ticket)
+    assert hall.stats.kv_bytes <= before + 4 * STEP
+    hall.finish()
+    assert hall.texts[long] == "" or steps == 5
+    assert hall.stats.kv_bytes == 0
+
+
+def test_closing_frees_everything_but_the_prefixes() -> None:
+    hall = Hall(endless(), max_batch=3)
+    for i in range(6):
+        hall.submit([63 + i] * 40, max_tokens=50)
+    hall.steps(9)
+    hall.scheduler.close()
+    hall.scheduler.close()
+    assert not hall.scheduler.busy
+    assert hall.stats.kv_bytes == 0
+    assert hall.scheduler.step() == []
+
+
+# ---- who waits for whom
+
+
+def tokens_by_step(hall: Hall, tickets: list[Ticket]) -> list[int]:
+    """One step: how many tokens each of the rows gave."""
+    given = dict.fromkeys(tickets, 0)
+    for event in hall.step():
+        if event.ticket in given:
+            given[event.ticket] += len(event.chunks)
+    return list(given.values())
+
+
+def test_a_long_prompt_is_run_between_the_steps_of_the_others() -> None:
+    hall = Hall(endless(), keep_prefixes=False)
+    running = [hall.submit(max_tokens=900) for _ in range(2)]
+    hall.steps(8)
+    hall.submit([65] * 900, max_tokens=5)
+    pieces = 0
+    while hall.waiting:
+        assert tokens_by_step(hall, running) == [1, 1]
+        pieces += 1
+    assert pieces >= 2
+    hall.finish()
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A pace that does not change: so many prompt tokens in each piece."""
+    monkeypatch.setattr(Pace, "saw", lambda *_, **__: None)
+    return 16
+
+
+def test_long_prompts_take_turns(steady: int) -> None:
+    hall = Hall(endless(), keep_prefixes=False)
+    hall.submit(max_tokens=900)
+    hall.steps(8)
+    hall.speaker.model.forget()
+    for token in (65, 66, 67):
+        hall.submit([token] * 200, max_tokens=2)
+    while hall.waiting:
+        hall.step()
+    pieces = [chr(rows[0][0]) for rows in hall.speaker.model.rows if len(rows[0]) > 1]
+    assert "".join(pieces).startswith("ABCABCABCABCABC")
+
+
+def test_prompts_that_begin_alike_share_one_prefill() -> None:
+    hall = Hall(endless())
+    for i in range(4):
+        hall.submit([*[65] * 300, 66 + i], max_tokens=4)
+    assert hall.finish() == [letters(4, 300)] * 4
+    assert hall.tokens_run < 300 + 4 * 40
+    assert hall.stats.cached_tokens >= 3 * 290
+
+
+def test_what_waits_for_a_prefill_that_is_cancelled_goes_on_by_itself() -> None:
+    hall = Hall(endless())
+    first = hall.submit([65] * 500, max_tokens=4)
+    hall.submit([65] * 500, max_tokens=4)
+    hall.submit(max_tokens=30)
+    hall.steps(1)
+    hall.scheduler.cancel(first)
+    hall.finish()
+    assert list(hall.texts.values())[1:] == [letters(4, 499), letters(30)]
+
+
+@pytest.mark.parametrize("run", [3, 40, 300])
+def test_forced_runs_hold_the_others_back_by_one_step_at_most(run: int) -> None:
+    hall = Hall(endless(), keep_prefixes=False)
+    plain = [hall.submit(max_tokens=100) for _ in range(2)]
+    hall.steps(4)
+    pattern = Regex(f"([ab]x{{{run}}}){{3}}")
+    for _ in range(2):
+        hall.submit(filters=pattern, max_tokens=2000)
+    empty = 0
+    while not any(ticket.closed for ticket in plain):
+        given = tokens_by_step(hall, plain)
+        empty = 0 if all(given) else empty + 1
+        assert empty <= 1
+    texts = hall.finish()
+    assert texts[2] == texts[3] == ("a" + "x" * run) * 3
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_long_way_back_is_run_again_between_the_steps_of_the_others(
+    recurrent: bool, steady: int
+) -> None:
+    caches = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    hall = Hall(endless(**caches), keep_prefixes=False)
+    far = hall.submit(max_tokens=600)
+    hall.steps(500)
+    other = hall.submit(max_tokens=300)
+    hall.steps(9)
+    hall.speaker.model.forget()
+    hall.rewind(far, 400)
+    for _ in range(20):
+        assert tokens_by_step(hall, [other]) == [1]
+        assert hall.tokens_run <= 2 * steady + 2
+        hall.speaker.model.forget()
+    hall.finish()
+    assert hall.texts[other] == letters(300)

@@ -1,0 +1,207 @@
+"""Sequences side by side: each must see exactly what it would see alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.engine.kv import KV
+from mlxgen.engine.slot_caches import SLACK
+from mlxgen.engine.slots import SlotKV, Slots
+from tests.fakes.architectures import VOCAB, cache_kinds
+
+BATCHED = ["plain", "rotating", "sliding window", "recurrent", "hybrid", "list of caches"]
+ALONE = ["quantised", "concatenating", "chunked"]
+
+
+def alone(model: nn.Module, make: Callable[[], list[Any]], history: list[int]) -> mx.array:
+    """Logits [vocab] behind a history that was run at once."""
+    return KV(make).forward(model, mx.array([history]))[0, -1]
+
+
+def same(got: mx.array, expected: mx.array) -> None:
+    np.testing.assert_allclose(np.array(got), np.array(expected), atol=2e-4, rtol=2e-3)
+
+
+class Rows:
+    """Histories and their slots, moved in step and compared with sequences alone."""
+
+    def __init__(self, kind: str) -> None:
+        self.model, self.make = cache_kinds()[kind]()
+        self.slots = Slots(self.make)
+        self.rows: list[tuple[list[int], SlotKV]] = []
+
+    def join(self, history: list[int]) -> None:
+        kv = KV(self.make)
+        kv.forward(self.model, mx.array([history]))
+        self.rows.append((list(history), self.slots.join(kv)))
+
+    def step(self, tokens: list[int]) -> None:
+        """One token for each row, in the order of the slots."""
+        rows = sorted(self.rows, key=lambda row: row[1].index)
+        for history, member in rows:
+            self.feed(history, member)
+        for (history, _), token in zip(rows, tokens, strict=True):
+            history.append(token)
+        logits = self.slots.forward(
+            self.model, mx.array([[h[-1]] for h, _ in rows]), [m for _, m in rows]
+        )
+        for row, (history, _) in zip(logits, rows, strict=True):
+            same(row, alone(self.model, self.make, history))
+        self.slots.check_integrity()
+
+    def feed(self, history: list[int], member: SlotKV) -> None:
+        """Run what a rewind of a recurrent row left pending."""
+        missing = history[member.length :]
+        if not missing:
+            return
+        if member.length == 0:
+            place = self.rows.index((history, member))
+            self.slots.leave(member)
+            del self.rows[place]
+            self.join(history)
+            return
+        self.slots.run(self.model, mx.array([missing]), member)
+
+    def rewind(self, place: int, count: int) -> None:
+        history, member = self.rows[place]
+        to = max(1, len(history) - count)
+        member.rewind(to)
+        assert member.length <= to
+        del history[to:]
+        self.feed(history, member)
+
+    def leave(self, place: int) -> None:
+        _, member = self.rows.pop(place)
+        self.slots.leave(member)
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_rows_of_different_lengths_see_what_they_would_alone(kind: str) -> None:
+    rows = Rows(kind)
+    rows.join([1, 2, 3])
+    rows.join([7] * 20)
+    rows.step([4, 5])
+    rows.join([9, 8])
+    for token in range(20):
+        rows.step([token, token + 1, token + 2])
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_a_run_of_one_row_leaves_the_others_as_they_are(kind: str) -> None:
+    rows = Rows(kind)
+    rows.join([1, 2, 3])
+    rows.join([4, 5, 6, 7])
+    history, member = rows.rows[0]
+    history += range(10, 40)
+    logits = rows.slots.run(rows.model, mx.array([history[3:]]), member)
+    same(logits[0, -1], alone(rows.model, rows.make, history))
+    rows.step([1, 2])
+
+
+@pytest.mark.parametrize("kind", ["plain", "rotating", "sliding window"])
+def test_short_runs_of_several_rows_go_through_together(kind: str) -> None:
+    rows = Rows(kind)
+    for start in (1, 30, 60):
+        rows.join([start, start + 1])
+    members = [member for _, member in rows.rows]
+    order = [members[2], members[0], members[2], members[2]]
+    tokens = [[5], [6], [7], [8]]
+    logits = rows.slots.forward(rows.model, mx.array(tokens), order)
+    same(logits[3], alone(rows.model, rows.make, [60, 61, 5, 7, 8]))
+    same(logits[1], alone(rows.model, rows.make, [1, 2, 6]))
+    rows.rows[2][0].extend([5, 7, 8])
+    rows.rows[0][0].append(6)
+    rows.step([1, 2, 3])
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_the_last_token_of_one_row_can_always_be_taken_back(kind: str) -> None:
+    rows = Rows(kind)
+    rows.join([1] * 15)
+    rows.join([2] * 4)
+    for _ in range(3):
+        rows.step([3, 4])
+        history, member = rows.rows[1]
+        member.rewind(len(history) - 1)
+        assert member.length == len(history) - 1
+        history.pop()
+
+
+def test_a_ring_gives_back_what_its_slack_holds_and_says_where_it_cannot() -> None:
+    rows = Rows("sliding window")
+    rows.join([5] * 10)
+    for start in range(0, 600, 60):
+        history, member = rows.rows[0]
+        run = [(start + i) % VOCAB for i in range(60)]
+        history += run
+        rows.slots.run(rows.model, mx.array([run]), member)
+    rows.rewind(0, SLACK)
+    assert rows.rows[0][1].length == len(rows.rows[0][0])
+    rows.step([3])
+    _, member = rows.rows[0]
+    member.rewind(20)
+    assert member.length == 0
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_a_copy_goes_on_alone_and_leaves_the_slot_as_it_is(kind: str) -> None:
+    rows = Rows(kind)
+    rows.join([1] * 15)
+    rows.join([2] * 4)
+    for token in range(5):
+        rows.step([token, token])
+    for history, member in rows.rows:
+        twin = member.fork()
+        assert twin.length == len(history)
+        logits = twin.forward(rows.model, mx.array([[11, 12]]))
+        same(logits[0, -1], alone(rows.model, rows.make, [*history, 11, 12]))
+    rows.step([3, 4])
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_caches_without_a_counterpart_are_known_before(kind: str) -> None:
+    _, make = cache_kinds()[kind]()
+    assert not Slots.possible(make)
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+@settings(max_examples=6, deadline=None)
+@given(st.data())
+def test_rows_that_come_go_and_go_back_are_what_they_would_be_alone(
+    kind: str, data: st.DataObject
+) -> None:
+    rows = Rows(kind)
+    tokens = st.integers(0, VOCAB - 1)
+    rows.join(data.draw(st.lists(tokens, min_size=1, max_size=20)))
+    for _ in range(8):
+        match data.draw(st.sampled_from(["step", "join", "leave", "rewind"])):
+            case "join" if len(rows.rows) < 6:
+                rows.join(data.draw(st.lists(tokens, min_size=1, max_size=20)))
+            case "leave" if len(rows.rows) > 1:
+                rows.leave(data.draw(st.integers(0, len(rows.rows) - 1)))
+            case "rewind":
+                place = data.draw(st.integers(0, len(rows.rows) - 1))
+                rows.rewind(place, data.draw(st.integers(1, 12)))
+            case _:
+                count = len(rows.rows)
+                rows.step(data.draw(st.lists(tokens, min_size=count, max_size=count)))
+
+
+def test_buffers_are_freed_with_the_last_row() -> None:
+    rows = Rows("plain")
+    rows.join([1, 2])
+    rows.join([3])
+    assert rows.slots.nbytes > 0
+    rows.leave(0)
+    rows.leave(0)
+    assert rows.slots.nbytes == 0 and len(rows.slots) == 0
+    rows.join([4])
+    rows.step([5])

@@ -1,0 +1,192 @@
+"""What stays from one request to the next: prefixes that help, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import random
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+import mlxgen
+from mlxgen import Choice, LanguageModel, PostSamplingResult, Regex
+from mlxgen.engine.limits import Limits
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduler import Scheduler, Ticket
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import cache_kinds
+from tests.fakes.speaking import Hall, endless
+
+
+def small(kind: str) -> LanguageModel:
+    if kind == "demo":
+        return mlxgen.load()
+    model, make = cache_kinds()[kind]()
+    lm = LanguageModel(model, alphabet_tokenizer())
+    lm.make_cache = make  # type: ignore[method-assign]
+    return lm
+
+
+# ---- prefixes
+
+
+@pytest.mark.parametrize("kind", [*cache_kinds(), "demo"])
+def test_a_conversation_that_goes_on_hits_and_says_what_it_says_without(kind: str) -> None:
+    lm = small(kind)
+    lm.prefix_cache.clear()
+    kept, fresh = Scheduler(lm), Scheduler(lm, Limits(keep_prefixes=False))
+    history = [(5 * i) % 90 for i in range(40)]
+    for turn in range(3):
+        said = []
+        for scheduler in (kept, fresh):
+            options = Options.of({"max_tokens": 20, "ignore_eos": True, "seed": turn})
+            ticket = scheduler.submit(lm.prepare(history, options))
+            while scheduler.busy:
+                scheduler.step()
+                scheduler.check_integrity()
+            said.append(ticket.row.sequence.history)
+            if turn and scheduler is kept:
+                assert ticket.usage.cached_tokens >= len(history) - 8
+        assert said[0] == said[1]
+        history = [*said[0], 7, 8, 9, turn]
+    assert kept.stats().cache_hits == 2
+    assert fresh.stats().cached_tokens == 0
+
+
+def test_conversations_that_were_rewound_or_branched_hit_too() -> None:
+    hall = Hall(endless())
+    first = hall.submit([65] * 40, max_tokens=30)
+    other = hall.submit([66] * 40, max_tokens=60)
+    hall.steps(12)
+    hall.rewind(first, 4)
+    hall.steps(3)
+    (twin,) = hall.fork(first)
+    hall.finish()
+    for ticket in (first, twin, other):
+        history = ticket.row.sequence.history
+        again = hall.submit([*history, 67], max_tokens=2)
+        hall.finish()
+        assert again.usage.cached_tokens >= len(history) - 1
+
+
+def test_what_was_taken_back_is_not_kept_as_a_prefix() -> None:
+    hall = Hall(endless())
+    ticket = hall.submit([65] * 40, max_tokens=30)
+    hall.steps(25)
+    hall.rewind(ticket, 5)
+    hall.scheduler.cancel(ticket)
+    hall.finish()
+    again = hall.submit([*ticket.row.sequence.history, *range(97, 110)], max_tokens=2)
+    hall.finish()
+    assert again.usage.cached_tokens <= 45
+
+
+def test_schedulers_of_one_model_share_its_prefixes_and_keep_to_their_own_limits() -> None:
+    speaker = endless()
+    narrow = Hall(speaker, max_bytes=5 * 256 * 8)
+    wide = Hall(speaker)
+    for i in range(10):
+        wide.submit([60 + i] * 250, max_tokens=2)
+    wide.finish()
+    narrow.submit([69] * 250, max_tokens=2)
+    narrow.finish()  # looks at its limit after every step
+    assert narrow.stats.cached_tokens > 0
+    assert wide.stats.cache_bytes > 0
+
+
+# ---- nothing else
+
+
+def stubborn(result: PostSamplingResult) -> None:
+    result.resample = result.attempt == 0 and result.position == 1
+
+
+KINDS_OF_REQUEST: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.8, "top_p": 0.9},
+    {"temperature": 1.0, "seed": 3, "repetition_penalty": 1.1},
+    {"filters": Choice(["yes", "no", "maybe"])},
+    {"filters": Regex("[a-f]{2,4}")},
+    {"stop": "c"},
+    {"banned": "b"},
+    {"hooks": stubborn},
+    {"top_logprobs": 2},
+    {"logit_bias": {120: 5.0}},
+]
+
+
+class Held:
+    """What is held between two moments at which nothing runs."""
+
+    def __init__(self, hall: Hall) -> None:
+        scheduler, prefill = hall.scheduler, hall.scheduler._prefill
+        gc.collect()
+        mx.clear_cache()
+        self.objects = len(gc.get_objects())
+        self.active = mx.get_active_memory()
+        self.kv = hall.stats.kv_bytes
+        self.cached = hall.stats.cache_bytes
+        self.inside = [
+            *map(len, (scheduler._queue, scheduler._loop.seats, scheduler._loop._stopped)),
+            *map(len, (prefill._turns, prefill._begun)),
+        ]
+
+
+def wave(hall: Hall, dice: random.Random, count: int) -> None:
+    """Requests of all kinds, some of which are cancelled, rewound or forked on the way."""
+    tickets: list[Ticket] = []
+    for _ in range(count):
+        options = dice.choice(KINDS_OF_REQUEST)
+        prompt = [dice.randrange(128) for _ in range(dice.choice([1, 3, 20, 40]))]
+        tickets.append(hall.submit(prompt, max_tokens=dice.choice([1, 2, 4]), **options))
+        if dice.random() < 0.5:
+            hall.step()
+        ticket = dice.choice(tickets)
+        if ticket.closed:
+            continue
+        match dice.randrange(20):
+            case 0:
+                hall.scheduler.cancel(ticket)
+            case 1:
+                hall.rewind(ticket, 0)
+            case 2:
+                hall.fork(ticket)
+    hall.finish()
+    hall.texts.clear()
+    hall.errors.clear()
+    hall.speaker.model.forget()
+
+
+@pytest.mark.parametrize("kind", ["plain", "recurrent", "hybrid"])
+def test_rows_hold_no_more_memory_than_their_kv_and_a_few_copies_of_states(kind: str) -> None:
+    lm = small(kind)
+    assert lm.batches
+    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    gc.collect()
+    before = mx.get_active_memory()
+    for i in range(8):
+        options = Options.of({"max_tokens": 400, "ignore_eos": True, "seed": i})
+        scheduler.submit(lm.prepare([i + 1] * 20, options))
+    for _ in range(220):
+        scheduler.step()
+    states = 8 * lm.footprint.fixed
+    held = mx.get_active_memory() - before
+    assert held <= scheduler.stats().kv_bytes + 5 * states + 100_000
+
+
+def test_a_thousand_short_requests_leave_nothing_behind() -> None:
+    hall = Hall(endless(), max_batch=8, max_queue=200, max_bytes=60_000)
+    dice = random.Random(1)
+    wave(hall, dice, 100)
+    first = Held(hall)
+    for _ in range(9):
+        wave(hall, dice, 100)
+    last = Held(hall)
+    assert last.kv == first.kv == 0
+    assert last.inside == first.inside == [0] * 5
+    assert last.cached <= 60_000
+    # A request's KV takes 2,048 bytes at least; programs for new shapes of batches are kept
+    assert last.active <= first.active + 60_000 + 40_000
+    assert last.objects <= first.objects * 1.02 + 500
+    assert hall.stats.prompt_tokens > 10_000

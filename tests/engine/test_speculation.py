@@ -1,0 +1,288 @@
+"""Drafts change how soon tokens come, and nothing else."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.utils
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mlxgen
+from mlxgen import LanguageModel, OptionError
+from mlxgen.engine.appetite import LONGEST_REST, Appetite
+from mlxgen.engine.limits import Limits
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduler import Scheduler
+from mlxgen.sampling import PostSamplingResult
+from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
+from tests.fakes.architectures import cache_kinds
+
+KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
+PROMPT = [t % 96 for t in b"ababcbabcabab"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest) -> tuple[LanguageModel, LanguageModel]:
+    """A model of each cache kind, and one with slightly different weights to draft for it."""
+    tokenizer = alphabet_tokenizer()
+    models = []
+    for noise in (0.0, 0.02):
+        model, make_cache = cache_kinds()[request.param]()
+        if noise:
+            mx.random.seed(1)
+            shaken = partial(_shaken, noise)
+            model.update(mlx.utils.tree_map(shaken, model.parameters()))
+        lm = LanguageModel(model, tokenizer)
+        lm.make_cache = make_cache  # type: ignore[method-assign]
+        models.append(lm)
+    return models[0], models[1]
+
+
+def _shaken(noise: float, weights: mx.array) -> mx.array:
+    return weights + noise * mx.random.normal(weights.shape)
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[LanguageModel, LanguageModel]:
+    folder = Path(mlxgen.__file__).parent / "demo" / "draft"
+    return mlxgen.load(), mlxgen.load(folder)
+
+
+def chat(text: str) -> mlxgen.Chat:
+    return mlxgen.Chat([{"role": "user", "content": text}], template={"enable_thinking": False})
+
+
+def picky(result: PostSamplingResult) -> None:
+    if result.attempt == 0 and result.position % 4 == 3:
+        result.rewind = 2
+    elif result.attempt == 0 and result.position % 3 == 1:
+        result.resample = True
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
+    "biases": {"logit_bias": {5: 3.0}},
+    "hooks": {"hooks": picky, "hold_tokens": 3},
+    "bans": {"banned": ["a", "b"]},
+    "stops": {"stop": ["X", "}"]},
+    "filter": {"filters": mlxgen.Regex("[A-Z a-z]{5,60}")},
+    "log-probabilities": {"top_logprobs": 3},
+    "min tokens": {"min_tokens": 12},
+    "held": {"hold_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_greedy_text_is_the_same_with_any_draft(
+    pair: tuple[LanguageModel, LanguageModel], name: str
+) -> None:
+    lm, other = pair
+    given: dict[str, Any] = {"max_tokens": 24, "temperature": 0, **OPTIONS[name]}
+    plain = lm.generate(PROMPT, **given)
+    for draft in ("ngram", other, lm):
+        drafted = lm.generate(PROMPT, draft=draft, **given)
+        assert (drafted.tokens, drafted.text) == (plain.tokens, plain.text), draft
+        assert drafted.finish_reason == plain.finish_reason
+        assert [c.index for c in drafted.chunks] == [c.index for c in plain.chunks]
+        for mine, theirs in zip(drafted.chunks, plain.chunks, strict=True):
+            assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+            assert [t for t, _ in mine.top] == [t for t, _ in theirs.top]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 7])
+def test_a_budget_of_n_tokens_yields_n_tokens(
+    pair: tuple[LanguageModel, LanguageModel], budget: int
+) -> None:
+    lm, _ = pair
+    for draft in ("ngram", lm):
+        result = lm.generate(PROMPT, draft=draft, max_tokens=budget, ignore_eos=True)
+        assert len(result.tokens) == budget and result.finish_reason == "length"
+
+
+def test_a_good_draft_saves_passes(pair: tuple[LanguageModel, LanguageModel]) -> None:
+    lm, _ = pair
+    result = lm.generate(PROMPT, draft=lm, max_tokens=40, temperature=0, ignore_eos=True)
+    assert result.usage.forward_passes < 20
+    assert sum(chunk.from_draft for chunk in result.chunks) > 25
+
+
+def test_a_rewind_forgets_what_was_drafted(pair: tuple[LanguageModel, LanguageModel]) -> None:
+    lm, other = pair
+    plain = lm.generate(PROMPT, max_tokens=30, temperature=0, ignore_eos=True).tokens
+    for draft in ("ngram", other, lm):
+        stream = lm.stream(PROMPT, draft=draft, max_tokens=30, temperature=0, ignore_eos=True)
+        for count in (9, 4, 11):
+            for _ in range(count):
+                next(stream)
+            stream.rewind(tokens=count // 2)
+        (twin,) = stream.fork()
+        for _ in (*stream, *twin):
+            pass
+        assert tuple(stream.tokens) == tuple(twin.tokens) == plain
+
+
+def test_hooks_see_every_accepted_token_once(pair: tuple[LanguageModel, LanguageModel]) -> None:
+    lm, other = pair
+    for draft in ("ngram", other, lm):
+        seen: list[tuple[int, int, float]] = []
+
+        def watch(result: PostSamplingResult, seen: list[Any] = seen) -> None:
+            seen.append((result.position, result.sampled_token, result.sampled_prob))
+
+        result = lm.generate(PROMPT, draft=draft, max_tokens=20, temperature=0, hooks=watch)
+        assert [(p, t) for p, t, _ in seen] == list(enumerate(result.tokens))
+        assert all(0 < prob <= 1 for _, _, prob in seen)
+
+
+def test_words_found_in_the_text_leave_sampled_text_as_it_is(
+    pair: tuple[LanguageModel, LanguageModel],
+) -> None:
+    lm, _ = pair
+    given: dict[str, Any] = {"max_tokens": 40, "temperature": 0.6, "seed": 4, "ignore_eos": True}
+    assert lm.generate(PROMPT, draft="ngram", **given).tokens == lm.generate(PROMPT, **given).tokens
+
+
+def test_a_seed_gives_the_same_text_again_with_a_draft_model(
+    pair: tuple[LanguageModel, LanguageModel],
+) -> None:
+    lm, other = pair
+    given: dict[str, Any] = {"max_tokens": 30, "temperature": 1.0, "seed": 4, "draft": other}
+    assert lm.generate(PROMPT, **given).tokens == lm.generate(PROMPT, **given).tokens
+
+
+def test_rows_with_and_without_drafts_run_side_by_side(
+    pair: tuple[LanguageModel, LanguageModel],
+) -> None:
+    lm, other = pair
+    each: list[Any] = [{}, {"draft": "ngram"}, {"draft": other}, {"draft": lm}, {"draft": "off"}]
+    given: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    plain = [lm.generate(PROMPT[i:], **given).tokens for i in range(5)]
+    for merges in (False, True):
+        scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+        scheduler._loop.passes.merges = merges
+        tickets = [
+            scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**given, **own})))
+            for i, own in enumerate(each)
+        ]
+        tokens: dict[Any, list[int | None]] = {ticket: [] for ticket in tickets}
+        while scheduler.busy:
+            for event in scheduler.step():
+                assert event.error is None
+                tokens[event.ticket] += [chunk.token for chunk in event.chunks]
+            scheduler.check_integrity()
+        assert [tuple(tokens[ticket]) for ticket in tickets] == plain
+
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_random_requests_to_the_demo_model_read_the_same(
+    demo: tuple[LanguageModel, LanguageModel], data: st.DataObject
+) -> None:
+    lm, draft = demo
+    prompt = chat(data.draw(st.sampled_from(["Hello!", "Tell me a story.", "Who is Ann?"])))
+    options: dict[str, Any] = data.draw(
+        st.fixed_dictionaries(
+            {"max_tokens": st.integers(1, 40)},
+            optional={
+                "stop": st.sampled_from([["the"], [". ", "\n"]]),
+                "banned": st.sampled_from([["!"], ["zz", "fox"]]),
+                "filters": st.sampled_from(
+                    [mlxgen.JsonSchema(RECORD), mlxgen.Regex("[A-Za-z ,.!]*")]
+                ),
+                "hooks": st.just(picky),
+                "repetition_penalty": st.just(1.2),
+                "min_tokens": st.just(1),
+                "num_draft_tokens": st.integers(1, 16),
+            },
+        )
+    )
+    if "hooks" in options:
+        options["hold_tokens"] = 4
+    drafted = lm.generate(prompt, temperature=0, draft=draft, **options)
+    found = lm.generate(prompt, temperature=0, draft="ngram", **options)
+    options.pop("num_draft_tokens", None)
+    plain = lm.generate(prompt, temperature=0, **options)
+    assert drafted.text == found.text == plain.text
+    assert drafted.tokens == found.tokens == plain.tokens
+    assert drafted.finish_reason == plain.finish_reason
+
+
+def test_the_draft_of_a_constrained_text_keeps_its_form(
+    demo: tuple[LanguageModel, LanguageModel],
+) -> None:
+    lm, draft = demo
+    filters = [mlxgen.JsonSchema(RECORD, whitespace=None, separators=(", ", ": "))]
+    for seed in range(5):
+        result = lm.generate(
+            chat("Make a JSON record of a person."),
+            filters=filters,
+            draft=draft,
+            temperature=0.8,
+            seed=seed,
+        )
+        assert result.finish_reason == "filter" and result.text.startswith('{"name": "')
+        assert result.usage.forward_passes < 0.6 * len(result.tokens)
+
+
+def test_a_draft_with_other_tokens_is_refused_by_name(demo: tuple[LanguageModel, Any]) -> None:
+    lm, _ = demo
+    model, _make = cache_kinds()["plain"]()
+    others = [LanguageModel(model, t) for t in (alphabet_tokenizer(), byte_level_tokenizer())]
+    for other in others:
+        with pytest.raises(OptionError, match=r"draft: .*take a draft of the same model family"):
+            lm.stream("Hello", draft=other)
+    for wrong in ("bigram", 3, object()):
+        with pytest.raises(OptionError, match=r'draft: .* is neither a LanguageModel, "ngram"'):
+            lm.stream("Hello", draft=wrong)
+    with pytest.raises(OptionError, match="num_draft_tokens: 0 is out of range, give 1 to 64"):
+        lm.stream("Hello", num_draft_tokens=0)
+
+
+def test_a_model_may_be_loaded_with_its_draft() -> None:
+    folder = Path(mlxgen.__file__).parent / "demo" / "draft"
+    lm = mlxgen.load(draft=folder)
+    prompt = chat("What is the capital of France?")
+    drafted = lm.generate(prompt, max_tokens=12)
+    assert any(chunk.from_draft for chunk in drafted.chunks)
+    plain = lm.generate(prompt, max_tokens=12, draft="off")
+    assert not any(chunk.from_draft for chunk in plain.chunks)
+    assert plain.text == drafted.text
+    assert mlxgen.load(draft="ngram").draft == "ngram"
+
+
+def test_what_is_never_accepted_is_hardly_ever_drafted() -> None:
+    appetite = Appetite(8)
+    drafted = 0
+    for position in range(2000):
+        if wanted := appetite.wanted(position):
+            drafted += wanted
+            appetite.saw(position + 1, wanted, 0)
+    assert drafted < 20
+    assert all(not appetite.wanted(p) for p in range(1900, 1900 + LONGEST_REST // 4))
+
+
+def test_what_is_always_accepted_is_drafted_in_full() -> None:
+    appetite = Appetite(12)
+    lengths = []
+    for position in range(5):
+        wanted = appetite.wanted(position)
+        lengths.append(wanted)
+        appetite.saw(position, wanted, wanted)
+    assert lengths == [2, 4, 8, 12, 12]

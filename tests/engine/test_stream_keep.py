@@ -1,0 +1,135 @@
+"""What a stream has run is there for the streams after it, on every kind of cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlxgen import LanguageModel, StateError, Stream
+from tests.fakes import byte_level_tokenizer
+from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.speaking import PROMPT, reciter
+
+
+class Kind(LanguageModel):
+    """A model with the caches of a kind."""
+
+    def __init__(self, kind: str) -> None:
+        model, self._caches = cache_kinds()[kind]()
+        super().__init__(model, byte_level_tokenizer(), name=kind)
+
+    def make_cache(self) -> list[object]:
+        return self._caches()
+
+
+@pytest.fixture(scope="module", params=cache_kinds())
+def lm(request: pytest.FixtureRequest) -> LanguageModel:
+    return Kind(request.param)
+
+
+@pytest.fixture(autouse=True)
+def empty(request: pytest.FixtureRequest) -> None:
+    if "lm" in request.fixturenames:
+        request.getfixturevalue("lm").prefix_cache.clear()
+
+
+LONG = [(7 * i + i // 9) % VOCAB for i in range(50)]
+
+
+def tokens(stream: Stream, count: int = 12) -> list[int]:
+    for _, _ in zip(range(count), stream, strict=False):
+        pass
+    return stream.tokens
+
+
+def fresh(lm: LanguageModel, prompt: list[int]) -> list[int]:
+    """What the model says where nothing is kept."""
+    lm.prefix_cache.clear()
+    with lm.stream(prompt, ignore_eos=True) as stream:
+        return tokens(stream)
+
+
+def test_what_goes_on_from_a_kept_answer_runs_the_rest_only(lm: LanguageModel) -> None:
+    with lm.stream(LONG, ignore_eos=True) as stream:
+        said = tokens(stream)
+        stream.keep()
+        assert tokens(stream, 4) == said + stream.tokens[len(said) :]  # and it can go on itself
+    longer = [*LONG, *said, 5, 6, 7]
+    with lm.stream(longer, ignore_eos=True) as stream:
+        assert stream.usage.cached_tokens == len(LONG) + len(said)
+        again = tokens(stream)
+    assert again == fresh(lm, longer)
+
+
+def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> None:
+    expected = fresh(lm, LONG)
+    lm.prefix_cache.clear()
+    with lm.stream(LONG, ignore_eos=True) as stream:
+        for place in (20, 31, len(LONG) - 1):
+            stream.keep(place)
+        assert tokens(stream) == expected
+        assert stream.usage.cached_tokens == 0
+        stream.keep()
+    for place in (20, 31, len(LONG) - 1):
+        other = [*LONG[:place], 90, 91]
+        with lm.stream(other, ignore_eos=True) as stream:
+            assert stream.usage.cached_tokens == place
+            assert tokens(stream) == fresh(lm, other)
+        with lm.stream(LONG, ignore_eos=True) as stream:  # put back what fresh has cleared
+            for again in (20, 31, len(LONG) - 1):
+                stream.keep(again)
+            tokens(stream)
+            stream.keep()
+
+
+def test_keeping_a_place_that_was_run_or_is_not_there_does_nothing(lm: LanguageModel) -> None:
+    expected = fresh(lm, LONG)
+    lm.prefix_cache.clear()
+    with lm.stream(LONG, ignore_eos=True) as stream:
+        for place in (30, 30, 20, 0, -1, len(LONG), 1000):
+            stream.keep(place)
+        first = next(stream).token
+        stream.keep(40)
+        assert first == expected[0]
+        assert tokens(stream, len(expected) - 1) == expected
+
+
+def test_a_draft_that_was_not_looked_at_is_not_kept() -> None:
+    speaker = reciter(list("abababababababababababababab"))
+    with speaker.lm.stream(PROMPT, draft="ngram") as stream:
+        for _ in range(16):
+            next(stream)
+            stream.keep()
+        said = stream.tokens
+        rest = [chunk.token for chunk in stream]
+    assert [*said, *rest] == [*speaker.tokens(list("ab" * 14)), speaker.end]
+    speaker.lm.prefix_cache.check_integrity()
+
+
+def test_a_closed_stream_keeps_nothing_and_says_so() -> None:
+    speaker = reciter(list("abc"))
+    stream = speaker.lm.stream(PROMPT)
+    stream.close()
+    with pytest.raises(StateError, match="before that"):
+        stream.keep()
+
+
+def test_a_stream_that_failed_keeps_nothing() -> None:
+    def fail(result: object) -> None:
+        raise ValueError("no")
+
+    speaker = reciter(list("abc" * 20))
+    stream = speaker.lm.stream(PROMPT * 20, hooks=[fail])
+    with pytest.raises(Exception, match="no"):
+        next(stream)
+    stream.keep()
+    assert len(speaker.lm.prefix_cache) == 0
+
+
+def test_a_fork_keeps_in_the_same_cache() -> None:
+    speaker = reciter(list("abcdefghijklmnopqrst"))
+    with speaker.lm.stream(PROMPT) as stream:
+        for _ in range(17):
+            next(stream)
+        (fork,) = stream.fork()
+        fork.keep()
+        assert len(speaker.lm.prefix_cache) == 1

@@ -1,0 +1,351 @@
+"""Programs that fork, wait for one another, and share variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlxgen import Guide, OptionError, Program, StateError, Task
+from tests.fakes.controllers import finish
+from tests.fakes.speaking import PROMPT
+from tests.programs.helpers import carry_out, letters
+
+
+def run_over_errors(run: Any) -> list[Exception]:
+    """Run to the end, whatever fails."""
+    errors: list[Exception] = []
+    while True:
+        try:
+            next(run)
+        except StopIteration:
+            return errors
+        except Exception as error:
+            errors.append(error)
+
+
+def texts(run: Any) -> dict[tuple[int, ...], str]:
+    return {branch: result.text for branch, result in run.results.items()}
+
+
+# ---- fork(n)
+
+
+def test_fork_goes_on_in_n_branches_with_an_index_each() -> None:
+    async def program(g: Guide) -> int:
+        before = await g.gen(max_tokens=2)
+        fork = await g.fork(3)
+        await g.fixed(f"-{fork.index}-{before}")
+        assert g.branch == ((fork.index,) if fork.index else ())
+        assert fork.tasks[fork.index].branch == g.branch
+        return int(fork.index)
+
+    run = carry_out(program)
+    assert texts(run) == {(): "ab-0-ab", (1,): "ab-1-ab", (2,): "ab-2-ab"}
+
+
+def test_a_copy_is_given_the_same_results_again_and_nothing_happens_twice() -> None:
+    seen: list[Any] = []
+
+    async def program(g: Guide) -> None:
+        g.append("count", "x")
+        one = await g.gen(max_tokens=2)
+        label = g.label()
+        await g.fixed("!!")
+        await g.backtrack(label)
+        two = (g.get("count"), g.compare_and_swap("flag", None, "up"), g.text, g.tokens[-1])
+        g.set("last", two[2])
+        await g.fork(2)
+        g.append("count", "y")
+        seen.append((one, two, g.text))
+
+    run = carry_out(program)
+    assert seen[0] == seen[1] == ("ab", ("x", True, "ab", ord("b")), "ab")
+    assert run.controller.variables["count"] == "xyy"
+
+
+def test_forks_within_forks_are_replayed_too() -> None:
+    async def program(g: Guide) -> str:
+        one = await g.fork(2)
+        await g.fixed(str(one.index))
+        two = await g.fork(2)
+        await g.fixed(str(two.index))
+        label = g.label()
+        await g.gen(max_tokens=1)
+        await g.backtrack(label)
+        three = await g.fork(1)
+        assert (three.index, len(three.tasks)) == (0, 1)
+        return g.text
+
+    run = carry_out(program)
+    assert texts(run) == {(): "00", (0, 1): "01", (1,): "10", (1, 1): "11"}
+
+
+def test_a_program_that_takes_another_way_in_its_copy_is_an_error_of_that_branch() -> None:
+    calls = []
+
+    async def program(g: Guide) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            await g.fixed("a")
+        else:
+            await g.gen(max_tokens=1)
+        await g.fork(2)
+
+    run = letters().lm.control(PROMPT, _program(program))
+    (error,) = run_over_errors(run)
+    assert isinstance(error, StateError) and "took another way" in str(error)
+    assert list(run.errors) == [(1,)] and run.results[()].finish_reason == "stop"
+
+
+def test_a_program_that_returns_early_in_its_copy_took_another_way() -> None:
+    calls = []
+
+    async def program(g: Guide) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            await g.fixed("a")
+            await g.fork(2)
+
+    run = letters().lm.control(PROMPT, _program(program))
+    (error,) = run_over_errors(run)
+    assert "it asked to return, where it was for fixed" in str(error)
+
+
+def test_a_label_from_before_the_fork_holds_in_every_branch() -> None:
+    async def program(g: Guide) -> None:
+        await g.fixed("a")
+        label = g.label()
+        await g.fixed("bcd")
+        fork = await g.fork(2)
+        if fork.index:
+            await g.backtrack(label)
+        await g.fixed(str(fork.index))
+
+    assert texts(carry_out(program)) == {(): "abcd0", (1,): "a1"}
+
+
+# ---- fork([f, g])
+
+
+def test_fork_starts_one_program_for_each_function_and_goes_on() -> None:
+    async def child(g: Guide) -> str:
+        await g.fixed("c")
+        return await g.gen(max_tokens=2)
+
+    async def other(g: Guide) -> str:
+        assert g.text == "start "
+        await g.fixed("x")
+        return await g.gen(regex="[0-9]")
+
+    async def program(g: Guide) -> list[str]:
+        await g.fixed("start ")
+        tasks = await g.fork([child, other])
+        assert [task.branch for task in tasks] == [(1,), (2,)]
+        values = await g.wait(*tasks)
+        await g.fixed("|".join(values))
+        return values
+
+    run = carry_out(program)
+    assert run.controller.value == ["de", "0"]
+    assert texts(run) == {(): "start de|0", (1,): "start cde", (2,): "start x0"}
+
+
+def test_children_may_fork_again_and_are_replayed_from_their_own_start() -> None:
+    starts = []
+
+    async def child(g: Guide) -> str:
+        starts.append(g.text)
+        await g.fixed("c")
+        fork = await g.fork(2)
+        await g.fixed(str(fork.index))
+        return g.text
+
+    async def program(g: Guide) -> Any:
+        await g.fixed("p")
+        (task,) = await g.fork([child])
+        return await g.wait(task)
+
+    run = carry_out(program)
+    assert starts == ["p", "p"] and run.controller.value == ["pc0"]
+    assert texts(run) == {(): "p", (1,): "pc0", (1, 1): "pc1"}
+
+
+def test_a_fork_into_nothing_goes_on_alone() -> None:
+    async def program(g: Guide) -> Any:
+        assert await g.wait() == []
+        return await g.fork([])
+
+    assert carry_out(program).controller.value == ()
+
+
+def test_what_cannot_be_forked_into_is_refused() -> None:
+    async def program(g: Guide) -> None:
+        for wrong in (0, -1, True, ["x"]):
+            with pytest.raises(OptionError):
+                await g.fork(wrong)  # type: ignore[arg-type]
+        with pytest.raises(OptionError):
+            await g.wait("x")  # type: ignore[arg-type]
+
+    carry_out(program)
+
+
+def test_a_program_uses_the_guide_that_it_was_given() -> None:
+    async def program(g: Guide) -> None:
+        async def child(own: Guide) -> None:
+            await g.fixed("x")
+
+        await g.wait(*await g.fork([child]))
+
+    run = letters().lm.control(PROMPT, _program(program))
+    errors = run_over_errors(run)
+    assert "the guide that it was given" in str(errors[0])
+
+
+# ---- waiting
+
+
+def test_who_waits_for_a_branch_that_failed_is_told() -> None:
+    async def child(g: Guide) -> None:
+        await g.gen(max_tokens=2)
+        raise LookupError("nothing there")
+
+    caught = []
+
+    async def program(g: Guide) -> None:
+        tasks = await g.fork([child])
+        try:
+            await g.wait(*tasks)
+        except StateError as error:
+            caught.append(str(error))
+        fork = await g.fork(2)  # and the copy is told the same
+        await g.fixed(f"went on {fork.index}")
+
+    run = letters().lm.control(PROMPT, _program(program))
+    (error,) = run_over_errors(run)
+    assert isinstance(error, LookupError) and list(run.errors) == [(1,)]
+    assert caught == ["branch (1,) failed: LookupError: nothing there"] * 2
+    assert texts(run)[()] == "went on 0" and texts(run)[0, 1] == "went on 1"
+
+
+def test_who_waits_for_a_branch_that_ended_early_is_told() -> None:
+    async def child(g: Guide) -> None:
+        await g.gen()
+
+    async def program(g: Guide) -> None:
+        await g.wait(*await g.fork([child]))
+
+    run = letters().lm.control(PROMPT, _program(program), max_tokens=4)
+    (error,) = run_over_errors(run)
+    assert "branch (1,) ended before its program did: length" in str(error)
+
+
+def test_a_task_says_what_has_become_of_it() -> None:
+    task = Task((1,))
+    with pytest.raises(StateError, match="goes on"):
+        task.result()
+    assert "going on" in repr(task)
+    task.finish(3, None)
+    task.finish(4, None)
+    assert task.result() == 3 and "returned 3" in repr(task)
+
+
+def test_leaving_a_branch_wakes_those_who_wait_for_it() -> None:
+    async def child(g: Guide) -> None:
+        await g.gen()
+
+    async def program(g: Guide) -> str:
+        tasks = await g.fork([child])
+        try:
+            await g.wait(*tasks)
+        except StateError:
+            return await g.gen(max_tokens=2)
+        return "never"
+
+    run = letters().lm.control(PROMPT, _program(program))
+    next(run)
+    run.leave((1,))
+    finish(run)
+    assert run.controller.value == "ab"
+
+
+# ---- variables
+
+
+def test_waiting_on_a_variable_takes_no_polling() -> None:
+    looks = []
+
+    async def writer(g: Guide) -> None:
+        await g.gen(max_tokens=5)
+        g.set("other", "x")
+        g.set("word", "no")
+        await g.gen(max_tokens=5)
+        g.set("word", "yes")
+
+    async def program(g: Guide) -> str:
+        def is_yes(text: str) -> bool:
+            looks.append(text)
+            return text == "yes"
+
+        await g.fork([writer])
+        return await g.until("word", is_yes)
+
+    run = carry_out(program)
+    assert run.controller.value == "yes" and looks == ["no", "yes"]
+
+
+def test_a_variable_that_is_there_already_needs_no_waiting() -> None:
+    async def program(g: Guide) -> str:
+        g.set("x", "1")
+        return await g.until("x")
+
+    assert carry_out(program).controller.value == "1"
+
+
+def test_branches_take_turns_by_compare_and_swap() -> None:
+    async def worker(g: Guide) -> None:
+        for _ in range(3):
+            mine = "".join(map(str, g.branch))
+            await g.until("turn", mine.__eq__)
+            await g.fixed(mine)
+            g.append("log", mine)
+            assert g.compare_and_swap("turn", mine, {"1": "2", "2": "1"}[mine])
+            assert not g.compare_and_swap("turn", "nobody", "x")
+
+    async def program(g: Guide) -> str:
+        tasks = await g.fork([worker, worker])
+        g.set("turn", "1")
+        await g.wait(*tasks)
+        return g.get("log") or ""
+
+    run = carry_out(program)
+    assert run.controller.value == "121212"
+    assert texts(run) == {(): "", (1,): "111", (2,): "222"}
+
+
+def test_a_deadlock_says_who_waits_for_what() -> None:
+    async def child(g: Guide) -> None:
+        await g.until("never")
+
+    async def program(g: Guide) -> None:
+        await g.wait(*await g.fork([child]))
+
+    run = letters().lm.control(PROMPT, _program(program))
+    (error,) = run_over_errors(run)
+    assert isinstance(error, StateError)
+    assert "() for branch (1,); (1,) for variable 'never'" in str(error)
+    assert set(run.errors) == {(), (1,)}
+
+
+def test_variables_hold_text_alone() -> None:
+    async def program(g: Guide) -> None:
+        for wrong in (1, None, b"x"):
+            with pytest.raises(OptionError):
+                g.set("x", wrong)  # type: ignore[arg-type]
+        assert g.get("x") is None
+
+    carry_out(program)
+
+
+def _program(function: Any) -> Any:
+    return Program(function)

@@ -1,0 +1,339 @@
+"""What a program of one branch writes: fixed and generated text, choices, labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen import DeadEndError, GrammarError, Guide, OptionError, Program, StateError
+from tests.fakes import sentencepiece_tokenizer
+from tests.fakes.controllers import finish
+from tests.fakes.speaking import END, PROMPT, Speaker, reciter, talker
+from tests.programs.helpers import carry_out, letters, text_of
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 4}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def test_fixed_text_and_what_is_generated_between_it() -> None:
+    async def program(g: Guide) -> tuple[str, str]:
+        await g.fixed("one: ")
+        one = await g.gen(max_tokens=3)
+        await g.fixed(", two: ")
+        return one, await g.gen(regex="[0-9]{2}")
+
+    run = carry_out(program)
+    assert run.results[()].text == "one: abc, two: 00"
+    assert run.controller.value == ("abc", "00")
+    assert run.results[()].finish_reason == "stop"
+
+
+def test_fixed_tokens_are_appended_as_they_are() -> None:
+    async def program(g: Guide) -> None:
+        await g.fixed([104, 105])
+        await g.fixed("")
+        await g.fixed([])
+
+    assert text_of(program) == "hi"
+
+
+def test_a_program_that_does_nothing_stops_at_once() -> None:
+    async def program(g: Guide) -> int:
+        return 7
+
+    run = carry_out(program)
+    assert (run.results[()].text, run.controller.value) == ("", 7)
+
+
+def test_text_ends_before_a_stop_which_is_taken_back_from_the_history() -> None:
+    async def program(g: Guide) -> str:
+        text = await g.gen(stop=["ef", "z"])
+        assert g.text == "abcd"
+        await g.fixed("!")
+        return text
+
+    run = carry_out(program)
+    assert (run.controller.value, run.results[()].text) == ("abcd", "abcd!")
+    assert run.results[()].tokens == tuple(b"abcd!")
+
+
+def test_a_stop_inside_a_token_leaves_the_text_before_it() -> None:
+    speaker = reciter(["a", "bcd", "x"], extra=["bc"])
+
+    async def program(g: Guide) -> str:
+        text = await g.gen(stop="d")
+        await g.fixed("!")
+        return text
+
+    run = carry_out(program, speaker)
+    assert run.controller.value == "abc"
+    assert run.results[()].tokens == (ord("a"), speaker.token("bc"), ord("!"))
+
+
+def test_a_stop_behind_a_character_split_over_tokens() -> None:
+    smile = "😀".encode()
+    speaker = reciter([*smile[:2], smile[2], smile[3], *b"ab"])
+
+    async def program(g: Guide) -> list[str]:
+        return [await g.gen(stop="b"), await g.gen(stop="a", max_tokens=0)]
+
+    run = carry_out(program, speaker)
+    assert run.controller.value == ["😀a", ""] and run.results[()].text == "😀a"
+
+
+def test_an_end_token_ends_the_piece_and_not_the_program() -> None:
+    speaker = reciter(["a", END, "c", "d", END])
+
+    async def program(g: Guide) -> list[str]:
+        one = await g.gen()
+        await g.fixed("-")
+        return [one, await g.gen()]
+
+    run = carry_out(program, speaker)
+    assert run.controller.value == ["a", "cd"]
+    assert run.results[()].text == "a-cd"
+    assert run.results[()].usage.rewound_tokens == 0
+
+
+def test_a_limit_ends_a_piece_exactly() -> None:
+    async def program(g: Guide) -> list[str]:
+        return [await g.gen(max_tokens=n) for n in (0, 1, 3)]
+
+    assert carry_out(program).controller.value == ["", "a", "bcd"]
+
+
+def test_a_limit_counts_what_a_filter_forces() -> None:
+    async def program(g: Guide) -> str:
+        return await g.gen(regex="hello there", max_tokens=4)
+
+    assert carry_out(program).controller.value == "hell"
+
+
+def test_a_piece_is_what_its_filters_say() -> None:
+    async def program(g: Guide) -> dict[str, Any]:
+        one = await g.gen(mlxgen.JsonSchema(SCHEMA))
+        await g.fixed("; ")
+        two = await g.gen(lark='start: "<" /[a-c]{3}/ ">"')
+        await g.fixed("; ")
+        three = await g.gen(regex="[0-9a-z]{4}", lark="start: /[a-f]+/")
+        return {"json": json.loads(one), "lark": two, "both": three}
+
+    run = carry_out(program)
+    value = run.controller.value
+    assert set(value["json"]) == {"name"}
+    assert re.fullmatch("<[a-c]{3}>", value["lark"])
+    assert re.fullmatch("[a-f]{4}", value["both"])
+    assert len(run.results[()].text) == len(run.results[()].tokens)
+
+
+def test_a_choice_is_one_of_the_options() -> None:
+    async def program(g: Guide) -> list[str]:
+        return [await g.choose(["yes", "no"]), await g.choose(["x", "xylophone"])]
+
+    speaker = talker({"": ["y"], "yes": ["x"], "yesx": [END]})
+    assert carry_out(program, speaker).controller.value == ["yes", "x"]
+
+
+def test_a_substring_is_copied_from_the_text() -> None:
+    source = "the quick brown fox"
+
+    async def program(g: Guide) -> str:
+        return await g.substring(source, max_tokens=9)
+
+    found = carry_out(program).controller.value
+    assert found and found in source
+
+
+def test_a_temperature_holds_for_its_piece() -> None:
+    speaker = Speaker([], lambda self, generated: {ord("a"): 1.0, ord("b"): 0.9})
+
+    async def program(g: Guide) -> list[str]:
+        return [await g.gen(max_tokens=20, temperature=t) for t in (0.0, 5.0)]
+
+    cold, warm = carry_out(program, speaker, seed=1).controller.value
+    assert set(cold) == {"a"} and set(warm) == {"a", "b"}
+
+
+def test_single_tokens_are_sampled_of_a_set() -> None:
+    async def program(g: Guide) -> list[Any]:
+        return [
+            await g.token(b"xyz"),
+            await g.token(g.token_set(b"xyz") - b"x"),
+            await g.token(),
+            await g.token(g.vocabulary.eos),
+            await g.token(g.tokens_like("[0-9]")),
+        ]
+
+    run = carry_out(program)
+    assert run.controller.value == [*b"xyz", None, ord("0")]
+    assert run.results[()].text == "xyz0"
+
+
+def test_a_label_is_a_place_to_go_back_to() -> None:
+    async def program(g: Guide) -> None:
+        await g.fixed("keep ")
+        label = g.label()
+        for number in range(3):
+            await g.gen(max_tokens=2)
+            await g.fixed(str(number))
+            if number < 2:
+                await g.backtrack(label)
+
+    assert text_of(program) == "keep ab2"
+
+
+def test_the_label_of_a_place_that_is_gone_is_refused() -> None:
+    async def program(g: Guide) -> None:
+        start = g.label()
+        await g.fixed("abc")
+        label = g.label()
+        await g.backtrack(start)
+        await g.backtrack(start)
+        await g.fixed("wxyz")
+        await g.backtrack(label)
+
+    with pytest.raises(StateError, match="label"):
+        text_of(program)
+
+
+def test_the_prompt_cannot_be_reached_by_labels_but_is_seen() -> None:
+    async def program(g: Guide) -> None:
+        assert g.tokens == tuple(PROMPT) and g.text == ""
+        await g.fixed("ab")
+        assert g.tokens == (*PROMPT, *b"ab")
+        assert g.text == "ab" and g.branch == () and g.vocab_size == 257
+        assert g.tokenize("xy") == list(b"xy")
+
+    text_of(program)
+
+
+def test_logprobs_add_up_where_they_are_reported() -> None:
+    seen = []
+
+    async def program(g: Guide) -> None:
+        await g.fixed("a")
+        await g.gen(max_tokens=2)
+        seen.append(g.logprob)
+        label = g.label()
+        await g.gen(max_tokens=3)
+        await g.backtrack(label)
+        await g.gen(max_tokens=1)
+        seen.append(g.logprob)
+
+    run = carry_out(program, top_logprobs=0)
+    sampled = [c.logprob for c in run.results[()].chunks if c.logprob is not None]
+    assert len(sampled) == 3 and seen[0] == pytest.approx(sum(sampled[:2]))
+    assert seen[1] == pytest.approx(sum(sampled))
+
+
+def test_errors_of_a_step_are_raised_where_it_is_awaited() -> None:
+    async def program(g: Guide) -> str:
+        with pytest.raises(GrammarError):
+            await g.gen(regex="(")
+        with pytest.raises(DeadEndError):
+            await g.gen(regex="[0-9]", lark="start: /[a-z]/")
+        with pytest.raises(OptionError):
+            await g.gen(max_tokens=-1)
+        with pytest.raises(OptionError):
+            await g.choose([])
+        return await g.gen(max_tokens=1)
+
+    assert carry_out(program).controller.value == "a"
+
+
+def test_what_is_no_program_is_refused() -> None:
+    with pytest.raises(OptionError):
+        Program("no function")  # type: ignore[arg-type]
+
+    def function(g: Guide) -> Any:
+        return 3
+
+    with pytest.raises(OptionError, match="async"):
+        text_of(function)
+
+
+def test_only_what_the_guide_gives_can_be_awaited() -> None:
+    class Other:
+        def __await__(self) -> Any:
+            yield "something else"
+
+    async def program(g: Guide) -> None:
+        await Other()
+
+    with pytest.raises(StateError, match="something else"):
+        text_of(program)
+
+
+def test_a_budget_ends_a_program_where_it_stands_and_its_blocks_are_left() -> None:
+    left = []
+
+    async def program(g: Guide) -> None:
+        try:
+            await g.gen()
+        finally:
+            left.append(g.text)
+
+    run = carry_out(program, max_tokens=5)
+    assert left == ["abcd"]  # it was not asked again after the last token
+    assert run.results[()].text == "abcde" and run.results[()].finish_reason == "length"
+    assert run.controller.value is None
+
+
+def test_helpers_may_be_async_functions_of_their_own() -> None:
+    async def ask(g: Guide, question: str) -> str:
+        await g.fixed(question)
+        return await g.gen(max_tokens=1)
+
+    async def program(g: Guide) -> list[str]:
+        return [await ask(g, question) for question in ("1", "2")]
+
+    run = carry_out(program)
+    assert (run.controller.value, run.results[()].text) == (["a", "a"], "1a2a")
+
+
+def test_a_program_is_used_again_with_variables_of_its_own() -> None:
+    async def function(g: Guide) -> str:
+        g.append("x", "!")
+        return g.get("x") or ""
+
+    program = Program(function, {"x": "hi"})
+    for _ in range(2):
+        run = letters().lm.control(PROMPT, program)
+        finish(run)
+        assert run.controller.value == "hi!"
+
+
+def test_filters_of_the_generation_hold_for_the_program() -> None:
+    async def program(g: Guide) -> list[str]:
+        return [await g.gen(regex="[a-z]", max_tokens=1) for _ in range(2)]
+
+    run = carry_out(program, filters=mlxgen.Regex("x[0-9b]*!|k[a-z]+!"))
+    assert run.controller.value == ["k", "l"]
+
+
+def test_the_first_piece_of_a_chat_answer_loses_its_space_as_the_text_does() -> None:
+    tokenizer = sentencepiece_tokenizer()
+    speaker = letters()
+    vocabulary = mlxgen.Vocabulary.of(tokenizer)
+    the = vocabulary.token_of(b" the")
+    assert the is not None
+
+    async def program(g: Guide) -> list[str]:
+        return [await g.gen(max_tokens=1), await g.gen(regex=" the"), g.text]
+
+    model = speaker.model
+    model.vocab_size = vocabulary.size
+    model.script = lambda history: [the]
+    lm = mlxgen.LanguageModel(model, tokenizer)
+    run = lm.control([{"role": "user", "content": "x"}], Program(program))
+    finish(run)
+    assert run.controller.value == ["the", " the", "the the"]
+    assert run.results[()].text == "the the"

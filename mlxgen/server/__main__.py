@@ -1,0 +1,20 @@
+"""``python -m mlxgen.server``, installed as ``mlxgen.server``; see ``settings``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from .settings import read_settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server; returns the exit status."""
+    settings = read_settings(argv)
+    from .process import serve  # what takes long to import comes after the arguments were read
+
+    return serve(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The ASGI application: routes, errors, documentation, and the gate around all of it.
+
+Owns how these are put together. Must never know a process or a socket. Invariant: no
+exception leaves the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from .. import __version__
+from .body import Receive
+from .calls import RequestError, error_body
+from .docs_page import POLICY, docs_page
+from .event_stream import Send, send_error
+from .gate import App, Gate
+from .logs import log_failure
+from .openapi import answers, describe
+from .routes import JsonResponse, make_router
+from .service import Service
+
+_ABOUT = (
+    "An OpenAI-compatible server for a language model that runs on this machine. A field that "
+    "is unknown, unsupported or out of range is a 400 that names it; null means default."
+)
+
+
+def make_app(service: Service) -> App:
+    """The application of a service."""
+    app = FastAPI(
+        title="mlxgen",
+        version=__version__,
+        description=_ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(make_router(service))
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestError, _request_error)
+    _add_docs(app, service)
+    settings = service.settings
+    gate = Gate(app, host=settings.host, api_key=settings.api_key, origins=settings.cors_origins)
+    return Last(gate)
+
+
+def _add_docs(app: FastAPI, service: Service) -> None:
+    whole: dict[str, Any] = {}
+
+    def described() -> dict[str, Any]:
+        if not whole:
+            whole.update(describe(app, with_key=service.settings.api_key is not None))
+        return whole
+
+    @app.get("/openapi.json", responses=answers(401, 403))
+    async def openapi() -> Response:
+        """This description."""
+        return JsonResponse(described())
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        headers = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
+        return Response(docs_page(described()), media_type="text/html", headers=headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = ascii(request.url.path[:100])
+    reasons = {
+        404: f"there is nothing at {path}; GET /docs lists what there is",
+        405: f"{request.method} is not for {path}; GET /docs lists what there is",
+    }
+    wrong = RequestError(
+        reasons.get(error.status_code, str(error.detail)),
+        status=error.status_code,
+        code={404: "not_found", 405: "method_not_allowed"}.get(error.status_code),
+    )
+    headers = dict(error.headers) if error.headers else None
+    return JsonResponse(wrong.body(), status_code=wrong.status, headers=headers)
+
+
+async def _request_error(request: Request, error: Exception) -> Response:
+    status, body = error_body(error)
+    return JsonResponse(body, status_code=status)
+
+
+class Last:
+    """What is outside of everything: turns what nobody expected into a 500."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        started = False
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            log_failure("a request failed outside of its work", error)
+            if started:
+                raise
+            await send_error(send, error)

@@ -1,0 +1,176 @@
+"""Bodies of requests: read within a limit, and understood as strict JSON.
+
+Owns everything between the bytes of a body and an object. Must never know what the fields
+mean: that, and whether its strings are text, is the wire's. Invariant: what ``parse_body``
+returns is an object without duplicate names, numbers that are none, or NUL characters; all else
+raised ``RequestError`` with a 4xx status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, NoReturn
+
+from .calls import RequestError
+
+READING = 30.0  # seconds in which a body has to arrive
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class ClientGone(Exception):  # noqa: N818 (nothing went wrong)
+    """The client hung up; nobody waits for an answer."""
+
+
+def check_headers(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
+    """Raise RequestError for a body that need not be read."""
+    given = dict(headers)
+    kind = given.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind and kind != b"application/json" and not kind.endswith(b"+json"):
+        raise RequestError(
+            f"the body has the type {kind.decode('latin-1')!r}; send JSON, with the header "
+            "Content-Type: application/json",
+            status=415,
+            code="unsupported_media_type",
+        )
+    if given.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        raise RequestError(
+            "compressed bodies are not understood; send it without Content-Encoding",
+            status=415,
+            code="unsupported_media_type",
+        )
+    length = given.get(b"content-length", b"")
+    if length.isdigit() and int(length[:19]) > limit:
+        raise too_large(limit)
+
+
+def too_large(limit: int) -> RequestError:
+    """The error of a body that is longer than ``limit``."""
+    return RequestError(
+        f"the body is larger than {limit} bytes, more than any prompt that fits the context; "
+        "make it shorter",
+        status=413,
+        code="body_too_large",
+    )
+
+
+async def read_body(receive: Receive, limit: int, took: Callable[[int], None]) -> bytes:
+    """The body. ``took`` is told of each part's length, and may raise to end the reading.
+
+    RequestError for one that is too long or takes too long; ClientGone.
+    """
+    parts: list[bytes] = []
+    total = 0
+    try:
+        async with asyncio.timeout(READING):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part: bytes = message.get("body", b"")
+                total += len(part)
+                if total > limit:
+                    raise too_large(limit)
+                took(len(part))
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise RequestError(
+            f"the body did not arrive within {READING:g} seconds", status=408, code="body_timeout"
+        ) from None
+
+
+def parse_body(data: bytes) -> dict[str, Any]:
+    """The object that a body is. May run in any thread."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(f"it is not UTF-8 at byte {error.start}") from None
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_no_number,
+            parse_float=_finite,
+            parse_int=_integer,
+        )
+    except RecursionError:
+        raise _malformed("it is nested too deep; make it flatter") from None
+    except ValueError as error:
+        raise _malformed(str(error)) from None
+    if not isinstance(value, dict):
+        raise _malformed("it has to be an object, such as {...}")
+    where = _nul_in(value) if "\\u0000" in text else None  # as it is, JSON does not allow it
+    if where is not None:
+        raise RequestError(
+            f"{where}: has a NUL character, which no model reads; leave it out",
+            param=where,
+            code="invalid_value",
+        )
+    return value
+
+
+def _malformed(reason: str) -> RequestError:
+    return RequestError(f"the body is no JSON for this: {reason}", code="invalid_json")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    seen = set()
+    for name, _ in pairs:
+        if name in seen:
+            break
+        seen.add(name)
+    raise _malformed(f"the name {_shown(name)} appears twice in one object")
+
+
+def _no_number(name: str) -> NoReturn:
+    raise _malformed(f"{name} is no JSON; leave the field out, or give a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _malformed(f"the number {text[:40]} is too large")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > 400:
+        raise _malformed(f"the number {text[:40]}... is too large")
+    return int(text)
+
+
+def _nul_in(root: dict[str, Any]) -> str | None:
+    """The path of a string, or of an object's name, that has a NUL character."""
+    level: list[tuple[Any, tuple[Any, ...]]] = [(root, ())]
+    while level:
+        below: list[tuple[Any, tuple[Any, ...]]] = []
+        for container, path in level:
+            is_object = isinstance(container, dict)
+            for name, value in container.items() if is_object else enumerate(container):
+                here = (*path, name)
+                if (isinstance(name, str) and "\0" in name) or (
+                    isinstance(value, str) and "\0" in value
+                ):
+                    return _joined(here)
+                if isinstance(value, dict | list):
+                    below.append((value, here))
+        level = below
+    return None
+
+
+def _joined(path: tuple[Any, ...]) -> str:
+    parts = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
+    text = "".join(parts).lstrip(".")
+    return text.encode("ascii", "backslashreplace").decode()[:200]
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= 60 else f"{name[:57]}...")

@@ -1,0 +1,101 @@
+"""Loading what is served, in the engine's thread.
+
+Owns the way from settings to a scheduler that has generated a first token. Must never know
+HTTP or the event loop. Invariant: when it returns, the model has run once, and everything that
+other threads use of it was made here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import MlxgenError, OptionError
+from .calls import ServedModel
+from .engine_thread import Boot, Scheduler
+from .guard import CPU_SECONDS, MEMORY
+from .guard_child import Facts
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..language_model import LanguageModel
+
+
+class Engine(NamedTuple):
+    """What other threads use of the engine."""
+
+    lm: LanguageModel
+    model: ServedModel
+    facts: Facts
+
+    def prepare(self, prompt: Any, options: Any) -> Any:
+        """As ``LanguageModel.prepare``."""
+        return self.lm.prepare(prompt, options)
+
+
+def booting(settings: Settings) -> Boot:
+    """The function that loads it all."""
+
+    def boot() -> tuple[Scheduler, Engine]:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
+        from ..engine.limits import Limits
+        from ..engine.scheduler import Scheduler as RowScheduler
+        from ..load import load
+
+        lm = load(
+            settings.model,
+            draft=settings.draft_model,
+            revision=settings.revision,
+            adapter=settings.adapter,
+            ignore_memory_limit=settings.ignore_memory_limit,
+            wired_limit="recommended" if settings.wired else None,
+            trust_remote_code=settings.trust_remote_code,
+        )
+        _limit_context(lm, settings.max_context)
+        limits = Limits(
+            max_batch=settings.max_batch,
+            max_queue=settings.max_queue,
+            max_bytes=settings.cache_bytes,
+        )
+        _try_out(lm, RowScheduler(lm, limits))
+        return RowScheduler(lm, limits), engine_of(lm, settings)
+
+    return boot
+
+
+def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
+    """What other threads use of a loaded model; for the thread that runs it."""
+    aliases = [] if settings.model is None else [settings.model]
+    facts = Facts.of(lm.vocabulary, lm.vocab_size, cpu_seconds=CPU_SECONDS, memory=MEMORY)
+    return Engine(lm, ServedModel.of(lm, aliases=aliases), facts)
+
+
+def _limit_context(lm: LanguageModel, wanted: int | None) -> None:
+    if wanted is None:
+        return
+    if lm.max_context is not None and wanted > lm.max_context:
+        raise OptionError(
+            "--max-context", f"{wanted} is more than the {lm.max_context} tokens of {lm.name}"
+        )
+    lm.max_context = wanted
+
+
+def _try_out(lm: LanguageModel, scheduler: Any) -> None:
+    """Generate one token, so that a model that cannot is refused, and compiling is done."""
+    from ..engine import Options
+
+    try:
+        first = next(t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t))
+        scheduler.submit(lm.prepare([first], Options.of({"max_tokens": 1})))
+        while scheduler.busy:
+            for event in scheduler.step():
+                if event.error is not None:
+                    raise event.error
+    except MlxgenError:
+        raise
+    except Exception as error:
+        raise MlxgenError(
+            f"{lm.name} was loaded but cannot generate: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        scheduler.close()

@@ -1,0 +1,277 @@
+"""The one thread that loads the model, runs it and frees it.
+
+Owns the thread, its inbox of commands, and the courier that carries what was generated to the
+event loop. Must never know requests, JSON or HTTP.
+
+    event loop                                engine's thread
+    submit, cancel, stop  --- inbox --->      obey, step, obey, step, ...
+    Mailbox.put           <-- courier ---     one wake-up of the loop for each step at most
+
+Commands are obeyed between two steps, so a cancelled row is gone before the next one. While
+the loop has not fetched ``COURIER_LIMIT`` deliveries, the thread waits: a loop that is held up
+costs bounded memory.
+
+Invariant: only this thread ever calls the scheduler, and whatever ends the thread is told to
+``listener``, in the event loop's thread, as the last thing that comes from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ..engine import Chunk, Usage
+from ..errors import MlxgenError
+from .mailbox import Delivery, Mailbox
+
+COURIER_LIMIT = 20_000
+STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
+
+
+class Ticket(Hashable, Protocol):
+    """The scheduler's handle of a row."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+
+class Event(Protocol):
+    """What the scheduler says of a row."""
+
+    @property
+    def ticket(self) -> Any: ...
+    @property
+    def chunks(self) -> Sequence[Chunk]: ...
+    @property
+    def error(self) -> Exception | None: ...
+
+
+class Scheduler(Protocol):
+    """What is asked of the engine's scheduler."""
+
+    @property
+    def busy(self) -> bool: ...
+    def submit(self, row: Any) -> Any: ...
+    def step(self) -> Sequence[Any]: ...
+    def cancel(self, ticket: Any) -> None: ...
+    def close(self) -> None: ...
+    def stats(self) -> Any: ...
+
+
+class State(enum.Enum):
+    """How far the engine is."""
+
+    LOADING = "loading"
+    READY = "ready"
+    REFUSED = "refused"  # it could not be loaded
+    FAILED = "failed"  # it had been ready
+    STOPPED = "stopped"  # as it was told
+
+
+class Submission(NamedTuple):
+    """Rows of one request; the place of a row is its index in the mailbox."""
+
+    rows: Sequence[Any]
+    mailbox: Mailbox
+
+
+class _Cancel(NamedTuple):
+    mailbox: Mailbox
+
+
+class _Stop(NamedTuple):
+    pass
+
+
+_Command: TypeAlias = Submission | _Cancel | _Stop
+Boot: TypeAlias = Callable[[], tuple[Scheduler, Any]]
+"""Load in the engine's thread: the scheduler, and whatever the listener gets with ``READY``."""
+Listener: TypeAlias = Callable[[State, Any], None]
+"""Called in the loop's thread: the new state, with what was loaded or the error."""
+
+
+class EngineThread:
+    """The thread; ``start`` it once. All methods are for the event loop's thread."""
+
+    def __init__(self, boot: Boot, listener: Listener, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._boot = boot
+        self._listener = listener
+        self._loop = loop
+        self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._courier = _Courier(loop)
+        self._tickets: dict[Any, tuple[Mailbox, int]] = {}
+        self._of: dict[Mailbox, list[Any]] = {}
+        self._published = 0.0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.stats: Any = None
+        """The scheduler's last figures; None while it loads."""
+
+    def start(self) -> None:
+        """Begin to load."""
+        self._thread.start()
+
+    def submit(self, rows: Sequence[Any], mailbox: Mailbox) -> None:
+        """Have rows generated; all that comes of them, errors too, goes to the mailbox."""
+        self._inbox.put(Submission(rows, mailbox))
+
+    def cancel(self, mailbox: Mailbox) -> None:
+        """Have the rows of a mailbox dropped, however far they are; nothing more comes."""
+        self._inbox.put(_Cancel(mailbox))
+
+    def stop(self) -> None:
+        """Have the thread drop everything and end."""
+        self._inbox.put(_Stop())
+        self._courier.let_go()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; whether it came."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # ---- in the thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        state, news = State.STOPPED, None
+        try:
+            state = self._live()
+        except BaseException as error:
+            state, news = (State.REFUSED if self.stats is None else State.FAILED), error
+        self._tickets.clear()
+        self._of.clear()
+        _leave_mlx()
+        self._tell(state, news)
+
+    def _live(self) -> State:
+        scheduler, loaded = self._boot()
+        try:
+            self.stats = scheduler.stats()
+            self._tell(State.READY, loaded)
+            del loaded
+            while self._obey(scheduler):
+                self._post(scheduler.step())
+                self._publish(scheduler)
+        finally:
+            with contextlib.suppress(Exception):  # it may be what failed
+                scheduler.close()
+        return State.STOPPED
+
+    def _obey(self, scheduler: Scheduler) -> bool:
+        """Carry out what came in, waiting for it where there is nothing else; False: stop."""
+        while True:
+            try:
+                idle = not scheduler.busy
+                if idle:
+                    self._publish(scheduler, at_once=True)
+                command = self._inbox.get(block=idle)
+            except queue.Empty:
+                return True
+            if isinstance(command, _Stop):
+                return False
+            if isinstance(command, _Cancel):
+                self._drop(scheduler, command.mailbox)
+            else:
+                self._submit(scheduler, command)
+
+    def _submit(self, scheduler: Scheduler, submission: Submission) -> None:
+        """All rows of a request, or none of them."""
+        tickets = self._of[submission.mailbox] = []
+        try:
+            for index, row in enumerate(submission.rows):
+                ticket = scheduler.submit(row)
+                tickets.append(ticket)
+                self._tickets[ticket] = submission.mailbox, index
+        except MlxgenError as error:
+            self._drop(scheduler, submission.mailbox)
+            self._courier.carry([(submission.mailbox, Delivery(0, (), error=error))])
+
+    def _drop(self, scheduler: Scheduler, mailbox: Mailbox) -> None:
+        for ticket in self._of.pop(mailbox, ()):
+            if self._tickets.pop(ticket, None) is not None:
+                scheduler.cancel(ticket)
+
+    def _post(self, events: Sequence[Event]) -> None:
+        deliveries = []
+        for event in events:
+            known = self._tickets.get(event.ticket)
+            if known is None:
+                continue
+            mailbox, index = known
+            usage = None
+            if event.error is not None or (event.chunks and event.chunks[-1].finish_reason):
+                usage = event.ticket.usage
+                del self._tickets[event.ticket]
+                self._forget(mailbox, event.ticket)
+            deliveries.append((mailbox, Delivery(index, event.chunks, usage, event.error)))
+        if deliveries:
+            self._courier.carry(deliveries)
+
+    def _forget(self, mailbox: Mailbox, ticket: Any) -> None:
+        tickets = self._of[mailbox]
+        tickets.remove(ticket)
+        if not tickets:
+            del self._of[mailbox]
+
+    def _publish(self, scheduler: Scheduler, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if at_once or now - self._published >= STATS_EVERY:
+            self._published = now
+            self.stats = scheduler.stats()
+
+    def _tell(self, state: State, news: Any) -> None:
+        self._courier.call(self._listener, state, news)
+
+
+class _Courier:
+    """Carries deliveries to mailboxes in the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._bag: list[tuple[Mailbox, Delivery]] = []
+        self._lock = threading.Lock()
+        self._room = threading.Event()
+        self._room.set()
+        self._patient = True
+
+    def carry(self, deliveries: Sequence[tuple[Mailbox, Delivery]]) -> None:
+        """Take deliveries along; waits while the loop does not fetch what is there."""
+        if not self._room.is_set() and self._patient:
+            self._room.wait()
+        with self._lock:
+            first = not self._bag
+            self._bag.extend(deliveries)
+            if len(self._bag) >= COURIER_LIMIT:
+                self._room.clear()
+        if first:
+            self.call(self._unload)
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call something in the loop's thread, behind all that was carried there."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def let_go(self) -> None:
+        """Never wait again."""
+        self._patient = False
+        self._room.set()
+
+    def _unload(self) -> None:
+        with self._lock:
+            bag, self._bag = self._bag, []
+            self._room.set()
+        for mailbox, delivery in bag:
+            mailbox.put(delivery)
+
+
+def _leave_mlx() -> None:
+    """What a thread that ran compiled functions has to do before it ends."""
+    with contextlib.suppress(Exception):
+        import mlx.core as mx
+
+        mx.clear_streams()

@@ -1,0 +1,113 @@
+"""JSON answers and server-sent events, as bytes and as ASGI messages.
+
+Owns the format of both. Must never know what an event says. Invariant: one event is one
+``data:`` line, whatever text is in it, and a stream ends with ``[DONE]``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from typing import Any, TypeAlias
+
+from .calls import error_body
+
+Header: TypeAlias = tuple[bytes, bytes]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+DONE = b"data: [DONE]\n\n"
+_STREAM: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies should not wait for more
+)
+
+
+def to_json(value: Any) -> bytes:
+    """A value as UTF-8 JSON without line breaks."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "replace")  # text of a model may hold what is no character
+
+
+def to_large_json(value: Any, depth: int = 6) -> bytes:
+    """The same, part by part: for a thread, so that others run while a large value is written."""
+    return b"".join(_parts(value, depth))
+
+
+def _parts(value: Any, depth: int) -> Iterator[bytes]:
+    if not depth or not value or not isinstance(value, dict | list):
+        yield to_json(value)
+        return
+    before = b"{" if isinstance(value, dict) else b"["
+    for item in value:
+        yield before
+        before = b","
+        if isinstance(value, dict):
+            yield to_json(item) + b":"
+            yield from _parts(value[item], depth - 1)
+        else:
+            yield from _parts(item, depth - 1)
+    yield b"}" if isinstance(value, dict) else b"]"
+
+
+def encode_events(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Events as they are sent."""
+    return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events)
+
+
+async def send_json(
+    send: Send, status: int, body: bytes, *, headers: Sequence[Header] = ()
+) -> None:
+    """A whole answer, that was made by ``to_json``."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: BaseException, *, headers: Sequence[Header] = ()) -> None:
+    """The whole answer to a request that failed."""
+    status, value = error_body(error)
+    await send_json(send, status, to_json(value), headers=headers)
+
+
+class EventStream:
+    """The events of one answer: ``start`` once, ``write`` again and again, ``finish`` once."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def start(self, headers: Sequence[Header] = ()) -> None:
+        """Send the headers; from now on a failure can only be an event."""
+        self.started = True
+        await self._send(
+            {"type": "http.response.start", "status": 200, "headers": [*_STREAM, *headers]}
+        )
+
+    async def write(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Send events in one piece; waits while the client does not read."""
+        if events:
+            body = encode_events(events)
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def finish(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Send the last events and the end."""
+        body = encode_events(events) + DONE
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,243 @@
+"""One request from its headers to its last byte, whatever becomes of it.
+
+Owns the order of events around an answer: admission, the body, what interrupts the work, the
+error that the client gets, and what is counted and logged of it. Must never know what is
+answered: that is the ``work`` which ``run`` is given. It belongs to the event loop.
+
+Work may be interrupted at any await: by the client hanging up, the request's time running out,
+the server stopping or the engine failing. Then it is cancelled, and the client gets the error:
+as an answer, or in a stream that began as its last event. A client that does not take even
+that within ``LAST_WORDS`` seconds is hung up on.
+
+Invariant: when ``run`` returns, the rows of the request are finished or cancelled, its place is
+free, and the answer is complete or its connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .admission import Visit
+from .body import ClientGone, Receive, check_headers, read_body
+from .calls import Event, RequestError, error_body
+from .connection import abort_of
+from .event_stream import EventStream, Header, Send, send_error, send_json
+from .logs import log, log_failure
+from .mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from .service import Service
+
+LAST_WORDS = 1.0
+
+Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]
+
+
+class Exchange:
+    """One request being answered; ``endpoint`` names it in figures and the log."""
+
+    def __init__(
+        self,
+        service: Service,
+        endpoint: str,
+        scope: MutableMapping[str, Any],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self.service = service
+        self.id = secrets.token_hex(12)
+        self.fields: dict[str, Any] = {}
+        """What the log says of it besides; never anything that somebody wrote."""
+        self.describe_failure: Callable[[BaseException], Event] | None = None
+        """Set by work that streams: the event that says what went wrong."""
+        self._endpoint = endpoint
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._stream = EventStream(send)
+        self._answered = False
+        self._status = 200
+        self._mailbox: Mailbox | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._interruption: BaseException | None = None
+        self._visit: Visit | None = None
+        self._began = time.perf_counter()
+
+    # ---- for the work ------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """Since the request's headers."""
+        return time.perf_counter() - self._began
+
+    async def body(self) -> bytes:
+        """The request's body; from then on a client that hangs up interrupts the work."""
+        assert self._visit is not None
+        limit = self.service.body_limit
+        check_headers(self._scope["headers"], limit)
+        data = await read_body(self._receive, limit, self._visit.hold)
+        self._watcher = asyncio.create_task(self._watch_client())
+        return data
+
+    def understood(self) -> None:
+        """The bytes of the body are needed no more."""
+        assert self._visit is not None
+        self._visit.understood()
+
+    def submit(self, rows: tuple[Any, ...]) -> Mailbox:
+        """Have the engine generate rows, until they end or the exchange does."""
+        self._mailbox = Mailbox(len(rows), on_overflow=self._hang_up)
+        self.service.engine.submit(rows, self._mailbox)
+        return self._mailbox
+
+    async def answer(self, body: bytes) -> None:
+        """Send the whole answer, as JSON."""
+        self._answered = True
+        await send_json(self._send, 200, body, headers=self._headers())
+
+    async def write(self, events: list[Event]) -> None:
+        """Send events of a stream."""
+        await self._begin()
+        await self._stream.write(events)
+
+    async def finish(self, events: list[Event]) -> None:
+        """Send the last events of a stream."""
+        await self._begin()
+        self._answered = True
+        await self._stream.finish(events)
+
+    async def _begin(self) -> None:
+        if not self._stream.started:
+            await self._stream.start(self._headers())
+
+    # ---- from outside ------------------------------------------------------------------------
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the work with an error, if it has not ended."""
+        if self._answered:  # and its last send waits for a client that does not read
+            abort_of(self._scope)()
+        elif self._task is not None and self._interruption is None:
+            self._interruption = error
+            self._task.cancel()
+
+    def _hang_up(self) -> None:
+        self.interrupt(RequestError("the client does not read", status=408, code="slow_reader"))
+        abort_of(self._scope)()
+
+    # ---- its life ----------------------------------------------------------------------------
+
+    async def run(self, work: Work) -> None:
+        """Do the work and answer, with an error if need be."""
+        service = self.service
+        self._task = asyncio.current_task()
+        outcome = "completed"
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._release)
+            try:
+                service.check_open()
+                self._visit = stack.enter_context(service.admission.enter())
+                stack.enter_context(service.present(self))
+                stack.enter_context(self._timed(service.settings.request_timeout))
+                await work(self)
+            except asyncio.CancelledError:
+                if self._interruption is None:
+                    raise
+                assert self._task is not None
+                self._task.uncancel()
+                outcome = await self._fail(self._interruption)
+            except Exception as error:
+                outcome = await self._fail(error)
+        self._account(outcome)
+
+    @contextlib.contextmanager
+    def _timed(self, timeout: float) -> Iterator[None]:
+        """Interrupt what is done inside when its time is over; 0 is no limit."""
+        if not timeout:
+            yield
+            return
+        late = RequestError(
+            f"the request took more than {timeout:g} seconds", status=504, code="timeout"
+        )
+        timer = asyncio.get_running_loop().call_later(timeout, self.interrupt, late)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _watch_client(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.interrupt(ClientGone())
+
+    def _release(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._mailbox is not None and not self._mailbox.finished:
+            self.service.engine.cancel(self._mailbox)
+
+    async def _fail(self, error: BaseException) -> str:
+        """Tell the client, and say what came of the request."""
+        self._release()
+        if isinstance(error, ClientGone):
+            return "client_gone"
+        self._status, _ = error_body(error)
+        if self._status == 500:
+            log_failure("a request failed", error, id=self.id)
+        try:
+            async with asyncio.timeout(LAST_WORDS):
+                await self._say(error)
+        except TimeoutError:
+            abort_of(self._scope)()
+        return _outcome(error, self._status)
+
+    async def _say(self, error: BaseException) -> None:
+        if self._answered:
+            return
+        if self._stream.started:
+            describe = self.describe_failure or (lambda error: error_body(error)[1])
+            await self._stream.finish([describe(error)])
+        else:
+            await send_error(self._send, error, headers=self._headers())
+
+    def _headers(self) -> list[Header]:
+        headers = [(b"x-request-id", self.id.encode())]
+        if self._status in (429, 503):
+            wait = self.service.admission.retry_after()
+            headers.append((b"retry-after", str(wait).encode()))
+        if self.service.is_stopping:
+            headers.append((b"connection", b"close"))
+        return headers
+
+    def _account(self, outcome: str) -> None:
+        seconds = self.seconds
+        metrics = self.service.metrics
+        metrics.requests.labels(self._endpoint, outcome).inc()
+        if outcome == "completed":
+            metrics.request_seconds.labels(self._endpoint).observe(seconds)
+            self.service.admission.took(seconds)
+        log(
+            logging.INFO,
+            f"{self._scope['method']} {self._endpoint} {self._status}",
+            outcome=outcome,
+            seconds=seconds,
+            id=self.id,
+            **self.fields,
+        )
+
+
+def _outcome(error: BaseException, status: int) -> str:
+    code = getattr(error, "code", None)
+    if code in ("timeout", "slow_reader"):
+        return str(code)
+    if status == 429:
+        return "busy"
+    if status == 503:
+        return "unavailable"
+    return "invalid" if status < 500 else "failed"

@@ -1,0 +1,186 @@
+"""Who may call the server: the API key, pages of other origins, and names of other hosts.
+
+Owns what is decided from the headers of a request alone. Must never know a route beyond which
+paths are open. Invariant: no request gets past the gate that a page of an origin not allowed
+made somebody's browser send, with or without a key.
+
+- With a key, everything but ``OPEN`` paths needs it. The comparison takes the same time
+  whatever the two have in common.
+- ``Origin`` has to be the server's own or an allowed one. Requests without it that a browser
+  marks as cross-site are refused too, unless somebody followed a link.
+- Without a key, on a loopback address, ``Host`` has to name the loopback: else a page could
+  reach the server by a name of its own that it has pointed there (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from .calls import RequestError
+from .event_stream import send_error
+
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers: TypeAlias = dict[bytes, bytes]
+
+OPEN = frozenset({"/", "/health", "/health/live", "/health/ready"})
+"""Paths that need no key: they hold nothing, and the page at / asks for the key itself."""
+PAGE = "/page/"  # the same: files beside the page
+METHODS = b"GET, POST, OPTIONS"
+
+
+class Gate:
+    """ASGI middleware around the application."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        host: str,
+        api_key: str | None = None,
+        origins: Iterable[str] = (),
+    ) -> None:
+        self._app = app
+        self._key = None if api_key is None else api_key.encode()
+        self._origins = frozenset(origin.lower().encode() for origin in origins)
+        self._any_origin = b"*" in self._origins
+        checks = api_key is None and is_loopback(host)
+        self._hosts: frozenset[str] | None = None
+        if checks:
+            known = (urlsplit(origin).hostname for origin in origins)
+            self._hosts = frozenset({"localhost", host.lower(), *filter(None, known)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: Headers = dict(scope["headers"])
+        origin = headers.get(b"origin")
+        try:
+            self._check_host(headers)
+            allowed = self._check_origin(scope, headers)
+            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await _preflight(send, headers, origin)
+                return
+            self._check_key(scope, headers)
+        except RequestError as error:
+            cors = _cors(origin) if origin is not None and self._is_allowed(origin) else []
+            await send_error(send, error, headers=[*_challenge(error), *cors])
+            return
+        if allowed is None:
+            await self._app(scope, receive, send)
+            return
+        await self._app(scope, receive, _with_headers(send, _cors(allowed)))
+
+    def _check_host(self, headers: Headers) -> None:
+        if self._hosts is None:
+            return
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = _host_name(host)
+        if name not in self._hosts and not is_loopback(name):
+            raise RequestError(
+                f"this server answers to its loopback address only, not to {host[:100]!r}; "
+                "set an API key to serve it under other names",
+                status=403,
+                code="host_not_allowed",
+            )
+
+    def _check_origin(self, scope: Scope, headers: Headers) -> bytes | None:
+        """The allowed origin that the answer has to name, if any."""
+        origin = headers.get(b"origin")
+        if origin is None:
+            crossing = headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin")
+            follows_link = scope["method"] == "GET" and (
+                headers.get(b"sec-fetch-mode") == b"navigate"
+            )
+            if crossing and not follows_link and not self._any_origin:
+                raise _other_origin("another site")
+            return None
+        if self._is_allowed(origin):
+            return origin
+        own = headers.get(b"host", b"").lower()
+        if own and origin.lower() in (b"http://" + own, b"https://" + own):
+            return None
+        raise _other_origin(origin.decode("latin-1")[:100])
+
+    def _is_allowed(self, origin: bytes) -> bool:
+        return self._any_origin or origin.lower() in self._origins
+
+    def _check_key(self, scope: Scope, headers: Headers) -> None:
+        if self._key is None or scope["path"] in OPEN or scope["path"].startswith(PAGE):
+            return
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        known = hmac.compare_digest(given.strip(), self._key)
+        if scheme.lower() != b"bearer" or not known:
+            raise RequestError(
+                "a wrong API key, or none; send it as the header Authorization: Bearer KEY",
+                status=401,
+                code="invalid_api_key",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or the name localhost, is only reached from this machine."""
+    if host.lower() in ("localhost", "localhost."):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_name(host: str) -> str:
+    """A ``Host`` header without its port, and an IPv6 address without its brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _other_origin(name: str) -> RequestError:
+    return RequestError(
+        f"pages of {name} may not call this server; allow them with --cors-origin",
+        status=403,
+        code="origin_not_allowed",
+    )
+
+
+def _challenge(error: RequestError) -> list[tuple[bytes, bytes]]:
+    return [(b"www-authenticate", b"Bearer")] if error.status == 401 else []
+
+
+def _cors(origin: bytes) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"retry-after, x-request-id"),
+        (b"vary", b"Origin"),
+    ]
+
+
+def _with_headers(send: Send, more: list[tuple[bytes, bytes]]) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await send(message)
+
+    return sending
+
+
+async def _preflight(send: Send, headers: Headers, origin: bytes | None) -> None:
+    wanted = headers.get(b"access-control-request-headers", b"authorization, content-type")
+    answer = [
+        *(_cors(origin) if origin is not None else []),
+        (b"access-control-allow-methods", METHODS),
+        (b"access-control-allow-headers", wanted),
+        (b"access-control-max-age", b"600"),
+    ]
+    if headers.get(b"access-control-request-private-network") == b"true":
+        answer.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": answer})
+    await send({"type": "http.response.body", "body": b""})

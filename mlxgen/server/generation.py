@@ -1,0 +1,103 @@
+"""Answers that the model writes: chat and completion requests.
+
+Owns the way from a body to the last chunk of its rows. Must never know how a request is
+interrupted or how events look. Invariant: the same chunks are pushed into the reply, in the
+same order, whether the client streams or not.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from .calls import Event, Reply, RequestError
+from .event_stream import to_json, to_large_json
+from .exchange import Exchange
+from .jobs import Parse, Prepared
+
+if TYPE_CHECKING:
+    from .mailbox import Mailbox
+
+MOST = 1 << 20  # tokens and alternatives that a whole answer may hold
+SMALL = 4096  # the same, of an answer that is written at once
+
+
+class Generation:
+    """The work of one endpoint: ``parse`` understands its bodies, ``prefix`` starts its ids."""
+
+    def __init__(self, parse: Parse, prefix: str) -> None:
+        self._parse = parse
+        self._prefix = prefix
+
+    async def __call__(self, exchange: Exchange) -> None:
+        prepared = await exchange.service.preparation.rows(await exchange.body(), self._parse)
+        exchange.understood()
+        call = prepared.call
+        reply = call.reply(id=f"{self._prefix}-{exchange.id}", created=int(time.time()))
+        exchange.describe_failure = reply.fail
+        mailbox = exchange.submit(prepared.rows)
+        generate = _stream if call.stream else _whole
+        await generate(exchange, reply, mailbox)
+        _account(exchange, prepared, mailbox)
+
+
+async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
+    """Events as chunks come. Before the first nothing is sent, so that errors have a status."""
+    items = await mailbox.take()
+    _first(exchange)
+    events: list[Event] = reply.start()
+    while items:
+        for index, chunk in items:
+            events.extend(reply.push(index, chunk))
+        if mailbox.finished:
+            break
+        await exchange.write(events)
+        events = []
+        items = await mailbox.take()
+    await exchange.finish([*events, *reply.finish(mailbox.usages)])
+
+
+async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
+    items = await mailbox.take()
+    _first(exchange)
+    size = 0
+    while items:
+        for index, chunk in items:
+            reply.push(index, chunk)
+            size += 1 + len(chunk.top)
+        if size > MOST:
+            raise RequestError(
+                f"the answer has more than {MOST} tokens with their alternatives; stream it, or "
+                "ask for fewer",
+                status=413,
+                code="answer_too_large",
+            )
+        items = await mailbox.take()
+    usages = mailbox.usages
+    if size <= SMALL:
+        body = to_json(reply.complete(usages))
+    else:
+        body = await exchange.service.preparation.run(
+            size, lambda: to_large_json(reply.complete(usages))
+        )
+    await exchange.answer(body)
+
+
+def _first(exchange: Exchange) -> None:
+    exchange.fields["first"] = seconds = exchange.seconds
+    exchange.service.metrics.first_token_seconds.observe(seconds)
+
+
+def _account(exchange: Exchange, prepared: Prepared, mailbox: Mailbox) -> None:
+    usages = mailbox.usages
+    completion = sum(usage.completion_tokens for usage in usages)
+    exchange.fields |= {
+        "prompt": sum(usage.prompt_tokens for usage in usages),
+        "completion": completion,
+        "rows": len(prepared.rows),
+        "stream": prepared.call.stream,
+    }
+    longest = max(usage.completion_tokens for usage in usages)
+    if longest > 1:
+        seconds = exchange.seconds - exchange.fields["first"]
+        exchange.service.metrics.token_seconds.observe(seconds / (longest - 1))

@@ -1,0 +1,144 @@
+"""From the bytes of a body to rows that are ready to run, in threads of their own.
+
+Owns the threads in which requests are understood, chats rendered, prompts tokenized and
+grammars compiled. Must never know HTTP or the engine's thread. There are two lanes, so that a
+short request never waits behind a megabyte of prompt or a new grammar; what may cost too much
+is tried out by the guard first, and requests without filters never ask it.
+
+Invariant: what comes out was checked entirely, or an error was raised that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from ..errors import FilterError
+from .body import parse_body
+from .calls import Call, RequestError, ServedModel
+from .guard import Guard
+
+SHORT = 16 << 10  # bytes of a body
+QUICK_THREADS = 3
+SLOW_THREADS = 2
+_PATIENCE = 20  # tenths of a second
+
+T = TypeVar("T")
+Body: TypeAlias = Mapping[str, Any]
+Parse: TypeAlias = Callable[[Body, ServedModel], Call]
+
+_CONSTRAINTS = (
+    "response_format",
+    "json_schema",
+    "grammar",
+    "regex",
+    "choice",
+    "tools",
+)
+"""The fields of a request that become grammars."""
+
+
+class Prepared(NamedTuple):
+    """A request that was understood, and its rows in the order of its jobs."""
+
+    call: Call
+    rows: tuple[Any, ...]
+
+
+class Preparation:
+    """The lanes. ``prepare`` is ``lm.prepare``."""
+
+    def __init__(
+        self, prepare: Callable[..., Any], model: ServedModel, guard: Guard, *, max_rows: int
+    ) -> None:
+        self._prepare = prepare
+        self._model = model
+        self._guard = guard
+        self._max_rows = max_rows
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
+        self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
+        self._running: set[Callable[[], Any]] = set()
+
+    async def close(self) -> bool:
+        """Begin nothing new, and wait a little for what runs; whether all of it ended."""
+        for lane in (self._quick, self._slow):
+            lane.shutdown(wait=False, cancel_futures=True)
+        for _ in range(_PATIENCE):
+            if not self._running:
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    async def run(self, size: int, work: Callable[[], T]) -> T:
+        """Do something in a thread: in the quick lane if ``size`` bytes of input are few."""
+        lane = self._quick if size <= SHORT else self._slow
+        return await asyncio.get_running_loop().run_in_executor(lane, self._do, work)
+
+    def _do(self, work: Callable[[], T]) -> T:
+        self._running.add(work)
+        try:
+            return work()
+        except Exception:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
+            raise RuntimeError(f"a library panicked: {type(error).__name__}") from error
+        finally:
+            self._running.discard(work)
+
+    async def rows(self, data: bytes, parse: Parse) -> Prepared:
+        """Understand a body and make its rows; raises what is wrong with it."""
+        size = len(data)
+        body, call, rows = await self.run(size, lambda: self._understood(data, parse))
+        if rows is not None:
+            return Prepared(call, rows)
+        new = not self._guard.knows(call.specs)
+        try:
+            if new:
+                for spec in call.specs:
+                    await self._guard.check(spec)
+            rows = await self.run(SHORT + 1 if new else size, lambda: self._rows(call))
+        except FilterError as error:
+            raise _blamed(error, body) from error
+        return Prepared(call, rows)
+
+    def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, tuple[Any, ...] | None]:
+        body = parse_body(data)
+        call = parse(body, self._model)
+        self._check(call)
+        return body, call, None if call.specs else self._rows(call)
+
+    def _check(self, call: Call) -> None:
+        model = self._model
+        if call.model is not None and call.model != model.name and call.model not in model.aliases:
+            raise unknown_model(call.model, model)
+        if len(call.jobs) > self._max_rows:
+            raise RequestError(
+                f"n: {len(call.jobs)} answers are more than the {self._max_rows} rows that may "
+                "wait here; ask for fewer at a time",
+                param="n",
+                code="invalid_value",
+            )
+
+    def _rows(self, call: Call) -> tuple[Any, ...]:
+        return tuple(self._prepare(job.prompt, job.options) for job in call.jobs)
+
+
+def unknown_model(name: str, model: ServedModel) -> RequestError:
+    """The error of a request for another model."""
+    shown = ascii(name if len(name) <= 100 else f"{name[:97]}...")
+    return RequestError(
+        f"there is no model {shown}; this server has {model.name!r}",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def _blamed(error: FilterError, body: Body) -> RequestError:
+    """An error of compiling, with the field that holds the grammar."""
+    fields = [name for name in _CONSTRAINTS if body.get(name) is not None]
+    named = fields[0] if len(fields) == 1 else None
+    where = f"{' or '.join(fields)}: " if fields else ""
+    return RequestError(f"{where}{error}", status=error.status, param=named, code="invalid_grammar")

@@ -1,0 +1,104 @@
+"""The OpenAPI description of the server.
+
+Owns how bodies that are read by hand are described. Must never know what an endpoint does.
+Invariant: the schema of a body is that of the model which validates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from .calls import ChatRequest, CompletionRequest
+from .token_work import DetokenizeRequest, TokenizeRequest
+
+_REF = "#/components/schemas/{model}"
+_BODIES: tuple[type[BaseModel], ...] = (
+    ChatRequest,
+    CompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string", "description": "what is wrong, and what to do"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"], "description": "the field at fault"},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+REASONS = {
+    400: "The body is wrong; the error names the field",
+    401: "The API key is missing or wrong",
+    403: "A page of another origin, or another name for this host",
+    404: "There is no such model",
+    408: "The body did not arrive in time",
+    413: "The body, or the memory that it would need, is too large",
+    415: "The body is not JSON",
+    429: "Too many requests; try again after the seconds of Retry-After",
+    500: "The server failed on this request",
+    503: "The server is loading or stopping",
+    504: "The request took too long",
+}
+
+
+def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The errors that an endpoint may answer with."""
+    error = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
+    return {
+        status: {"description": REASONS[status], "content": error} for status in sorted(statuses)
+    }
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """``openapi_extra`` of an endpoint whose body this model validates."""
+    schema = {"$ref": _REF.format(model=model.__name__)}
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def describe(app: FastAPI, *, with_key: bool) -> dict[str, Any]:
+    """The whole description; ``with_key`` says that an API key is needed."""
+    whole = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    _, bodies = models_json_schema([(m, "validation") for m in _BODIES], ref_template=_REF)
+    components: dict[str, Any] = whole.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas |= _without_discriminators(bodies.get("$defs", {}))
+    schemas["Error"] = _ERROR
+    if with_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        whole["security"] = [{"key": []}]
+    return whole
+
+
+def _without_discriminators(schema: Any) -> Any:
+    """The schema without what OpenAPI adds to ``oneOf``.
+
+    The alternatives exclude each other anyway, and readers of the description are at odds over
+    two names for one alternative, as of the roles ``system`` and ``developer``.
+    """
+    if isinstance(schema, dict):
+        named = schema.items()
+        return {k: _without_discriminators(v) for k, v in named if k != "discriminator"}
+    return [_without_discriminators(v) for v in schema] if isinstance(schema, list) else schema
+
+
+def resolve(whole: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a reference in the description points at; anything else as it is."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return whole["components"]["schemas"][name] if name else schema

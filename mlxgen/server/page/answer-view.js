@@ -1,0 +1,175 @@
+// An answer on the page: its thoughts, text and calls, or its tokens; its figures and its branches.
+
+import { showBlocks } from "./blocks.js";
+import { branchesOf, childrenOf, pathOf, siblingsOf } from "./conversation.js";
+import { button, copyButton, el, setText } from "./dom.js";
+import { percent, visible } from "./records.js";
+import { TokenView } from "./token-view.js";
+import { Walker } from "./walker.js";
+
+export class AnswerView {
+  #node;
+  #conversation;
+  #acts;
+  #walker;
+  #tokens = null;
+  #parts = {};
+
+  constructor(node, conversation, acts) {
+    this.#node = node;
+    this.#conversation = conversation;
+    this.#acts = acts;
+    this.#walker = new Walker(node, conversation, acts, "answer");
+    const parts = this.#parts;
+    parts.thought = el("summary");
+    parts.reasoning = el("div", { class: "text", dir: "auto" });
+    parts.folded = el("details", { class: "reasoning" }, parts.thought, parts.reasoning);
+    parts.content = el("div", { class: "blocks" });
+    parts.plain = el("div", {}, parts.folded, parts.content);
+    parts.calls = el("div", { class: "calls" });
+    parts.problem = el("p", { class: "problem", role: "alert" });
+    parts.stats = el("p", { class: "stats quiet small" });
+    parts.actions = this.#makeActions();
+    parts.tree = el("div", { class: "tree" });
+    parts.article = el("article", { "aria-label": "Answer" }, parts.plain, parts.calls, parts.problem, parts.stats,
+      parts.actions, parts.tree);
+    this.element = el("li", { class: "message answer", "data-node": node.id }, parts.article);
+  }
+
+  #makeActions() {
+    const { retry, goOn, compare } = this.#acts;
+    const node = this.#node;
+    const parts = this.#parts;
+    parts.goOn = button("Go on", () => goOn(node), { "data-act": "go-on" });
+    parts.compare = button("Compare", () => compare(node), { "data-act": "compare" });
+    parts.again = button("Try again", () => retry(node), { "data-act": "retry" });
+    parts.copy = copyButton("Copy", () => node.content, { "data-act": "copy", "aria-label": "Copy the answer" });
+    parts.fix = button("Show the setting", () => this.#acts.showSetting(node), { "data-act": "fix" });
+    return el("div", { class: "actions" }, this.#walker.element, parts.copy, parts.again, parts.goOn, parts.fix, parts.compare);
+  }
+
+  update() {
+    const node = this.#node;
+    const parts = this.#parts;
+    const running = this.#acts.isRunning(node);
+    if (this.#acts.showsTokens()) this.#updateTokens();
+    else this.#updatePlain(running);
+    this.#updateCalls(running);
+    setText(parts.problem, node.problem ?? "");
+    setText(parts.stats, running ? progressOf(node) : statsOf(node));
+    parts.article.setAttribute("aria-busy", String(running));
+    parts.again.hidden = running;
+    parts.copy.hidden = !node.content;
+    parts.goOn.hidden = running || !["length", "stopped", "error"].includes(node.finish) || !node.tokens.length
+      || childrenOf(this.#conversation, node).length > 0;
+    parts.fix.hidden = running || !this.#acts.settingOf(node);
+    parts.compare.hidden = siblingsOf(this.#conversation, node).length < 2;
+    this.#walker.update();
+    this.#updateTree();
+  }
+
+  /** The view of the tokens, for the focus; null while the plain text is shown. */
+  get tokens() {
+    return this.#tokens;
+  }
+
+  #updateTokens() {
+    this.#tokens ??= new TokenView((index, token) => this.#acts.open(this.#node, index, token));
+    const parts = this.#parts;
+    if (parts.plain.isConnected) parts.plain.replaceWith(this.#tokens.element);
+    this.#tokens.update(pathOf(this.#conversation, this.#node));
+  }
+
+  #updatePlain(running) {
+    const parts = this.#parts;
+    if (this.#tokens) {
+      if (this.#tokens.element.isConnected) this.#tokens.element.replaceWith(parts.plain);
+      this.#tokens = null;
+    }
+    const { reasoning, content, settings } = this.#node;
+    parts.folded.hidden = !reasoning;
+    setText(parts.thought, running && !content ? "Thinking …" : "Thoughts");
+    setText(parts.reasoning, reasoning);
+    parts.content.classList.toggle("formed", Boolean(settings.form));
+    showBlocks(parts.content, content);
+  }
+
+  #updateCalls(running) {
+    const { calls, finish } = this.#node;
+    const open = !running && finish === "tool_calls" && !childrenOf(this.#conversation, this.#node).length;
+    const key = `${calls.length}/${open}`;
+    if (this.#parts.calls.dataset.key === key) return; // what was typed into the form stays
+    this.#parts.calls.dataset.key = key;
+    const cards = calls.map(callElement);
+    this.#parts.calls.replaceChildren(...(open ? [this.#resultForm(cards)] : cards));
+  }
+
+  #resultForm(cards) {
+    const { calls } = this.#node;
+    const boxes = calls.map(({ name }) => el("textarea", { rows: 2, "aria-label": `Result of ${name}`, placeholder: "What the tool gives back" }));
+    const submit = (event) => {
+      event.preventDefault();
+      this.#acts.giveResults(this.#node, calls.map(({ id, name }, k) => ({ id, name, content: boxes[k].value })));
+    };
+    return el("form", { submit }, cards.flatMap((card, k) => [card, boxes[k]]),
+      el("div", { class: "row end" }, el("button", { type: "submit" }, calls.length > 1 ? "Send the results" : "Send the result")));
+  }
+
+  #updateTree() {
+    const siblings = siblingsOf(this.#conversation, this.#node);
+    const { tree } = this.#parts;
+    const key = siblings.map((node) => `${node.id}${node.finish}`).join();
+    if (tree.dataset.key === key) return;
+    tree.dataset.key = key;
+    if (siblings.length < 2) return;
+    const open = tree.querySelector("details")?.open ?? false;
+    tree.replaceChildren(el("details", { open },
+      el("summary", {}, `All ${siblings.length} versions of this answer`),
+      this.#branchList(branchesOf(this.#conversation, this.#node))));
+  }
+
+  #branchList(branches) {
+    return el("ul", {}, branches.map(({ node, branches: below }) =>
+      el("li", {},
+        button(branchName(this.#conversation, node), () => this.#acts.show(node), {
+          class: "branch", "aria-current": node.id === this.#node.id ? "true" : null,
+        }),
+        below.length ? this.#branchList(below) : null)));
+  }
+}
+
+/** A branch in a few words: where it left the other, and what it says. */
+export function branchName(conversation, node) {
+  const number = siblingsOf(conversation, node).indexOf(node) + 1;
+  const text = node.content.replace(/\s+/g, " ").trim() || "(no text)";
+  const short = text.length > 60 ? `…${text.slice(-59)}` : text;
+  if (!node.from) return `${number}: ${short}`;
+  const [picked] = node.tokens;
+  return `${number}, from token ${node.from.at + 1}, “${visible(picked.b)}” (${percent(picked.l)}): ${short}`;
+}
+
+function callElement({ name, arguments: given }) {
+  return el("div", { class: "call" }, el("span", { class: "small" }, "Calls ", el("code", {}, name)),
+    el("pre", { tabindex: "0", "aria-label": `Arguments of ${name}` }, given));
+}
+
+const HELD = 8; // tokens that wait for the end of a character or of a mark are no news
+
+/** The same while the answer grows; the server holds a call back until it is complete. */
+function progressOf(node) {
+  if (!node.stats?.tokens) return "Waiting for the first token …";
+  const { held } = node.stats;
+  return held > HELD ? `${statsOf(node)} · ${held} tokens not shown yet` : statsOf(node);
+}
+
+const ENDS = { length: "cut off at the most tokens", stopped: "stopped", error: "broken off", tool_calls: "waits for the tool" };
+
+export function statsOf({ stats, finish }) {
+  const parts = [];
+  if (stats?.tokens) parts.push(`${stats.tokens} ${stats.tokens === 1 ? "token" : "tokens"}`);
+  if (stats?.speed) parts.push(`${stats.speed >= 20 ? Math.round(stats.speed) : stats.speed.toFixed(1)} tokens/s`);
+  if (stats?.first) parts.push(`first after ${stats.first < 1000 ? `${Math.round(stats.first)} ms` : `${(stats.first / 1000).toFixed(1)} s`}`);
+  if (stats?.cached) parts.push(`${stats.cached} of ${stats.prompt} prompt tokens from the cache`);
+  if (ENDS[finish]) parts.push(ENDS[finish]);
+  return parts.join(" · ");
+}

@@ -1,0 +1,130 @@
+// The server: requests, event streams, the API key, and errors as sentences.
+//
+// The key is a variable of this module and nothing else: it is never stored, and a reload forgets it.
+
+const STATUS = { invalid_request_error: 400, rate_limit_error: 429, overloaded_error: 503 };
+
+let key = "";
+let askForKey = async () => false;
+
+/** How to ask for a key: gets a sentence or nothing, resolves to the key, or to null. */
+export function onKeyNeeded(ask) {
+  let asking = null; // several requests may be refused at once, and one question is enough
+  askForKey = (problem) => {
+    asking ??= ask(problem).then((given) => {
+      asking = null;
+      if (given) key = given;
+      return Boolean(given);
+    });
+    return asking;
+  };
+}
+
+/** What went wrong. `message` is a sentence for people; `param` the field of the request at fault. */
+export class ServerError extends Error {
+  constructor(message, { status = 0, param = null, said = "" } = {}) {
+    super(message);
+    this.status = status;
+    this.param = param;
+    this.said = said; // the server's own words
+  }
+}
+
+/** The JSON of a GET. */
+export async function get(path) {
+  const answer = await ask(path, {});
+  return answer.json();
+}
+
+/** The events of a streamed chat completion; throws before the first where it was refused. */
+export async function openChat(body, signal) {
+  const answer = await ask("/v1/chat/completions", {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  });
+  return events(answer.body);
+}
+
+async function ask(path, options) {
+  let tried = key;
+  for (;;) {
+    const headers = { ...options.headers };
+    if (key) headers.authorization = `Bearer ${key}`;
+    tried = key;
+    const answer = await reach(path, { ...options, headers });
+    if (answer.ok) return answer;
+    const error = await refusal(answer);
+    if (error.status !== 401) throw error;
+    // Somebody may have given the key while this request was on its way.
+    if (key !== tried) continue;
+    if (!(await askForKey(tried ? "The server did not accept this key." : ""))) throw error;
+  }
+}
+
+async function reach(path, options) {
+  try {
+    return await fetch(path, { cache: "no-store", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError("The server cannot be reached. Is it still running?");
+  }
+}
+
+async function refusal(answer) {
+  let error = {};
+  try {
+    error = (await answer.json()).error ?? {};
+  } catch {
+    // A proxy's error page, say; its status is all that is known.
+  }
+  return describe(error, answer.status, answer.headers.get("retry-after"));
+}
+
+/** A `ServerError` for OpenAI's error object. */
+export function describe(error, status, wait = null) {
+  const said = String(error.message ?? "");
+  const details = { status, param: error.param ?? null, said };
+  if (status === 401) return new ServerError("The server needs an API key for this.", details);
+  if (status === 429) {
+    const when = wait ? ` in ${wait} ${wait === "1" ? "second" : "seconds"}` : " in a moment";
+    return new ServerError(`The server is busy. Try again${when}.`, details);
+  }
+  if (status === 503) return new ServerError(sentence("The server is not ready", said), details);
+  if (status >= 500) return new ServerError(sentence("The server failed", said), details);
+  return new ServerError(sentence("The server refused this", said || `status ${status}`), details);
+}
+
+function sentence(start, said) {
+  if (!said) return `${start}.`;
+  return `${start}: ${said}${/[.!?]$/.test(said) ? "" : "."}`;
+}
+
+/** Server-sent events as JSON, up to `[DONE]`. */
+async function* events(stream) {
+  let rest = "";
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        if (!line.startsWith("data: ")) continue;
+        if (line === "data: [DONE]") return;
+        const event = JSON.parse(line.slice(6));
+        // The status was sent long ago; the type of the error says which it would have been.
+        if (event.error) throw describe(event.error, STATUS[event.error.type] ?? 500);
+        yield event;
+      }
+    }
+  } catch (error) {
+    if (error.name === "AbortError" || error instanceof ServerError) throw error;
+    throw new ServerError("The connection broke off before the answer was complete.");
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+  throw new ServerError("The connection ended before the answer was complete.");
+}

@@ -1,0 +1,274 @@
+// The page: puts the parts together, and shows what the session has.
+
+import { AlternativesPanel } from "./alternatives.js";
+import { announce, announceStart, announceText } from "./announce.js";
+import { get, onKeyNeeded } from "./api.js";
+import { CompareDialog } from "./compare.js";
+import { branchAt, pathOf, shownIn } from "./conversation.js";
+import { button, byId, el, setText } from "./dom.js";
+import { makeKeyDialog } from "./key-dialog.js";
+import { viewOf } from "./messages.js";
+import { Session } from "./session.js";
+import { DEFAULTS, FieldError, summaryOf } from "./settings.js";
+import { SettingsForm } from "./settings-form.js";
+import { Sidebar } from "./sidebar.js";
+import { keepsNothing, loadLook, onChangedElsewhere, saveLook } from "./store.js";
+import { legend } from "./token-view.js";
+import { showWelcome } from "./welcome.js";
+
+const NEAR = 80; // pixels from the end within which the page follows an answer that grows
+
+const look = loadLook();
+const views = new Map(); // of the nodes that are shown, by id
+let shownConversation = null;
+let frame = 0;
+
+const session = new Session({
+  changed: () => (frame ||= requestAnimationFrame(render)),
+  full: () => showProblem("This browser has no room left for conversations. Delete some to have this one kept."),
+});
+
+const panel = new AlternativesPanel(byId("alternatives"), choose);
+const compare = new CompareDialog(byId("compare"), (node) => acts.show(node));
+const settings = new SettingsForm(() => {
+  session.settingsChanged();
+  setText(byId("in-force"), summaryOf(session.current.settings));
+});
+const sidebar = new Sidebar({
+  startConversation: () => {
+    session.start();
+    render();
+    byId("message").focus();
+  },
+  openConversation: (id) => {
+    session.open(id);
+    render();
+  },
+  removeConversation: (id) => {
+    session.remove(id);
+    render();
+    byId("new").focus();
+  },
+});
+
+/** What the messages' views can ask for. */
+const acts = {
+  isRunning: (node) => session.isRunning(node),
+  showsTokens: () => look.tokens,
+  retry: (node) => attempt(() => session.retry(node)),
+  goOn: (node) => attempt(() => session.goOn(node)),
+  edit: (node, text) => attempt(() => session.edit(node, text)),
+  giveResults: (node, results) => attempt(() => session.giveResults(node, results)),
+  compare: (node) => compare.open(session.current, node),
+  settingOf: (node) => (node.finish === "error" ? node.setting : null),
+  showSetting: (node) => settings.pointAt(node.setting, node.problem),
+  walk(node, by) {
+    show(session.walk(node, by), `[data-act="${by > 0 ? "forward" : "back"}"]`);
+  },
+  show(node) {
+    session.show(node);
+    show(node, ".tree summary");
+  },
+  open(node, index, anchor) {
+    panel.open(anchor, {
+      node, index, record: pathOf(session.current, node)[index],
+      has: (id) => Boolean(branchAt(session.current, node, index, id)),
+    });
+  },
+};
+
+/** Show another version, with the focus at the same place of it. */
+function show(node, place) {
+  render();
+  views.get(node.id).element.querySelector(place)?.focus();
+}
+
+// ---- showing ---------------------------------------------------------------------------------
+
+function render() {
+  cancelAnimationFrame(frame);
+  frame = 0;
+  const { current } = session;
+  if (current !== shownConversation) changeConversation(current);
+  const scroll = byId("scroll");
+  const follows = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR;
+  showMessages(current);
+  showState(current);
+  if (follows) scroll.scrollTop = scroll.scrollHeight;
+}
+
+function changeConversation(current) {
+  shownConversation = current;
+  views.clear();
+  byId("messages").replaceChildren();
+  panel.close({ refocus: false });
+  settings.edit(current.settings);
+  byId("scroll").scrollTop = 0;
+}
+
+function showMessages(current) {
+  const list = byId("messages");
+  const nodes = shownIn(current);
+  const wanted = new Set(nodes.map((node) => node.id));
+  for (const [id, view] of views) {
+    if (wanted.has(id)) continue;
+    view.element.remove();
+    views.delete(id);
+  }
+  nodes.forEach((node, k) => {
+    if (!views.has(node.id)) views.set(node.id, viewOf(node, current, acts));
+    const view = views.get(node.id);
+    if (list.children[k] !== view.element) list.insertBefore(view.element, list.children[k] ?? null);
+    view.update();
+  });
+  showWelcome(byId("welcome"), !nodes.length, (example) => {
+    Object.assign(current.settings, DEFAULTS, example.settings);
+    settings.edit(current.settings);
+    session.settingsChanged();
+    send(example.text);
+  });
+}
+
+let wasRunning = null;
+
+function showState(current) {
+  const run = session.runOf(current);
+  sidebar.update(session.conversations, current, (one) => session.runOf(one) !== null);
+  setText(byId("in-force"), summaryOf(current.settings));
+  byId("send").hidden = run !== null;
+  byId("stop").hidden = run === null;
+  byId("messages").setAttribute("aria-busy", String(run !== null));
+  speak(run?.node ?? null);
+}
+
+/** Tell screen readers of the answer that is on its way, or has just ended. */
+function speak(node) {
+  if (node && wasRunning !== node) announceStart(node.content);
+  if (node) announceText(node.content);
+  if (!node && wasRunning && session.current.nodes[wasRunning.id]) {
+    announceText(wasRunning.content, { all: true });
+    const { finish, problem } = wasRunning;
+    if (!problem) announce(finish === "stopped" ? "Stopped." : "End of the answer.");
+  }
+  wasRunning = node;
+}
+
+function showProblem(sentence, ...more) {
+  byId("problem").replaceChildren(...(sentence ? [el("p", {}, sentence, " ", ...more, " ", button("Dismiss", () => showProblem("")))] : []));
+}
+
+// ---- doing -----------------------------------------------------------------------------------
+
+/** Do something that the settings or the server may refuse, and say what went wrong. */
+async function attempt(work) {
+  showProblem("");
+  try {
+    await work();
+    return true;
+  } catch (error) {
+    if (error instanceof FieldError) settings.pointAt(error.field, error.message);
+    else showProblem(error.message);
+    return false;
+  }
+}
+
+function send(text) {
+  byId("scroll").scrollTop = byId("scroll").scrollHeight;
+  return attempt(() => session.send(text));
+}
+
+async function choose(node, index, id) {
+  try {
+    const { node: branch, refused } = await session.choose(node, index, id);
+    if (refused) {
+      panel.refuse(id, refused);
+      if (!panel.isOpen) showProblem(refused);
+      return;
+    }
+    panel.close({ refocus: false });
+    render();
+    views.get(branch.id)?.tokens?.focus(index);
+  } catch (error) {
+    panel.say(error.message);
+    if (!panel.isOpen) showProblem(error.message);
+  }
+}
+
+function prepareComposer() {
+  const message = byId("message");
+  const fit = () => {
+    message.style.setProperty("height", "auto");
+    message.style.setProperty("height", `${message.scrollHeight + 2}px`);
+  };
+  byId("composer").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const text = message.value;
+    if (!text.trim()) return;
+    message.value = "";
+    fit();
+    // What was refused before anything was sent can be sent again.
+    if (!(await send(text)) && !message.value) message.value = text;
+    fit();
+  });
+  message.addEventListener("input", fit);
+  message.addEventListener("keydown", (event) => {
+    // While an input method composes a character, Enter belongs to it.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    if (!session.runOf(session.current)) byId("composer").requestSubmit();
+  });
+  byId("stop").addEventListener("click", () => {
+    session.stop();
+    message.focus();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !document.querySelector("dialog[open]")) session.stop();
+  });
+}
+
+function prepareLook() {
+  const themes = ["system", "light", "dark"];
+  const apply = () => {
+    document.documentElement.dataset.theme = look.theme;
+    setText(byId("theme-name"), `Colours: ${look.theme === "system" ? "as the system" : look.theme}`);
+    byId("theme").title = byId("theme-name").textContent;
+    byId("show-tokens").setAttribute("aria-pressed", String(look.tokens));
+    byId("legend").hidden = !look.tokens;
+  };
+  byId("theme").addEventListener("click", () => {
+    look.theme = themes[(themes.indexOf(look.theme) + 1) % themes.length];
+    saveLook(look);
+    apply();
+  });
+  byId("show-tokens").addEventListener("click", () => {
+    look.tokens = !look.tokens;
+    saveLook(look);
+    apply();
+    render();
+  });
+  byId("legend").append(legend());
+  apply();
+}
+
+/** Find out which model it is; also the first to find out that a key is needed. */
+async function greet() {
+  try {
+    const { data } = await get("/v1/models");
+    setText(byId("model"), data[0].id);
+    document.title = `${data[0].id} · mlxgen`;
+    showProblem("");
+  } catch (error) {
+    showProblem(error.message, button("Try again", greet));
+  }
+}
+
+onKeyNeeded(makeKeyDialog(byId("key")));
+onChangedElsewhere((id) => session.reload(id));
+addEventListener("pagehide", () => session.keepAll());
+if (keepsNothing) setText(byId("kept"), "This browser keeps nothing; all is gone when you close the page.");
+prepareLook();
+prepareComposer();
+render();
+greet();
+// On a phone the focus would bring up its keyboard over half of the page.
+if (matchMedia("(pointer: fine)").matches) byId("message").focus();

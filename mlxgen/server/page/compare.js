@@ -1,0 +1,72 @@
+// Two versions of an answer side by side, token by token.
+
+import { branchName, statsOf } from "./answer-view.js";
+import { commonLength, pathOf, siblingsOf } from "./conversation.js";
+import { button, el } from "./dom.js";
+import { Speller } from "./records.js";
+import { tokenElement } from "./token-view.js";
+
+export class CompareDialog {
+  #dialog;
+  #show;
+
+  /** `show(node)` makes a version the one that the conversation goes on from. */
+  constructor(dialog, show) {
+    this.#dialog = dialog;
+    this.#show = show;
+  }
+
+  open(conversation, node) {
+    const versions = siblingsOf(conversation, node);
+    const other = versions.find((one) => one.id === node.from?.node) ?? versions.find((one) => one !== node);
+    const sides = [other, node].map((shown, k) => this.#side(conversation, versions, shown, k, () => fill()));
+    const fill = () => {
+      const paths = sides.map(({ chosen }) => pathOf(conversation, chosen()));
+      const common = commonLength(...paths);
+      summary.textContent = common
+        ? `The first ${common} ${common === 1 ? "token is" : "tokens are"} the same.`
+        : "They differ from the first token on.";
+      sides.forEach((side, k) => side.fill(paths[k], common));
+    };
+    const summary = el("p", { role: "status", class: "small" });
+    this.#dialog.replaceChildren(
+      el("div", { class: "row" }, el("h2", { id: "compare-title" }, "Two versions side by side"),
+        button("Close", () => this.#dialog.close())),
+      summary,
+      el("div", { class: "sides" }, sides.map((side) => side.element)),
+    );
+    fill();
+    this.#dialog.showModal();
+  }
+
+  #side(conversation, versions, shown, k, changed) {
+    const choice = el("select", { "aria-label": k ? "Right version" : "Left version", change: changed },
+      versions.map((node) => el("option", { value: node.id, selected: node === shown }, branchName(conversation, node))));
+    const chosen = () => conversation.nodes[choice.value];
+    const text = el("div", { class: "token-text", tabindex: "0", role: "group", "aria-label": k ? "Right text" : "Left text" });
+    const stats = el("p", { class: "quiet small" });
+    const use = button("Go on with this one", () => {
+      this.#dialog.close();
+      this.#show(chosen());
+    });
+    return {
+      chosen,
+      element: el("section", { "aria-label": k ? "Right" : "Left" }, choice, text, stats, use),
+      fill(path, common) {
+        text.replaceChildren(...parts(path, common));
+        if (!path.length) text.textContent = chosen().content;
+        stats.textContent = statsOf(chosen());
+      },
+    };
+  }
+}
+
+/** The tokens that both have, then those of this one, so that they can be told apart when read out. */
+function parts(path, common) {
+  const speller = new Speller();
+  // Nothing opens here, so these are no buttons: a screen reader gets plain text.
+  const plain = { role: null, "aria-haspopup": null, "aria-label": null };
+  const made = path.map((record, index) => tokenElement(record, index, speller.spell(record), plain));
+  made[common]?.classList.add("differs");
+  return [el("span", { class: "common" }, made.slice(0, common)), ...made.slice(common)];
+}

@@ -1,0 +1,164 @@
+// A conversation as a tree: what was asked and answered, every other try, and every other way.
+//
+// Each node hangs below the one that it answers. An answer that took another way than its sibling
+// shares the tokens before the fork: `from` says whose, and how many. `chosen` says for each node
+// which of those below it is shown. Nothing here touches the page or the network.
+
+import { chosen as chosenRecord, textOf } from "./records.js";
+
+const ROOT = "";
+
+export function newId() {
+  // randomUUID exists only on secure origins, and a server in the house is none.
+  return Array.from(crypto.getRandomValues(new Uint8Array(8)), (b) => b.toString(16).padStart(2, "0")).join("");
+}
+
+export function newConversation(settings) {
+  return { id: newId(), title: "", changed: Date.now(), settings: { ...settings }, nodes: {}, chosen: {} };
+}
+
+// ---- walking ---------------------------------------------------------------------------------
+
+export function childrenOf(conversation, parent) {
+  const id = parent?.id ?? ROOT;
+  return Object.values(conversation.nodes).filter((node) => node.parent === id);
+}
+
+export const parentOf = (conversation, node) => conversation.nodes[node.parent] ?? null;
+
+export const siblingsOf = (conversation, node) => childrenOf(conversation, parentOf(conversation, node));
+
+/** The nodes that are shown, from the first message on. */
+export function shownIn(conversation) {
+  const shown = [];
+  for (let id = conversation.chosen[ROOT]; id; id = conversation.chosen[id]) shown.push(conversation.nodes[id]);
+  return shown;
+}
+
+/** Show a node, and what leads to it. */
+export function select(conversation, node) {
+  for (let at = node; at; at = parentOf(conversation, at)) conversation.chosen[at.parent] = at.id;
+}
+
+// ---- growing ---------------------------------------------------------------------------------
+
+const under = (parent, more) => ({ id: newId(), parent: parent?.id ?? ROOT, ...more });
+
+export const userNode = (parent, text) => under(parent, { role: "user", text });
+
+/** What the tools gave: `results` are {id, name, content}. */
+export const toolNode = (parent, results) => under(parent, { role: "tool", results });
+
+export const answerNode = (parent, settings) =>
+  under(parent, {
+    role: "assistant", settings: { ...settings }, from: null, tokens: [],
+    content: "", reasoning: "", calls: [], finish: null, problem: null, stats: null,
+  });
+
+export function add(conversation, node) {
+  conversation.nodes[node.id] = node;
+  select(conversation, node);
+  conversation.changed = Date.now();
+  if (!conversation.title && node.role === "user") conversation.title = node.text.slice(0, 80);
+}
+
+/** Forget the own tokens of an answer from `at` of its path on, and the text that they made. */
+export function cutBack(conversation, node, at) {
+  const path = pathOf(conversation, node).slice(0, at);
+  node.tokens = path.slice(node.from?.at ?? 0);
+  takeLead(node, path, node.calls);
+}
+
+// ---- tokens and their branches ---------------------------------------------------------------
+
+/** The records of an answer, with those that it shares. */
+export function pathOf(conversation, node) {
+  if (!node.from) return node.tokens;
+  const origin = conversation.nodes[node.from.node];
+  return [...pathOf(conversation, origin).slice(0, node.from.at), ...node.tokens];
+}
+
+/** The answer whose own token is at `at` of a path, and whose alternatives are chosen from there. */
+function ownerOf(conversation, node, at) {
+  let owner = node;
+  while (owner.from && at <= owner.from.at) owner = conversation.nodes[owner.from.node];
+  return owner;
+}
+
+/** The branch that took token `id` at `at`, if there is one. */
+export function branchAt(conversation, node, at, id) {
+  const owner = ownerOf(conversation, node, at);
+  if (pathOf(conversation, owner)[at]?.i === id) return owner;
+  return siblingsOf(conversation, node).find(
+    (other) => other.from?.node === owner.id && other.from.at === at && other.tokens[0]?.i === id,
+  );
+}
+
+/** An answer that goes another way at `at`: not part of the conversation until it is added. */
+export function forkAt(conversation, node, at, id) {
+  const owner = ownerOf(conversation, node, at);
+  const path = pathOf(conversation, node);
+  const fork = answerNode(parentOf(conversation, node), node.settings);
+  fork.from = { node: owner.id, at };
+  fork.tokens = [chosenRecord(path.slice(0, at + 1), id)];
+  takeLead(fork, [...path.slice(0, at), ...fork.tokens], node.calls);
+  return fork;
+}
+
+/** The same fork once more: from the token on that was chosen by hand. */
+export function forkAgain(conversation, node) {
+  const fork = answerNode(parentOf(conversation, node), node.settings);
+  fork.from = { ...node.from };
+  fork.tokens = node.tokens.slice(0, 1);
+  takeLead(fork, pathOf(conversation, fork), node.calls);
+  return fork;
+}
+
+function takeLead(node, path, calls) {
+  node.content = textOf(path, "content");
+  node.reasoning = textOf(path, "reasoning");
+  node.calls = calls.filter((call) => call.end <= path.length);
+}
+
+/** Answers to one message as a tree: each below the one that it left. */
+export function branchesOf(conversation, node) {
+  const siblings = siblingsOf(conversation, node);
+  const below = (id) =>
+    siblings
+      .filter((other) => (other.from?.node ?? null) === id)
+      .map((other) => ({ node: other, branches: below(other.id) }));
+  return below(null);
+}
+
+/** How many tokens two paths have in common. */
+export function commonLength(one, other) {
+  let k = 0;
+  while (k < one.length && k < other.length && one[k].i === other[k].i) k += 1;
+  return k;
+}
+
+// ---- for the server --------------------------------------------------------------------------
+
+/** The messages that an answer answers. */
+export function messagesFor(conversation, node) {
+  const before = [];
+  for (let at = parentOf(conversation, node); at; at = parentOf(conversation, at)) before.unshift(at);
+  const system = node.settings.system ? [{ role: "system", content: node.settings.system }] : [];
+  return [...system, ...before.flatMap(messagesOf)];
+}
+
+function messagesOf(node) {
+  if (node.role === "user") return [{ role: "user", content: node.text }];
+  if (node.role === "tool") {
+    return node.results.map(({ id, name, content }) => ({ role: "tool", tool_call_id: id, name, content }));
+  }
+  const message = { role: "assistant", content: node.content };
+  if (node.calls.length) {
+    message.tool_calls = node.calls.map(({ id, name, arguments: given }) => ({
+      id, type: "function", function: { name, arguments: given },
+    }));
+    // Only within a turn of calls does a model want its thoughts back.
+    if (node.reasoning) message.reasoning_content = node.reasoning;
+  }
+  return [message];
+}

@@ -1,0 +1,162 @@
+// Tokens as the page keeps them: what the server said of each, packed for storage, and unpacked.
+//
+// A record has short names, as thousands of them are stored:
+//   i  id                      b  bytes: a string, or a list where they are no text alone
+//   p  part of the answer: content, reasoning, tool_call, mark, or null for none of it
+//   l  log-probability, null where unknown      a  alternatives: [id, bytes, log-probability]
+//   f  1: forced, 2: drafted   n  how often the place was drawn again
+//   h  1: chosen by hand       x  ids that the form of the answer does not allow here
+//   c, r  bytes in the content and in the reasoning, where these are not those of the part
+//
+// Nothing here touches the page.
+
+const encoder = new TextEncoder();
+const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+function packed(bytes) {
+  try {
+    return strict.decode(Uint8Array.from(bytes));
+  } catch {
+    return bytes;
+  }
+}
+
+const unpacked = (piece) => (typeof piece === "string" ? encoder.encode(piece) : Uint8Array.from(piece));
+
+const rounded = (logprob) => (logprob === null ? null : Math.round(logprob * 1e5) / 1e5);
+
+/** The records of the tokens that an event tells of. */
+export function recordsOf(choice) {
+  const tokens = choice.tokens ?? [];
+  const content = shares(choice.logprobs?.content, "content", tokens);
+  const thoughts = shares(choice.logprobs?.reasoning_content, "reasoning", tokens);
+  return tokens.map((token, k) => recordOf(token, content[k], thoughts[k]));
+}
+
+function recordOf(token, content, reasoning) {
+  const record = { i: token.id, b: packed(token.bytes), p: token.part, l: rounded(token.logprob) };
+  if (token.top_logprobs.length) {
+    record.a = token.top_logprobs.map((other) => [other.id, packed(other.bytes), rounded(other.logprob)]);
+  }
+  if (token.forced) record.f = 1;
+  else if (token.from_draft) record.f = 2;
+  if (token.attempts) record.n = token.attempts;
+  // Most tokens are in one part, and wholly; a token that ends the thinking may be in two.
+  if (content && !(token.part === "content" && content.length === token.bytes.length)) record.c = content;
+  if (reasoning && !(token.part === "reasoning" && reasoning.length === token.bytes.length)) record.r = reasoning;
+  return record;
+}
+
+/** For each token its bytes in one part of the answer, or null. The entries of a part are those of
+ *  some of the tokens, in order; a token whose first bytes are elsewhere may still be among them. */
+function shares(entries, part, tokens) {
+  let spare = (entries?.length ?? 0) - tokens.filter((token) => token.part === part).length;
+  let next = 0;
+  return tokens.map((token) => {
+    if (!entries || next >= entries.length || token.part === null) return null;
+    if (token.part !== part) {
+      if (spare <= 0 || !within(entries[next].bytes, token.bytes)) return null;
+      spare -= 1;
+    }
+    return entries[next++].bytes;
+  });
+}
+
+const within = (few, many) => `,${many},`.includes(`,${few},`);
+
+/** The record of an alternative that was chosen instead of the last of `path`. */
+export function chosen(path, id) {
+  const replaced = path.at(-1);
+  const [, piece, logprob] = replaced.a.find((other) => other[0] === id);
+  const record = { i: id, b: piece, p: partOf(path, piece), l: logprob, a: replaced.a, h: 1 };
+  if (replaced.x) record.x = replaced.x;
+  return record;
+}
+
+/** Which part of the answer a piece will be in: the server does not say it of tokens that it was given. */
+function partOf(path, piece) {
+  const text = typeof piece === "string" ? piece.trim() : "";
+  const marks = path.filter((record) => record.p === "mark").map((record) => String(record.b).trim());
+  if (text && (marks.includes(text) || /^<\/?think>$/.test(text))) return "mark";
+  if (text === "<tool_call>") return "tool_call";
+  for (let k = path.length - 1; k >= 0; k -= 1) {
+    if (path[k].p && path[k].p !== "mark") return path[k].p;
+    if (k < path.length - 1 && path[k].p === "mark" && String(path[k].b).trim()) {
+      return String(path[k].b).includes("/") ? "content" : "reasoning";
+    }
+  }
+  return "content";
+}
+
+/** The text of a part of the answer, `content` or `reasoning`; without a character that is not whole. */
+export function textOf(records, part) {
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  let text = "";
+  let blank = []; // white space before a mark: text after all, if another token was chosen for the mark
+  for (const record of records) {
+    const bytes = bytesIn(record, part);
+    if (bytes.length) {
+      for (const held of record.h ? blank : []) text += decoder.decode(held, { stream: true });
+      text += decoder.decode(bytes, { stream: true });
+      blank = [];
+    } else if (text && record.p === "mark" && typeof record.b === "string" && !record.b.trim()) {
+      blank.push(unpacked(record.b));
+    } else {
+      blank = [];
+    }
+  }
+  return text;
+}
+
+function bytesIn(record, part) {
+  const own = part === "content" ? record.c : record.r;
+  if (own) return Uint8Array.from(own);
+  return record.p === part ? unpacked(record.b) : [];
+}
+
+/** What to show for each record, one after the other: characters appear with the token that
+ *  completes them. Tokens that are no part of the answer are spelled by themselves. */
+export class Speller {
+  #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+
+  spell(record) {
+    if (record.p === null) return typeof record.b === "string" ? record.b : hex(record.b);
+    return this.#decoder.decode(unpacked(record.b), { stream: true });
+  }
+}
+
+export const hex = (bytes) => Array.from(bytes, (byte) => `‹${byte.toString(16).padStart(2, "0")}›`).join("");
+
+/** A piece with its white space made visible, for lists and labels. */
+export function visible(piece) {
+  if (typeof piece !== "string") return hex(piece);
+  if (piece === "") return "(nothing)";
+  return piece.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
+}
+
+/** A piece as a screen reader should say it. */
+export function spoken(piece) {
+  if (typeof piece !== "string") return `part of a character, byte ${piece.map((b) => b.toString(16)).join(" ")}`;
+  if (piece === "\n") return "line break";
+  if (piece && !piece.trim()) return "space";
+  return `“${piece.trim()}”`;
+}
+
+/** How likely, from 0 (almost certain) to 5. */
+export function levelOf(logprob) {
+  if (logprob === null) return null;
+  const p = Math.exp(logprob);
+  return LEVELS.findIndex((least) => p >= least);
+}
+
+export const LEVELS = [0.9, 0.7, 0.4, 0.15, 0.03, 0];
+
+/** A probability as people read it. */
+export function percent(logprob) {
+  if (logprob === null) return "unknown";
+  const value = Math.exp(logprob) * 100;
+  if (value >= 99.95) return "> 99.9 %";
+  if (value >= 10) return `${value.toFixed(1)} %`;
+  if (value >= 0.01) return `${value.toFixed(2)} %`;
+  return "< 0.01 %";
+}

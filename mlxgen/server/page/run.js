@@ -1,0 +1,135 @@
+// One answer on its way: from the request to the last event.
+//
+// Owns the request's body and what each event adds to the answer's node. Knows nothing of the page.
+// An answer that takes another way sends the tokens before it as `prefix_tokens`, so the server
+// takes them from its cache and holds the rest to the same schema or regular expression.
+
+import { openChat, ServerError } from "./api.js";
+import { cutBack, messagesFor, pathOf } from "./conversation.js";
+import { recordsOf } from "./records.js";
+import { bodyOf, formName } from "./settings.js";
+
+const SHORT = 20; // milliseconds from the first token to the last that make no speed
+
+export class Run {
+  #abort = new AbortController();
+  #conversation;
+  #changed;
+  #length = 0; // tokens of the path so far, those that the server has only counted included
+  #told = 0; // those of them that it has told all about
+  #sent = 0;
+  #first = 0;
+  #last = 0;
+  #count = 0;
+
+  /** `changed()` is called whenever the node has got more. */
+  constructor(conversation, node, changed) {
+    this.#conversation = conversation;
+    this.node = node;
+    this.#changed = changed;
+  }
+
+  /** Go on from the tokens that the node has; resolves when the server has taken the request. */
+  async start() {
+    const { node } = this;
+    const path = pathOf(this.#conversation, node);
+    const body = { ...bodyOf(node.settings), messages: messagesFor(this.#conversation, node) };
+    if (path.length) {
+      body.prefix_tokens = path.map((record) => record.i);
+      // They count as generated, and one more has to fit.
+      if (body.max_tokens <= path.length) body.max_tokens += path.length;
+    }
+    this.#length = this.#told = path.length;
+    this.#sent = performance.now();
+    node.finish = node.problem = node.stats = null;
+    this.done = this.#listen(await openChat(body, this.#abort.signal));
+  }
+
+  /** End it here; what has arrived stays. */
+  stop() {
+    this.#abort.abort();
+  }
+
+  async #listen(events) {
+    const { node } = this;
+    try {
+      for await (const event of events) {
+        this.#take(event);
+        this.#changed();
+      }
+    } catch (error) {
+      if (error.name === "AbortError") {
+        node.finish = "stopped";
+      } else {
+        node.finish = "error";
+        node.problem = error.message;
+      }
+    }
+    node.finish ??= "stopped";
+    this.#changed();
+  }
+
+  #take(event) {
+    const choice = event.choices[0];
+    if (event.usage) this.#measure(event.usage);
+    if (!choice) return;
+    const { node } = this;
+    const ids = choice.token_ids?.length ?? 0;
+    this.#length += ids;
+    if (ids) {
+      this.#last = performance.now();
+      this.#first ||= this.#last;
+      this.#count += ids;
+    }
+    const records = recordsOf(choice);
+    this.#told += records.length;
+    node.tokens.push(...records);
+    node.content += choice.delta.content ?? "";
+    node.reasoning += choice.delta.reasoning_content ?? "";
+    for (const call of choice.delta.tool_calls ?? []) {
+      const { name, arguments: given } = call.function;
+      node.calls.push({ id: call.id, name, arguments: given, end: this.#length });
+    }
+    node.finish = choice.finish_reason ?? node.finish;
+    this.#measure();
+  }
+
+  /** Figures for people; the clock is this side's, so they hold the way through the network. */
+  #measure(usage) {
+    const stats = (this.node.stats ??= {});
+    stats.tokens = this.#count;
+    stats.held = this.#length - this.#told;
+    if (this.#first) stats.first = this.#first - this.#sent;
+    const took = this.#last - this.#first;
+    // A page that was busy finds many events at once, which says nothing of the model.
+    if (took > SHORT) stats.speed = ((this.#count - 1) / took) * 1000;
+    if (!usage) return;
+    stats.prompt = usage.prompt_tokens;
+    stats.cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+  }
+}
+
+/** Go on where an answer was cut off: what the server has not told all about is made again. */
+export function prepareToGoOn(conversation, node) {
+  cutBack(conversation, node, pathOf(conversation, node).length);
+}
+
+/** Why a token cannot be put somewhere, as a sentence; null where the error is about something else. */
+export function refusalOf(error, node, piece) {
+  if (!(error instanceof ServerError) || error.param !== "prefix_tokens") return null;
+  if (!/do not allow/.test(error.said)) return null;
+  const form = formName(node.settings) || "form of the answer";
+  if (/end token/.test(error.said)) return `The ${form} does not let the answer end here.`;
+  return `The ${form} does not allow ${piece} here.`;
+}
+
+/** Whether the error says that the chosen token is the end of the text, and may be. */
+export const isEnd = (error) =>
+  error instanceof ServerError && error.param === "prefix_tokens" && /ends the text/.test(error.said);
+
+/** End an answer with the end token that was chosen: nothing comes after it, and nobody is asked. */
+export function endThere(conversation, node) {
+  node.tokens.at(-1).p = null;
+  cutBack(conversation, node, pathOf(conversation, node).length);
+  node.finish = "stop";
+}

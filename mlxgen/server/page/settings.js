@@ -1,0 +1,182 @@
+// The settings of a conversation, and the request that they make.
+//
+// Nothing here touches the page. An empty field is left out of the request, so that the server's
+// default holds; the server checks ranges, and its error names the field.
+
+const number = (name, label, hint, more = {}) => ({ name, label, hint, kind: "number", ...more });
+const lines = (name, label, hint) => ({ name, label, hint, kind: "lines" });
+
+export const GROUPS = [
+  {
+    title: "What the model is told",
+    fields: [
+      { name: "system", label: "System prompt", kind: "text" },
+      {
+        name: "thinking", label: "Thinking", kind: "choice",
+        options: [["", "As the model does"], ["on", "On"], ["off", "Off"]],
+        hint: "For models that can think before they answer.",
+      },
+    ],
+  },
+  {
+    title: "Form of the answer",
+    fields: [
+      {
+        name: "form", label: "The answer has to be", kind: "choice",
+        options: [
+          ["", "Any text"], ["object", "A JSON object"], ["schema", "JSON of a schema"],
+          ["regex", "A match of a regular expression"],
+        ],
+      },
+      { name: "schema", label: "JSON schema", kind: "code", when: ["form", "schema"] },
+      { name: "regex", label: "Regular expression", kind: "code", when: ["form", "regex"] },
+    ],
+  },
+  {
+    title: "Sampling",
+    fields: [
+      number("temperature", "Temperature", "0 takes the likeliest token.", { min: 0, step: 0.1 }),
+      number("top_p", "Top p", "The likeliest tokens that together have this probability.",
+        { min: 0, max: 1, step: 0.05 }),
+      number("top_k", "Top k", "The k likeliest tokens; 0 is all.", { min: 0, step: 1 }),
+      number("min_p", "Min p", "Tokens at least this likely compared with the likeliest.",
+        { min: 0, max: 1, step: 0.01 }),
+      number("repetition_penalty", "Repetition penalty", "1 is none.", { min: 0, step: 0.05 }),
+      number("presence_penalty", "Presence penalty", "", { step: 0.1 }),
+      number("frequency_penalty", "Frequency penalty", "", { step: 0.1 }),
+      number("seed", "Seed", "The same seed and settings give the same text.", { step: 1 }),
+    ],
+  },
+  {
+    title: "Where it ends",
+    fields: [
+      number("max_tokens", "Most tokens", "", { min: 1, step: 1 }),
+      lines("stop", "Stop strings", "One a line; \\n stands for a line break."),
+      lines("banned_strings", "Banned strings", "One a line; the answer never holds them."),
+    ],
+  },
+  {
+    title: "Tools",
+    fields: [
+      {
+        name: "tools", label: "Functions that the model may call", kind: "code",
+        hint: "JSON: a list of tools as in OpenAI's API, or of functions alone.",
+      },
+    ],
+  },
+  {
+    title: "Token view",
+    fields: [
+      number("alternatives", "Alternatives to ask for", "0 to 20 for each token.",
+        { min: 0, max: 20, step: 1 }),
+    ],
+  },
+];
+
+export const FIELDS = GROUPS.flatMap((group) => group.fields);
+
+export const DEFAULTS = Object.freeze(
+  Object.fromEntries(FIELDS.map((field) => [field.name, field.name === "alternatives" ? "8" : ""])),
+);
+
+/** A setting that makes no request; `field` is its name. */
+export class FieldError extends Error {
+  constructor(field, message) {
+    super(message);
+    this.field = field;
+  }
+}
+
+/** The settings that are sent as they are. */
+const PLAIN = GROUPS[2].fields.map((field) => field.name);
+
+/** The body of a request, without its messages. */
+export function bodyOf(settings) {
+  const body = { stream: true, stream_options: { include_usage: true }, return_token_ids: true };
+  for (const name of [...PLAIN, "max_tokens"]) put(body, name, numberOf(settings, name));
+  put(body, "stop", linesOf(settings.stop));
+  put(body, "banned_strings", linesOf(settings.banned_strings));
+  put(body, "tools", toolsOf(settings.tools));
+  if (settings.thinking) body.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
+  Object.assign(body, formOf(settings));
+  body.logprobs = true;
+  body.top_logprobs = numberOf(settings, "alternatives") ?? 0;
+  return body;
+}
+
+function put(body, name, value) {
+  if (value !== undefined) body[name] = value;
+}
+
+function numberOf(settings, name) {
+  const text = String(settings[name] ?? "").trim();
+  if (!text) return undefined;
+  const value = Number(text);
+  if (!Number.isFinite(value)) throw new FieldError(name, `${labelOf(name)}: “${text}” is not a number.`);
+  return value;
+}
+
+function linesOf(text) {
+  const found = (text ?? "").split("\n").filter((line) => line !== "");
+  if (!found.length) return undefined;
+  const signs = { n: "\n", t: "\t", "\\": "\\" };
+  return found.map((line) => line.replace(/\\([nt\\])/g, (_, sign) => signs[sign]));
+}
+
+function formOf(settings) {
+  switch (settings.form) {
+    case "object": return { response_format: { type: "json_object" } };
+    case "schema": return { json_schema: jsonOf(settings, "schema") };
+    case "regex":
+      if (!settings.regex) throw new FieldError("regex", "Regular expression: give one, or choose another form.");
+      return { regex: settings.regex };
+    default: return {};
+  }
+}
+
+function toolsOf(text) {
+  if (!(text ?? "").trim()) return undefined;
+  const given = jsonOf({ tools: text }, "tools");
+  const list = Array.isArray(given) ? given : [given];
+  return list.map((tool) => (tool?.function ? tool : { type: "function", function: tool }));
+}
+
+function jsonOf(settings, name) {
+  try {
+    return JSON.parse(settings[name]);
+  } catch (error) {
+    throw new FieldError(name, `${labelOf(name)}: this is no valid JSON (${error.message}).`);
+  }
+}
+
+export const labelOf = (name) => FIELDS.find((field) => field.name === name)?.label ?? name;
+
+/** The setting that a field of the request came from, or null. */
+export function fieldOfParam(param, settings) {
+  const name = (param ?? "").replace(/[[.].*$/, "");
+  const known = {
+    json_schema: "schema", response_format: "form", top_logprobs: "alternatives", logprobs: "alternatives",
+    chat_template_kwargs: "thinking", max_completion_tokens: "max_tokens",
+  };
+  const field = known[name] ?? name;
+  return Object.hasOwn(settings, field) ? field : null;
+}
+
+/** What an answer is held to, for a sentence; empty for nothing. */
+export function formName(settings) {
+  return { object: "JSON", schema: "JSON schema", regex: "regular expression" }[settings.form] ?? "";
+}
+
+/** What is in force besides the defaults, in a few words. */
+export function summaryOf(settings) {
+  const parts = [];
+  if (settings.system) parts.push("system prompt");
+  if (formName(settings)) parts.push(formName(settings));
+  if (settings.temperature !== "") parts.push(`temperature ${settings.temperature}`);
+  for (const [name, word] of [["stop", "stop string"], ["banned_strings", "banned string"]]) {
+    const count = linesOf(settings[name])?.length ?? 0;
+    if (count) parts.push(`${count} ${word}${count === 1 ? "" : "s"}`);
+  }
+  if ((settings.tools ?? "").trim()) parts.push("tools");
+  return parts.length ? `In force: ${parts.join(", ")}.` : "";
+}

@@ -1,0 +1,210 @@
+"""The endpoints: which path does which work.
+
+Owns paths, methods and what ``/docs`` says of them. Must never know how the work is done.
+Invariant: every answer that is no success has the form of OpenAI's errors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from .body import Receive
+from .calls import ChatRequest, CompletionRequest, RequestError, parse_chat, parse_completion
+from .engine_thread import State
+from .event_stream import Send, to_json
+from .exchange import Exchange, Work
+from .generation import Generation
+from .jobs import unknown_model
+from .metrics import CONTENT_TYPE
+from .openapi import answers, body_of
+from .page import INDEX, PageFile, read_page
+from .service import Service
+from .token_work import DetokenizeRequest, TokenizeRequest, TokenWork, detokenize, tokenize
+
+_BUSY = (401, 403, 503)
+_BODY = (400, 404, 408, 413, 415, 429, 500, 504, *_BUSY)
+_JSON = {"application/json": {"schema": {"type": "object"}}}
+_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "The answer", "content": _JSON}}
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer, or with stream: true its events",
+        "content": {**_JSON, "text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+_FIGURES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Figures", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+class Answering(Response):
+    """An answer that is made while it is sent; the exchange does everything."""
+
+    def __init__(self, service: Service, endpoint: str, work: Work) -> None:
+        super().__init__()
+        self._service = service
+        self._endpoint = endpoint
+        self._work = work
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        exchange = Exchange(self._service, self._endpoint, scope, receive, send)
+        await exchange.run(self._work)
+
+
+class JsonResponse(Response):
+    """A value as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content)
+
+
+def make_router(service: Service) -> APIRouter:
+    """All endpoints."""
+    router = APIRouter()
+    _add_generation(router, service)
+    _add_tokens(router, service)
+    _add_models(router, service)
+    _add_state(router, service)
+    _add_page(router)
+    return router
+
+
+def _add_generation(router: APIRouter, service: Service) -> None:
+    chat = Generation(parse_chat, "chatcmpl")
+    completion = Generation(parse_completion, "cmpl")
+
+    @router.post(
+        "/v1/chat/completions",
+        response_class=Response,
+        openapi_extra=body_of(ChatRequest),
+        responses=_STREAMED | answers(*_BODY),
+    )
+    async def chat_completions(request: Request) -> Response:
+        """Answer a conversation, rendered by the model's chat template."""
+        return Answering(service, "/v1/chat/completions", chat)
+
+    @router.post(
+        "/v1/completions",
+        response_class=Response,
+        openapi_extra=body_of(CompletionRequest),
+        responses=_STREAMED | answers(*_BODY),
+    )
+    async def completions(request: Request) -> Response:
+        """Go on from raw text or tokens."""
+        return Answering(service, "/v1/completions", completion)
+
+
+def _add_tokens(router: APIRouter, service: Service) -> None:
+    to_tokens, to_text = TokenWork(tokenize), TokenWork(detokenize)
+
+    @router.post(
+        "/tokenize",
+        response_class=Response,
+        openapi_extra=body_of(TokenizeRequest),
+        responses=_ANSWER | answers(*_BODY),
+    )
+    async def tokenize_text(request: Request) -> Response:
+        """The tokens of a text, or of a chat."""
+        return Answering(service, "/tokenize", to_tokens)
+
+    @router.post(
+        "/detokenize",
+        response_class=Response,
+        openapi_extra=body_of(DetokenizeRequest),
+        responses=_ANSWER | answers(*_BODY),
+    )
+    async def detokenize_tokens(request: Request) -> Response:
+        """The text of tokens."""
+        return Answering(service, "/detokenize", to_text)
+
+
+def _add_models(router: APIRouter, service: Service) -> None:
+    created = int(time.time())
+
+    def described() -> dict[str, Any]:
+        model = service.model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": created,
+            "owned_by": "mlxgen",
+            "max_model_len": model.max_context,
+        }
+
+    @router.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
+    async def models() -> Response:
+        """The model that is served, as a list."""
+        return JsonResponse({"object": "list", "data": [described()]})
+
+    @router.get("/v1/models/{name:path}", responses=_ANSWER | answers(404, *_BUSY))
+    async def model(name: str) -> Response:
+        """The model that is served, by its name."""
+        known = service.model
+        if name != known.name and name not in known.aliases:
+            raise unknown_model(name, known)
+        return JsonResponse(described())
+
+
+def _add_state(router: APIRouter, service: Service) -> None:
+    def health(status: int) -> Response:
+        stats = service.engine.stats
+        rows = {name: getattr(stats, name, 0) or 0 for name in ("running", "prefilling", "queued")}
+        alive = service.state not in (State.FAILED, State.REFUSED)
+        state = {"status": service.status, "alive": alive, "ready": service.is_ready}
+        return JsonResponse(state | rows, status_code=status)
+
+    unready: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready", "content": _JSON}}
+
+    @router.get("/health", responses=_ANSWER | unready | answers(403))
+    @router.get("/health/ready", responses=_ANSWER | unready | answers(403))
+    async def ready() -> Response:
+        """Whether requests are answered: 200, or 503 while it loads, stops or has failed."""
+        return health(200 if service.is_ready else 503)
+
+    @router.get("/health/live", responses=_ANSWER | unready | answers(403))
+    async def live() -> Response:
+        """Whether there is hope: 200 unless the engine has failed."""
+        dead = service.state in (State.FAILED, State.REFUSED)
+        return health(503 if dead else 200)
+
+    @router.get(
+        "/metrics",
+        response_class=Response,
+        responses=_FIGURES | answers(401, 403),
+    )
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(service.metrics.page(), media_type=CONTENT_TYPE)
+
+
+def _add_page(router: APIRouter) -> None:
+    page = read_page()
+
+    def served(file: PageFile) -> Response:
+        return Response(file.content, media_type=file.media_type, headers=dict(file.headers))
+
+    @router.get("/", include_in_schema=False)
+    async def index() -> Response:
+        if INDEX in page:
+            return served(page[INDEX])
+        return JsonResponse(
+            {
+                "server": "mlxgen",
+                "api": "/v1",
+                "docs": "/docs",
+                "health": "/health",
+                "metrics": "/metrics",
+            }
+        )
+
+    @router.get("/page/{name}", include_in_schema=False)
+    async def beside(name: str) -> Response:
+        if name not in page:
+            raise RequestError("there is no such page", status=404, code="not_found")
+        return served(page[name])

@@ -1,0 +1,200 @@
+"""The server's state: what it serves, who is inside, and whether it is open.
+
+Owns the engine's thread, the guard, the lanes of preparation and the requests being answered.
+Must never know HTTP beyond the errors that it raises. It belongs to the event loop.
+
+Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do;
+from the moment that the server stops or its engine fails, no request is let in any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import MlxgenError
+from .admission import Admission
+from .calls import RequestError, ServedModel
+from .engine_thread import Boot, EngineThread, State
+from .guard import Guard
+from .guard_child import Facts
+from .jobs import Preparation
+from .logs import log, log_failure
+from .metrics import Metrics
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+
+STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
+FAREWELL = 2.0  # seconds that a failed engine is reported before the process ends
+_LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
+_PER_TOKEN = 64  # bytes of a body for each token of the context; escaped, few tokens take more
+
+
+class Loaded(Protocol):
+    """What the engine's thread has loaded, as far as other threads use it."""
+
+    @property
+    def model(self) -> ServedModel: ...
+    @property
+    def facts(self) -> Facts: ...
+    def prepare(self, prompt: Any, options: Any) -> Any: ...
+
+
+class Service:
+    """Everything that requests share; ``boot`` loads the engine, in its thread."""
+
+    def __init__(self, settings: Settings, boot: Boot) -> None:
+        loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.engine = EngineThread(boot, self._on_engine, loop=loop)
+        self.admission = Admission(max_batch=settings.max_batch, max_queue=settings.max_queue)
+        self.metrics = Metrics(stats=lambda: self.engine.stats, is_ready=lambda: self.is_ready)
+        self.state = State.LOADING
+        self.is_stopping = False
+        self.body_limit = _LEAST_BODY
+        self.ended: asyncio.Future[int] = loop.create_future()
+        self.became_ready: asyncio.Future[None] = loop.create_future()
+        self.failure: BaseException | None = None
+        self._guard: Guard | None = None
+        self._preparation: Preparation | None = None
+        self._model: ServedModel | None = None
+        self._inside: set[Exchange] = set()
+        self._stopping: asyncio.Task[None] | None = None
+
+    # ---- what requests ask -------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are answered."""
+        return self.state is State.READY and not self.is_stopping
+
+    @property
+    def status(self) -> str:
+        """How the server is, in a word."""
+        fails = self.state in (State.FAILED, State.REFUSED)
+        return "stopping" if self.is_stopping and not fails else self.state.value
+
+    @property
+    def preparation(self) -> Preparation:
+        """The lanes in which requests become rows."""
+        assert self._preparation is not None
+        return self._preparation
+
+    @property
+    def model(self) -> ServedModel:
+        """What is served."""
+        self.check_open()
+        assert self._model is not None
+        return self._model
+
+    def check_open(self) -> None:
+        """RequestError (503) unless requests are answered."""
+        if not self.is_ready:
+            raise self._unavailable()
+
+    def _unavailable(self) -> RequestError:
+        reason = {
+            "loading": "the model is still being loaded; try again in a while",
+            "stopping": "the server is stopping",
+        }.get(self.status, "the engine failed, and the server is stopping")
+        return RequestError(reason, status=503, code=f"server_{self.status}")
+
+    @contextlib.contextmanager
+    def present(self, exchange: Exchange) -> Iterator[None]:
+        """Count a request among those that are being answered."""
+        self._inside.add(exchange)
+        self.metrics.in_progress.set(len(self._inside))
+        try:
+            yield
+        finally:
+            self._inside.discard(exchange)
+            self.metrics.in_progress.set(len(self._inside))
+
+    # ---- its life ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to load."""
+        self.engine.start()
+
+    def _on_engine(self, state: State, news: Any) -> None:
+        self.state = state
+        if state is State.READY:
+            self._open(news)
+        elif state is State.REFUSED:
+            self.failure = news
+            self._end(REFUSED)
+        elif state is State.FAILED:
+            log_failure("the engine failed, and the server ends", news)
+            self._interrupt_all()
+            asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
+
+    def _open(self, loaded: Loaded) -> None:
+        model = self._model = loaded.model
+        if model.max_context is not None:
+            limit = model.max_context * _PER_TOKEN
+            self.body_limit = min(max(limit, _LEAST_BODY), _MOST_BODY)
+        self._guard = Guard(loaded.facts, costly=self.metrics.costly_grammars.inc)
+        self._guard.start()
+        self._preparation = Preparation(
+            loaded.prepare, model, self._guard, max_rows=self.settings.max_queue
+        )
+        if not self.became_ready.done():
+            self.became_ready.set_result(None)
+
+    def stop(self) -> None:
+        """Let nobody in any more, and end when all are done or the grace is over.
+
+        Called again, it ends at once.
+        """
+        if self.is_stopping:
+            log(logging.WARNING, "stopping at once")
+            self._interrupt_all()
+            return
+        self.is_stopping = True
+        waiting = len(self._inside)
+        log(logging.INFO, "stopping", requests=waiting, grace=self.settings.shutdown_grace)
+        self._stopping = asyncio.create_task(self._wind_down())
+
+    async def _wind_down(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.shutdown_grace):
+                await self._all_gone()
+        self._interrupt_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await self._all_gone()
+        if self.state is not State.FAILED:
+            self._end(STOPPED)
+
+    async def _all_gone(self) -> None:
+        while self._inside:
+            await asyncio.sleep(0.02)
+
+    def _interrupt_all(self) -> None:
+        error = self._unavailable()
+        for exchange in list(self._inside):
+            exchange.interrupt(error)
+
+    def _end(self, status: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(status)
+
+    async def close(self) -> bool:
+        """Stop the engine's thread, the guard and the lanes; whether everything ended."""
+        self.engine.stop()
+        if self._guard is not None:
+            await self._guard.close()
+        prepared = self._preparation is None or await self._preparation.close()
+        return await asyncio.to_thread(self.engine.join, 10.0) and prepared
+
+
+def why(error: BaseException) -> str:
+    """Why the server cannot start, on one line."""
+    if isinstance(error, MlxgenError):
+        return " ".join(str(error).split())
+    return f"the model cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}"

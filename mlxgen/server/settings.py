@@ -1,0 +1,200 @@
+"""The server's settings, and the command line that they come from.
+
+Owns names, defaults and ranges. Must never know how a setting is carried out. Invariant: a
+``Settings`` that exists is within its ranges; what depends on the model is checked when that
+is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+from urllib.parse import urlsplit
+
+from .. import __version__
+from ..errors import OptionError
+
+NAME = "mlxgen.server"
+KEY_VARIABLE = "MLXGEN_API_KEY"
+LEVELS = ("debug", "info", "warning", "error")
+EXAMPLES = """\
+examples:
+  mlxgen.server
+  mlxgen.server --model mlx-community/Qwen3-4B-4bit --port 9000
+  MLXGEN_API_KEY=secret mlxgen.server --model ./my-model --host 0.0.0.0
+
+exit status: 0 stopped by a signal, 1 the engine failed, 2 it could not start
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a server is started with.
+
+    - ``model``, ``revision``, ``adapter``, ``trust_remote_code``, ``ignore_memory_limit``: as of
+      ``mlxgen.load``, and ``draft_model`` is its ``draft``. ``wired``: keep memory wired as far
+      as the device recommends.
+    - ``host``, ``port``: where to listen; port 0 takes a free one.
+    - ``api_key``: what clients have to send; ``None``: nothing.
+    - ``max_batch``, ``max_queue``: rows that run, and rows that wait, at most.
+    - ``max_context``: tokens of prompt and answer together; ``None``: what the model has.
+    - ``cache_bytes``: memory for KV caches, the prefix cache included; ``None``: from the device.
+    - ``request_timeout``: seconds for one request, from its headers to its last byte; 0: no limit.
+    - ``cors_origins``: origins whose pages may call the server; ``"*"`` is any.
+    - ``shutdown_grace``: seconds that running requests get after SIGTERM or SIGINT.
+    """
+
+    model: str | None = None
+    draft_model: str | None = None
+    revision: str | None = None
+    adapter: str | None = None
+    trust_remote_code: bool = False
+    ignore_memory_limit: bool = False
+    wired: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: str | None = None
+    max_batch: int = 32
+    max_queue: int = 256
+    max_context: int | None = None
+    cache_bytes: int | None = None
+    request_timeout: float = 600.0
+    cors_origins: tuple[str, ...] = ()
+    log_format: Literal["text", "json"] = "text"
+    log_level: str = "info"
+    shutdown_grace: float = 30.0
+
+    def __post_init__(self) -> None:
+        _whole("port", self.port, 0, 65535)
+        _whole("max_batch", self.max_batch, 1, 4096)
+        _whole("max_queue", self.max_queue, 1, 100_000)
+        if self.max_context is not None:
+            _whole("max_context", self.max_context, 2, 1 << 31)
+        if self.cache_bytes is not None:
+            _whole("cache_bytes", self.cache_bytes, 1 << 20, 1 << 50)
+        _seconds("request_timeout", self.request_timeout)
+        _seconds("shutdown_grace", self.shutdown_grace)
+        if not self.host:
+            raise OptionError("host", "is empty; give an address, say 127.0.0.1")
+        if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
+            raise OptionError("api_key", "give at least one character, all of them printable ASCII")
+        for origin in self.cors_origins:
+            _check_origin(origin)
+
+
+def _whole(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise OptionError(name, f"{value} is out of range, give {low} to {high}")
+
+
+def _seconds(name: str, value: float) -> None:
+    if not (math.isfinite(value) and 0 <= value <= 1e7):
+        raise OptionError(name, f"{value} is out of range, give seconds from 0 to 10000000")
+
+
+def _check_origin(origin: str) -> None:
+    if origin in ("*", "null"):
+        return
+    try:
+        parts = urlsplit(origin)
+        whole = f"{parts.scheme}://{parts.netloc}" == origin and bool(parts.hostname)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise OptionError(
+            "cors_origin", f"{origin!r} is no origin; give one such as http://localhost:3000, or *"
+        )
+
+
+# ---- the command line ------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:  # one line, without the usage
+        self.exit(2, f"{self.prog}: error: {message} (--help lists the options)\n")
+
+
+def size(text: str) -> int:
+    """A number of bytes: 1000000, 512MB, 2GiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; give bytes, or such as 512MB, 2GiB")
+    number, unit, binary = match.groups()
+    power = "kmgt".index(unit.lower()) + 1 if unit else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; every destination is a setting's name."""
+    default = Settings()
+    parser = _Parser(
+        prog=NAME,
+        description="Serve a language model to any client of OpenAI's API.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--version", action="version", version=f"mlxgen {__version__}")
+
+    add = parser.add_argument_group("model").add_argument
+    add("--model", metavar="NAME", help="a folder or a hub id (the bundled demo model)")
+    add(
+        "--draft-model",
+        metavar="NAME",
+        help="a smaller model that proposes tokens, or ngram: they are found in the text (none)",
+    )
+    add("--revision", help="branch, tag or commit of a hub id")
+    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for the model")
+    add("--trust-remote-code", action="store_true", help="run Python code that the model brings")
+    add("--ignore-memory-limit", action="store_true", help="load weights that may not fit")
+    add("--wired", action="store_true", help="keep memory wired, as far as the device recommends")
+
+    add = parser.add_argument_group("network").add_argument
+    add("--host", help=f"address to listen on ({default.host})")
+    add("--port", type=int, help=f"port to listen on, 0 takes a free one ({default.port})")
+    add("--api-key", metavar="KEY", help=f"what clients have to send (${KEY_VARIABLE}, or none)")
+    add(
+        "--cors-origin",
+        dest="cors_origins",
+        action="append",
+        metavar="ORIGIN",
+        help="let this origin's pages call the server; repeatable, * is any",
+    )
+
+    add = parser.add_argument_group("limits").add_argument
+    add("--max-batch", type=int, metavar="N", help=f"rows that run at most ({default.max_batch})")
+    add("--max-queue", type=int, metavar="N", help=f"rows that wait at most ({default.max_queue})")
+    add("--max-context", type=int, metavar="N", help="tokens of prompt and answer (the model's)")
+    add("--cache-bytes", type=size, metavar="SIZE", help="memory for KV caches (from the device)")
+    seconds = f"seconds for one request, 0 is no limit ({default.request_timeout:g})"
+    add("--request-timeout", type=float, metavar="S", help=seconds)
+    seconds = f"seconds for running requests when stopped ({default.shutdown_grace:g})"
+    add("--shutdown-grace", type=float, metavar="S", help=seconds)
+
+    add = parser.add_argument_group("log, on standard error").add_argument
+    add("--log-format", choices=("text", "json"), help=f"({default.log_format})")
+    add("--log-level", choices=LEVELS, help=f"({default.log_level})")
+    return parser
+
+
+def read_settings(
+    argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
+) -> Settings:
+    """The settings of a command line; exits with status 2 and one line if it is wrong."""
+    parser = make_parser()
+    given: dict[str, Any] = vars(parser.parse_args(argv))
+    if "api_key" not in given and environment.get(KEY_VARIABLE):
+        given["api_key"] = environment[KEY_VARIABLE]
+    given["cors_origins"] = tuple(given.get("cors_origins", ()))
+    try:
+        return Settings(**given)
+    except OptionError as error:
+        name = f"--{error.field.replace('_', '-')}"
+        message = str(error).removeprefix(f"{error.field}: ")
+        parser.error(f"{name}: {message}")

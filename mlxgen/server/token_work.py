@@ -1,0 +1,157 @@
+"""``/tokenize`` and ``/detokenize``: text to token ids and back.
+
+Owns their bodies and their answers. Must never know how a request is carried. The names are
+those that users of other local servers know: ``prompt`` and ``messages`` with ``count`` and
+``max_model_len``, or ``content`` with ``add_special`` and ``with_pieces``. Invariant:
+detokenizing what was tokenized without special tokens gives the text again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
+
+from ..engine import Chat
+from ..errors import PromptError
+from .body import parse_body
+from .calls import RequestError, ServedModel
+from .event_stream import to_large_json
+from .exchange import Exchange
+from .jobs import unknown_model
+from .wire.fields import Body, Int, Json
+from .wire.messages import Message, rendered
+from .wire.reading import read
+
+MAX_TOKENS = 1 << 20
+
+TokenId: TypeAlias = Annotated[Int, Field(ge=0, lt=1 << 31)]
+
+
+class TokenizeRequest(Body):
+    """One of ``prompt``, ``content`` (the same) and ``messages`` is needed."""
+
+    model: str | None = None
+    prompt: str | None = Field(default=None, description="raw text")
+    content: str | None = Field(default=None, description="raw text")
+    messages: list[Message] | None = Field(default=None, description="for the chat template")
+    tools: list[Json] | None = Field(default=None, description="for the chat template")
+    chat_template_kwargs: Json | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = Field(default=None, description="a begin token (true)")
+    add_special: bool | None = Field(default=None, description="the same (true)")
+    return_token_strs: bool | None = Field(default=None, description="add token_strs")
+    with_pieces: bool | None = Field(default=None, description="tokens as objects with pieces")
+
+
+class DetokenizeRequest(Body):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+
+
+Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
+
+
+class TokenWork:
+    """The work of an endpoint that needs no engine."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def __call__(self, exchange: Exchange) -> None:
+        data = await exchange.body()
+        service = exchange.service
+        model = service.model
+        preparation = service.preparation
+        answer = await preparation.run(
+            len(data), lambda: to_large_json(self._answer(parse_body(data), model), depth=2)
+        )
+        exchange.understood()
+        await exchange.answer(answer)
+
+
+def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The answer to a ``TokenizeRequest``."""
+    request = read(body, TokenizeRequest)
+    _check_model(request.model, model)
+    given = [
+        name for name in ("prompt", "content", "messages") if getattr(request, name) is not None
+    ]
+    if len(given) != 1:
+        which = " and ".join(given) if given else "nothing"
+        raise RequestError(
+            f"give one of prompt, content and messages; {which} was given",
+            param=given[-1] if given else "prompt",
+            code="invalid_value",
+        )
+    tokens = _chat(request, model) if given == ["messages"] else _text(request, given[0], model)
+    vocabulary = model.vocabulary
+    answer: dict[str, Any] = {
+        "count": len(tokens),
+        "max_model_len": model.max_context,
+        "tokens": tokens,
+    }
+    if request.return_token_strs:
+        answer["token_strs"] = [_piece(vocabulary.piece(token)) for token in tokens]
+    if request.with_pieces:
+        pieces = (vocabulary.piece(token) for token in tokens)
+        answer["tokens"] = [
+            {"id": token, "piece": _piece_or_bytes(piece)}
+            for token, piece in zip(tokens, pieces, strict=True)
+        ]
+    return answer
+
+
+def _text(request: TokenizeRequest, name: str, model: ServedModel) -> list[int]:
+    text: str = getattr(request, name)
+    special = request.add_special_tokens is not False and request.add_special is not False
+    return model.vocabulary.encode(text, special=special) if text else []
+
+
+def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
+    chat = Chat(
+        rendered(request.messages or []),
+        tools=request.tools,
+        template=request.chat_template_kwargs or {},
+        continue_final_message=bool(request.continue_final_message),
+    )
+    try:
+        return chat.tokens(model.vocabulary)
+    except PromptError as error:
+        raise RequestError(str(error), param="messages", code="invalid_prompt") from error
+
+
+def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The answer to a ``DetokenizeRequest``."""
+    request = read(body, DetokenizeRequest)
+    _check_model(request.model, model)
+    size = model.vocabulary.size
+    for place, token in enumerate(request.tokens):
+        if token >= size:
+            raise RequestError(
+                f"tokens[{place}]: token {token} is not in 0 to {size - 1}",
+                param=f"tokens[{place}]",
+                code="invalid_value",
+            )
+    text = b"".join(map(model.vocabulary.piece, request.tokens)).decode("utf-8", "replace")
+    return {"prompt": text, "content": text}
+
+
+def _check_model(name: str | None, model: ServedModel) -> None:
+    if name is not None and name != model.name and name not in model.aliases:
+        raise unknown_model(name, model)
+
+
+def _piece(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
+
+
+def _piece_or_bytes(piece: bytes) -> str | list[int]:
+    """As llama.cpp's server does: text, or the bytes of what is no text alone."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)

@@ -1,0 +1,167 @@
+"""Completion requests: from the body to a ``Call``.
+
+Owns what completions have and chats have not: raw prompts, several of them, and their
+echo. Must never know how text is made or sent. Invariant: every field of a request that
+was accepted has had its effect, or has none on the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ...engine.prompt import Prompt
+from ...errors import PromptError
+from ...text import heal_plan
+from ...tokens import Token
+from .call import Call, Job
+from .chat_reply import ReplyPlan
+from .choice_text import TextPlan
+from .completion_reply import CompletionReply
+from .constraints import constraint_of
+from .errors import RequestError
+from .fields import name_of, shown
+from .generation import check_context, check_model, choices_of, options_of
+from .reading import read
+from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
+from .served_model import ServedModel
+
+DEFAULT_TOKENS = 16
+"""``max_tokens`` of a completion that says nothing, as OpenAI has it."""
+
+
+def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
+    """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
+    request = read(body, CompletionRequest)
+    check_model(request.model, model)
+    constraint = constraint_of(request)
+    if request.echo and request.logprobs is not None:
+        raise RequestError(
+            "echo: the prompt's own log-probabilities are not computed; leave out echo or logprobs",
+            param="echo",
+            code="unsupported_value",
+        )
+    prompts = _prompts(request.prompt)
+    n = request.n or 1
+    if n * len(prompts) > MAX_ROWS:
+        raise RequestError(
+            f"n: {n} answers to each of {len(prompts)} prompts are more than {MAX_ROWS}; send "
+            "several requests",
+            param="n",
+            code="invalid_value",
+        )
+    rows = [_tokens(prompt, model, at) for at, prompt in prompts]
+    params = {"prompt": "prompt", "filters": constraint.field if constraint else "prompt"}
+    spec = constraint.spec if constraint is not None else None
+    options = options_of(
+        request,
+        model,
+        max_tokens=request.max_tokens if request.max_tokens is not None else DEFAULT_TOKENS,
+        top_logprobs=request.logprobs,
+        spec=spec,
+        params=params,
+    )
+    choices = choices_of(options, n)
+    texts = [_text(row, options.heal, options.prefix, request, model) for row in rows]
+    echoes = [_echo(prompt, model) if request.echo else "" for _, prompt in prompts]
+    reply = ReplyPlan(
+        model=model.name,
+        texts=[text for text in texts for _ in choices],
+        choices=n,
+        given=len(options.prefix),
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        logprobs=request.logprobs is not None,
+        ids=bool(request.return_token_ids),
+        echoes=[echo for echo in echoes for _ in choices],
+        params=params,
+    )
+    return Call(
+        jobs=tuple(Job(row, one) for row in rows for one in choices),
+        stream=reply.stream,
+        model=request.model,
+        specs=() if spec is None else (spec,),
+        params=params,
+        make_reply=partial(CompletionReply, reply),
+    )
+
+
+def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
+    """Each prompt and where it stands; ``RequestError`` for what is none."""
+    if isinstance(given, str) or _are_ids(given):
+        return [("prompt", _checked(given, "prompt"))]
+    if not isinstance(given, list):
+        raise _wrong("prompt", given, "a string, a list of token ids, or a list of these")
+    if not given:
+        raise _empty("prompt")
+    if len(given) > MAX_PROMPTS:
+        raise RequestError(
+            f"prompt: has more than {MAX_PROMPTS} items", param="prompt", code="invalid_value"
+        )
+    kind = str if isinstance(given[0], str) else list
+    prompts = []
+    for i, item in enumerate(given):
+        at = f"prompt[{i}]"
+        if not isinstance(item, kind):
+            wanted = "a string" if kind is str else "a list of token ids"
+            raise _wrong(at, item, f"{wanted} as the others" if i else wanted)
+        prompts.append((at, _checked(item, at)))
+    return prompts
+
+
+def _are_ids(given: Any) -> bool:
+    """Whether this is meant as one prompt of token ids."""
+    return isinstance(given, list) and bool(given) and isinstance(given[0], (int, float))
+
+
+def _checked(prompt: Any, at: str) -> str | list[Token]:
+    if not prompt:
+        raise _empty(at)
+    if isinstance(prompt, str):
+        return prompt
+    tokens: list[Token] = []
+    for i, item in enumerate(prompt):
+        if isinstance(item, bool) or not isinstance(item, (int, float)) or item != item // 1:
+            raise _wrong(f"{at}[{i}]", item, "a token id as the others" if i else "a token id")
+        tokens.append(int(item))
+    return tokens
+
+
+def _wrong(at: str, value: Any, wanted: str) -> RequestError:
+    given = name_of(value) if isinstance(value, (list, dict)) else shown(value)
+    return RequestError(f"{at}: {given} is not {wanted}", param=at, code="invalid_type")
+
+
+def _empty(at: str) -> RequestError:
+    return RequestError(f"{at}: is empty, give some text", param=at, code="invalid_value")
+
+
+def _tokens(prompt: str | list[Token], model: ServedModel, at: str) -> tuple[Token, ...]:
+    try:
+        tokens = Prompt.of(prompt, model.vocabulary).tokens
+    except PromptError as error:
+        raise RequestError(f"{at}: {error}", param=at, code="invalid_prompt") from error
+    check_context(len(tokens), model, at)
+    return tokens
+
+
+def _text(
+    prompt: Sequence[Token],
+    heal: bool,
+    prefix: tuple[Token, ...],
+    request: CompletionRequest,
+    model: ServedModel,
+) -> TextPlan:
+    skip = heal_plan(model.vocabulary, prompt)[1] if heal else b""
+    return TextPlan(
+        vocabulary=model.vocabulary,
+        opens_text=False,
+        skip=len(skip),
+        prefix=prefix,
+        reports=request.logprobs is not None,
+    )
+
+
+def _echo(prompt: str | list[Token], model: ServedModel) -> str:
+    return prompt if isinstance(prompt, str) else model.vocabulary.decode(prompt)

@@ -1,0 +1,136 @@
+"""The reply to a completion request, streamed or whole.
+
+Owns the JSON of ``text_completion``. Must never know how the text was made. Invariant: the
+texts of a stream's events, put together, are the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...engine.chunk import Chunk, Usage
+from .call import Event
+from .chat_reply import FINGERPRINT, ReplyPlan
+from .choice_text import ChoiceText, Delta, Finish
+from .errors import error_body
+from .logprobs import TokenWriter
+from .token_report import Reported
+from .usage import usage_json
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A choice, and for a whole answer what it has so far."""
+
+    text: ChoiceText
+    writer: TokenWriter
+    echo: str
+    parts: list[str] = field(default_factory=list)
+    reported: list[Reported] = field(default_factory=list)
+    tokens: list[dict[str, Any]] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+
+class CompletionReply:
+    """A ``Reply`` to a completion request."""
+
+    def __init__(self, plan: ReplyPlan, id: str, created: int) -> None:
+        self._plan = plan
+        self._head: dict[str, Any] = {
+            "id": id,
+            "object": "text_completion",
+            "created": created,
+            "model": plan.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+        echoes = plan.echoes or [""] * len(plan.texts)
+        self._choices = [
+            _Choice(ChoiceText(text), plan.writer(text), echo)
+            for text, echo in zip(plan.texts, echoes, strict=True)
+        ]
+
+    def start(self) -> list[Event]:
+        """As ``Reply.start``: the prompts, where they are to be echoed."""
+        if not self._plan.stream:
+            return []
+        echoes = ((index, choice.echo) for index, choice in enumerate(self._choices))
+        return [self._event(index, echo, {}) for index, echo in echoes if echo]
+
+    def push(self, index: int, chunk: Chunk) -> list[Event]:
+        """As ``Reply.push``."""
+        choice = self._choices[index]
+        delta = choice.text.take(chunk)
+        text = "".join(span.text for span in delta.spans)
+        # What completes a broken character may have no bytes in the text, and yet a part of it.
+        delivered = [token for token in delta.tokens if token.kind is not None or token.text]
+        if not self._plan.stream:
+            choice.parts.append(text)
+            choice.reported.extend(delivered)
+            choice.ids.extend(delta.ids)
+            choice.tokens.extend(self._full(choice, delta))
+            return []
+        extra: dict[str, Any] = {}
+        if self._plan.logprobs and delivered:
+            extra["logprobs"] = choice.writer.legacy(delivered, self._offset(choice))
+        if self._plan.ids and delta.ids:
+            extra["token_ids"] = delta.ids
+        full = self._full(choice, delta)
+        if full:
+            extra["tokens"] = full
+        if not text and not extra and delta.finish is None:
+            return []
+        return [self._event(index, text, extra, delta.finish)]
+
+    def fail(self, error: BaseException) -> Event:
+        """As ``Reply.fail``."""
+        return error_body(error, self._plan.params)[1]
+
+    def finish(self, usages: Sequence[Usage]) -> list[Event]:
+        """As ``Reply.finish``: the usage, if it was asked for."""
+        if not self._plan.stream or not self._plan.include_usage:
+            return []
+        return [{**self._head, "choices": [], "usage": self._usage(usages)}]
+
+    def complete(self, usages: Sequence[Usage]) -> Event:
+        """As ``Reply.complete``."""
+        assert not self._plan.stream
+        choices = [self._whole(i, choice) for i, choice in enumerate(self._choices)]
+        return {**self._head, "choices": choices, "usage": self._usage(usages)}
+
+    def _event(
+        self, index: int, text: str, extra: dict[str, Any], finish: Finish | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish, **extra}
+        event = {**self._head, "choices": [choice]}
+        if self._plan.include_usage:
+            event["usage"] = None
+        return event
+
+    def _full(self, choice: _Choice, delta: Delta) -> list[dict[str, Any]]:
+        if not (self._plan.ids and self._plan.logprobs):
+            return []
+        return [choice.writer.full_entry(token) for token in delta.tokens]
+
+    def _offset(self, choice: _Choice) -> int:
+        return len(choice.echo) - choice.text.given
+
+    def _whole(self, index: int, choice: _Choice) -> dict[str, Any]:
+        logprobs = None
+        if self._plan.logprobs:
+            logprobs = choice.writer.legacy(choice.reported, self._offset(choice))
+        whole: dict[str, Any] = {
+            "index": index,
+            "text": choice.echo + "".join(choice.parts),
+            "logprobs": logprobs,
+            "finish_reason": choice.text.finish,
+        }
+        if self._plan.ids:
+            whole["token_ids"] = choice.ids
+            if self._plan.logprobs:
+                whole["tokens"] = choice.tokens
+        return whole
+
+    def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
+        return usage_json(usages, choices=self._plan.choices, given=self._plan.given, reasoning=0)

@@ -1,0 +1,73 @@
+"""What the text of an answer has to be.
+
+Owns ``response_format``, ``json_schema``, ``regex``, ``grammar`` and ``choice``, and what
+specification each is. Must never know tools or thinking. Invariant: there is at most one,
+and it knows the field that it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...errors import MlxgenError
+from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
+from .errors import RequestError, as_request_error
+from .gbnf import is_gbnf, lark_of
+from .schemas import GenerationRequest, ObjectFormat, ResponseFormat, SchemaFormat, TextFormat
+
+_MAKERS: dict[str, Callable[[Any], Specification]] = {
+    "json_schema": lambda schema: JsonSchema(schema),
+    "regex": lambda pattern: Regex(pattern),
+    "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
+    "choice": lambda options: Choice(options),
+}
+_JSON = ("response_format", "json_schema")
+
+
+class TextConstraint(NamedTuple):
+    """A specification, and the field of the request that asked for it."""
+
+    field: str
+    spec: Specification
+
+    @property
+    def is_json(self) -> bool:
+        """Whether white space before the text means nothing."""
+        return self.field in _JSON
+
+
+def constraint_of(request: GenerationRequest) -> TextConstraint | None:
+    """The constraint on the text; ``RequestError`` for more than one or a wrong one."""
+    given = [name for name in _MAKERS if getattr(request, name) is not None]
+    format = request.response_format
+    if format is not None and not isinstance(format, TextFormat):
+        given.insert(0, "response_format")
+    if not given:
+        return None
+    field = given[0]
+    if len(given) > 1:
+        raise RequestError(
+            f"{given[1]}: cannot be combined with {field}; the text can be held to one of them",
+            param=given[1],
+            code="invalid_value",
+        )
+    try:
+        if field == "response_format":
+            assert format is not None
+            return TextConstraint(field, _of_format(format))
+        return TextConstraint(field, _MAKERS[field](getattr(request, field)))
+    except MlxgenError as error:
+        raise as_request_error(error, {"filters": field}) from error
+
+
+def _of_format(format: ResponseFormat) -> Specification:
+    """Without ``strict`` a schema is a wish: what cannot be enforced of it is left out."""
+    if isinstance(format, ObjectFormat):
+        return JsonObject()
+    assert isinstance(format, SchemaFormat)
+    named = format.json_schema
+    if named.schema_ is None:
+        return JsonObject()
+    lenient = not named.strict
+    return JsonSchema(named.schema_, ignore_unsupported=lenient, one_of_as_any_of=lenient)

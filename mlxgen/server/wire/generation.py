@@ -1,0 +1,128 @@
+"""From the fields that all requests share to the engine's options.
+
+Owns the names, defaults and meanings of these fields where they differ from the engine's.
+Must never know chats, tools or replies. Invariant: an option that the engine would refuse
+is refused here, by the name that it has in the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...engine.options import Options
+from ...errors import MlxgenError
+from ...filters import Specification
+from ...sampling import derive_seed
+from .errors import RequestError, as_request_error
+from .schemas import GenerationRequest
+from .served_model import ServedModel
+
+UNBOUNDED = 16_384
+"""``max_tokens`` where neither the request nor the model's context says anything."""
+
+_SAME = (
+    "min_tokens",
+    "temperature",
+    "min_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "ignore_eos",
+    "heal",
+    "close_json",
+)
+_SMALLEST = 1e-9  # a nucleus that holds one token
+
+
+def check_model(name: str | None, model: ServedModel) -> None:
+    """Raise ``RequestError`` for the name of a model that is not here."""
+    if name is None or name == model.name or name in model.aliases:
+        return
+    raise RequestError(
+        f"model: there is no model {name[:200]!r} here; leave it out or use {model.name!r}",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def check_context(tokens: int, model: ServedModel, param: str) -> None:
+    """Raise ``RequestError`` for a prompt that leaves no room for an answer."""
+    if model.max_context is not None and tokens >= model.max_context:
+        raise RequestError(
+            f"{param}: has {tokens} tokens, but the model's context holds {model.max_context} "
+            "with at least one to generate; shorten it",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def options_of(
+    request: GenerationRequest,
+    model: ServedModel,
+    *,
+    max_tokens: int | None,
+    top_logprobs: int | None,
+    spec: Specification | None,
+    stop: str | None = None,
+    params: dict[str, str],
+) -> Options:
+    """The options of the first choice."""
+    given: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
+    if request.temperature is None:
+        given["temperature"] = model.temperature
+    if request.top_p is not None:
+        given["top_p"] = max(request.top_p, _SMALLEST)
+    if request.top_k is not None:
+        given["top_k"] = max(request.top_k, 0)
+    stops = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
+    given["stop"] = stops if stop is None else [*stops, stop]
+    given["stop_tokens"] = request.stop_token_ids
+    given["banned"] = request.banned_strings
+    given["prefix"] = request.prefix_tokens
+    given["logit_bias"] = _biases(request)
+    given["top_logprobs"] = top_logprobs
+    given["filters"] = None if spec is None else [spec]
+    if max_tokens is None and model.max_context is None:
+        max_tokens = UNBOUNDED
+    given["max_tokens"] = max_tokens
+    if request.close_json and spec is None:
+        raise RequestError(
+            "close_json: there is nothing to close; give json_schema or another constraint",
+            param="close_json",
+            code="invalid_value",
+        )
+    try:
+        options = Options.of(given)
+        options.check_vocabulary(model.vocab_size)
+    except MlxgenError as error:
+        raise as_request_error(error, params) from error
+    return options
+
+
+def _biases(request: GenerationRequest) -> dict[int, float] | None:
+    if request.logit_bias is None:
+        return None
+    biases = {}
+    for text, bias in request.logit_bias.items():
+        if not text.isdecimal() or not text.isascii() or len(text) > 12:
+            raise RequestError(
+                f"logit_bias: {text[:40]!r} is not a token id",
+                param="logit_bias",
+                code="invalid_value",
+            )
+        biases[int(text)] = bias
+    return biases
+
+
+def choices_of(options: Options, n: int) -> Sequence[Options]:
+    """The options of ``n`` choices: the first has the given seed, the others seeds made of it."""
+    if options.seed is None:
+        return [options] * n
+    seeds = [options.seed, *(derive_seed(options.seed, i) for i in range(1, n))]
+    return [options, *(replace(options, seed=seed) for seed in seeds[1:])]

@@ -1,0 +1,94 @@
+"""Log-probabilities in the three forms in which replies have them.
+
+Owns the JSON of tokens: for chats, for completions, and with every mark for those who ask
+for token ids. Must never know how tokens were aligned with the text. Invariant: the bytes
+of a part's entries, joined, are that part of the reply.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...engine.chunk import Chunk
+from ...tokens import Token, Vocabulary
+from .splitter import Kind
+from .token_report import Reported
+
+LOWEST = -9999.0
+"""What stands for the log-probability of the impossible, which JSON cannot say."""
+
+_PARTS = {"content": "content", "reasoning": "reasoning", "call": "tool_call", "mark": "mark"}
+
+
+class TokenWriter:
+    """Writes tokens as JSON. ``opens_text``: the first one loses its leading space."""
+
+    def __init__(self, vocabulary: Vocabulary, *, opens_text: bool) -> None:
+        self._vocabulary = vocabulary
+        self._opens = opens_text
+
+    def chat_entry(self, token: Reported, kind: Kind) -> dict[str, Any]:
+        """An entry of a chat's log-probabilities, for the bytes that the token has there."""
+        data = token.parts[kind]
+        return {
+            **_spelled(data),
+            "logprob": _logprob(token.chunk.logprob),
+            "top_logprobs": [
+                {**_spelled(self._piece(other, token.chunk)), "logprob": _logprob(logprob)}
+                for other, logprob in token.chunk.top
+            ],
+        }
+
+    def full_entry(self, token: Reported) -> dict[str, Any]:
+        """Everything about a token, whatever part of the reply it is in."""
+        chunk = token.chunk
+        assert chunk.token is not None
+        return {
+            "index": chunk.index,
+            "id": chunk.token,
+            **_spelled(self._piece(chunk.token, chunk)),
+            "part": _PARTS[token.kind] if token.kind is not None else None,
+            "logprob": None if chunk.logprob is None else _logprob(chunk.logprob),
+            "top_logprobs": [
+                {"id": other, **_spelled(self._piece(other, chunk)), "logprob": _logprob(logprob)}
+                for other, logprob in chunk.top
+            ],
+            "forced": chunk.forced,
+            "from_draft": chunk.from_draft,
+            "attempts": chunk.attempts,
+        }
+
+    def legacy(self, tokens: list[Reported], offset: int) -> dict[str, Any]:
+        """The four lists of a completion; ``offset`` is where its text starts."""
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [_logprob(token.chunk.logprob) for token in tokens],
+            "top_logprobs": [self._top(token) for token in tokens],
+            "text_offset": [offset + token.start for token in tokens],
+        }
+
+    def _top(self, token: Reported) -> dict[str, float]:
+        """The alternatives by their text, the token itself always among them."""
+        chunk = token.chunk
+        assert chunk.token is not None
+        top: dict[str, float] = {}
+        for other, logprob in ((chunk.token, chunk.logprob), *chunk.top):
+            text = self._piece(other, chunk).decode("utf-8", "replace")
+            top.setdefault(text, _logprob(logprob))
+        return top
+
+    def _piece(self, token: Token, chunk: Chunk) -> bytes:
+        if self._opens and chunk.index == 0:
+            return self._vocabulary.opening(token)
+        return self._vocabulary.piece(token)
+
+
+def _spelled(data: bytes) -> dict[str, Any]:
+    return {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
+
+
+def _logprob(value: float | None) -> float:
+    if value is None or not math.isfinite(value):
+        return LOWEST
+    return max(value, LOWEST)

@@ -1,0 +1,260 @@
+"""The bodies of chat and completion requests.
+
+Owns every field's name, type, range and description, from which ``/docs`` is made. Must
+never know what becomes of a field. Invariant: ``null`` means default for every field
+that is not required, and each field that OpenAI knows is here: what is not done is a
+``Refused`` field with its reason, so that it can be told from a misspelt one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, WithJsonSchema
+
+from .fields import (
+    Alternatives,
+    Body,
+    Choices,
+    Count,
+    Fraction,
+    Int,
+    Json,
+    Off,
+    One,
+    Penalty,
+    Positive,
+    TopK,
+)
+from .messages import Content, Message
+
+MAX_STOPS = 64
+MAX_STOP_LENGTH = 1024
+MAX_BANNED = 256
+MAX_PROMPTS = 256
+MAX_ROWS = 256
+MAX_TOOLS = 128
+MAX_OPTIONS = 4096
+MAX_REGEX = 20_000
+MAX_GRAMMAR = 200_000
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Schema: TypeAlias = Annotated[
+    Json | bool, WithJsonSchema({"type": ["object", "boolean"], "description": "a JSON schema"})
+]
+Refused: TypeAlias = Annotated[Any, WithJsonSchema({"type": "null"})]
+ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+Regex: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_REGEX)]
+Grammar: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR)]
+Pieces: TypeAlias = Annotated[list[ShortText], Field(max_length=MAX_STOPS)]
+
+
+class StreamOptions(Body):
+    """What a stream has beside the answer."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Off | None = None
+
+
+class NamedSchema(Body):
+    """A JSON schema with its name."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    schema_: Annotated[Schema | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class TextFormat(Body):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(Body):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class SchemaFormat(Body):
+    """JSON of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat: TypeAlias = Annotated[
+    TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")
+]
+
+
+class FunctionDefinition(Body):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(Body):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Body):
+    """The one function that has to be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class AllowedTools(Body):
+    """Some of the tools, and whether one has to be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolChoice(Body):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice: TypeAlias = (
+    Literal["none", "auto", "required"]
+    | Annotated[NamedTool | AllowedToolChoice, Field(discriminator="type")]
+)
+
+
+class Prediction(Body):
+    """What the answer will probably be; only a hint for speed."""
+
+    type: Literal["content"]
+    content: Content
+
+
+def _about(text: str) -> Any:
+    return Field(default=None, description=text)
+
+
+class GenerationRequest(Body):
+    """What chat and completion requests have in common."""
+
+    model: str | None = _about("the served model's name, or nothing")
+    stream: bool | None = _about("send events as the text grows")
+    stream_options: StreamOptions | None = _about("what a stream has beside the answer")
+    n: Choices | None = _about("answers for each prompt (1)")
+    seed: Int | None = _about("the same seed and settings give the same text")
+    max_tokens: Positive | None = _about("tokens to generate at most")
+    min_tokens: Count | None = _about("no end before so many tokens (0)")
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = _about("0: the likeliest token (1)")
+    top_p: Fraction | None = _about("likeliest tokens that together have this probability (1)")
+    top_k: TopK | None = _about("the k likeliest tokens (0: all)")
+    min_p: Fraction | None = _about("tokens at least so likely as the likeliest (0: all)")
+    xtc_probability: Fraction | None = _about("how often top choices are left out (0)")
+    xtc_threshold: Annotated[float, Field(ge=0, le=0.5)] | None = _about("what a top choice is")
+    repetition_penalty: Annotated[float, Field(ge=1e-9, le=1e6)] | None = _about("1 turns it off")
+    presence_penalty: Penalty | None = _about("for tokens that were generated (0)")
+    frequency_penalty: Penalty | None = _about("for each time a token was generated (0)")
+    logit_bias: dict[str, float] | None = _about("added to the logits of these token ids")
+    stop: ShortText | Pieces | None = _about("texts that end the answer, and are not part of it")
+    stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = _about(
+        "tokens that end the answer"
+    )
+    banned_strings: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = _about(
+        "texts that the answer never holds"
+    )
+    ignore_eos: bool | None = _about("go on after end tokens")
+    heal: bool | None = _about("take back the prompt's last tokens where the text may join them")
+    prefix_tokens: list[Count] | None = _about("token ids taken as already generated")
+    response_format: ResponseFormat | None = _about("text, json_object or json_schema")
+    json_schema: Schema | None = _about("the text is JSON of this schema")
+    regex: Regex | None = _about("the text matches it as a whole")
+    grammar: Grammar | None = _about("Lark or GBNF")
+    choice: Annotated[list[str], Field(min_length=1, max_length=MAX_OPTIONS)] | None = _about(
+        "the text is one of these"
+    )
+    close_json: bool | None = _about("end validly before max_tokens cuts a constrained text off")
+    return_token_ids: bool | None = _about("add token_ids to each choice, and marks to logprobs")
+    user: str | None = _about("taken, and not used")
+    metadata: dict[str, str] | None = _about("taken, and not used")
+    safety_identifier: str | None = _about("taken, and not used")
+    prompt_cache_key: str | None = _about("taken; prefixes are always cached")
+    prompt_cache_options: Json | None = _about("taken; prefixes are always cached")
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = _about(
+        "taken; prefixes are always cached"
+    )
+    service_tier: Literal["auto", "default"] | None = _about("there is one tier")
+
+
+class ChatRequest(GenerationRequest):
+    """A body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1, description="the chat so far")]
+    max_completion_tokens: Positive | None = _about("the new name of max_tokens")
+    logprobs: bool | None = _about("report log-probabilities")
+    top_logprobs: Alternatives | None = _about("alternatives to report (0)")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = _about("functions to call")
+    tool_choice: ToolChoice | None = _about("none, auto, required, or a function's name")
+    parallel_tool_calls: bool | None = _about("whether one answer may have several calls (true)")
+    chat_template_kwargs: Json | None = _about("variables of the chat template")
+    continue_final_message: bool | None = _about("go on with the last message")
+    reasoning_effort: Effort | None = _about("how long to think, where the model knows of it")
+    modalities: list[Literal["text"]] | None = _about("text is all there is")
+    prediction: Prediction | None = _about("taken, and not used: a hint for speed")
+    verbosity: Literal["medium"] | None = _about("there is one")
+    store: Off | None = _about("nothing is stored")
+    audio: Refused = _about("refused")
+    functions: Refused = _about("refused: use tools")
+    function_call: Refused = _about("refused: use tool_choice")
+    moderation: Refused = _about("refused")
+    web_search_options: Refused = _about("refused")
+
+
+class CompletionRequest(GenerationRequest):
+    """A body of ``POST /v1/completions``."""
+
+    prompt: Annotated[
+        Any,
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                    {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+                    {
+                        "type": "array",
+                        "items": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+                        "minItems": 1,
+                    },
+                ]
+            }
+        ),
+    ] = Field(description="a string, a list of strings, token ids, or a list of lists of them")
+    logprobs: Alternatives | None = _about("alternatives to report")
+    echo: bool | None = _about("give the prompt back before the text")
+    best_of: One | None = _about("1: nothing is generated that is not given back")
+    suffix: Refused = _about("refused")
+
+
+REFUSALS = {
+    "audio": "this server gives text only; leave it out",
+    "functions": "is the old name of tools; use tools",
+    "function_call": "is the old name of tool_choice; use tool_choice",
+    "moderation": "nothing is moderated here; leave it out",
+    "web_search_options": "there is no web search here; leave it out",
+    "suffix": "the model cannot fill in text before a suffix; leave it out",
+}
+"""Fields that OpenAI knows and that are not done, and why."""

@@ -1,0 +1,239 @@
+"""A model's text, cut into reasoning, content and tool calls while it grows.
+
+Owns the search for marks (``<think>``, ``<tool_call>`` and their ends), however they fall
+into pieces, and what is held back because it may become one. Must never know tokens, JSON
+replies or tools. Invariant: the spans' texts, joined, are the text that was pushed; and,
+with neighbours of a kind joined, they do not depend on how it was cut into pieces.
+
+The rules, for the whole text:
+
+- Thinking starts at once (the prompt opened it), or where ``<think>`` is the first thing
+  in the text, and lasts until ``</think>``.
+- A call lasts from its start mark to the first end mark at which it can be read. An end
+  mark inside a JSON string is none. What cannot be read is text, marks and all.
+- White space around marks belongs to the marks; so does the rest of it after a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from ...text import sequence_overlap
+from .tools import StringState, ToolCall, ToolReader
+
+Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
+Thinking: TypeAlias = Literal["open", "possible", "closed"]
+
+_KINDS: Mapping[str, Kind] = {"reasoning": "reasoning", "content": "content"}
+_NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
+
+
+class Span(NamedTuple):
+    """A piece of the text: what it is, where it starts, and the calls that it makes."""
+
+    kind: Kind
+    text: str
+    start: int
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What a model puts between the parts of its text.
+
+    ``markers`` are dropped from content. ``transitions`` and ``initial`` are those of mlx-lm's
+    ``TokenizerWrapper`` for models that write a header before each part.
+    """
+
+    think_start: str | None = None
+    think_end: str | None = None
+    markers: tuple[str, ...] = ()
+    transitions: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    initial: str | None = None
+
+    def edges(self, tool_start: str | None) -> dict[str, list[tuple[str, str]]]:
+        """For each state the marks that end it, and where they lead."""
+        edges: dict[str, list[tuple[str, str]]] = {"content": [], "reasoning": []}
+        if self.think_end:
+            edges["reasoning"].append((self.think_end, "content"))
+        if tool_start:
+            edges["content"].append((tool_start, "call"))
+            edges["reasoning"].append((tool_start, "call"))
+        edges["content"].extend((marker, "content") for marker in self.markers)
+        for state, leads in self.transitions.items():
+            known = edges.setdefault(_NAMES.get(state, state), [])
+            for mark, to in leads:
+                to = _NAMES.get(to, to)
+                if (to != "call" or tool_start) and (mark, to) not in known:
+                    known.append((mark, to))
+        return edges
+
+
+class Splitter:
+    """Text in, spans out; see the module. ``tools`` reads calls, None leaves them text.
+
+    ``trim`` counts white space after the thinking as part of its end mark.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        *,
+        thinking: Thinking = "closed",
+        tools: ToolReader | None = None,
+        trim: bool = True,
+    ) -> None:
+        self._tools = tools
+        self._edges = marks.edges(tools.format.start if tools is not None else None)
+        self._think_start = marks.think_start or ""
+        self._trim = trim
+        self._state = _first(marks, thinking)
+        self._origin = self._state  # of a call: the state it began in
+        self._skips = self._state == "reasoning"  # white space at the start of this part
+        self._held = ""
+        self._at = 0  # where the held text starts
+        self._inner = 0  # of a call: where in the held text it starts, behind the mark
+        self._searched = 0  # of a call: where to look for its end
+        self._strings = StringState(0)
+        self.calls = 0
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text so far ends inside the reasoning."""
+        state = self._origin if self._state == "call" else self._state
+        return state == "reasoning"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that can come is content."""
+        return self._state == "content" and not self._edges["content"] and not self._held
+
+    def push(self, text: str) -> list[Span]:
+        """Take in more text; what is certain of it."""
+        if self.is_plain and not self._skips:
+            return [self._span("content", text)] if text else []
+        self._held += text
+        return list(self._certain(final=False))
+
+    def flush(self, *, cut: bool = False) -> list[Span]:
+        """The rest, as the text ends here; ``cut``: in the middle of what it was saying."""
+        spans = list(self._certain(final=True))
+        if self._state == "call":
+            spans.extend(self._call(len(self._held), len(self._held), cut=cut))
+            spans.extend(self._certain(final=True))
+        if self._held:
+            kind = "mark" if self.calls and not self._held.strip() else self._kind()
+            spans.append(self._release(kind, len(self._held)))
+        return spans
+
+    # ---- one certain thing after the other -----------------------------------------------------
+
+    def _certain(self, *, final: bool) -> Iterator[Span]:
+        while self._held:
+            if self._skips:
+                space = len(self._held) - len(self._held.lstrip())
+                if space:
+                    yield self._release("mark", space)
+                self._skips = not self._held
+                continue
+            before = self._state, self._at, self._searched
+            if self._state == "opening":
+                yield from self._open(final=final)
+            elif self._state == "call":
+                yield from self._search_end()
+            else:
+                yield from self._search_mark()
+            if (self._state, self._at, self._searched) == before:
+                break
+
+    def _open(self, *, final: bool) -> Iterator[Span]:
+        """The start of the text, where the model may begin to think."""
+        begun = self._held.lstrip()
+        if begun.startswith(self._think_start):
+            yield self._release("mark", len(self._held) - len(begun) + len(self._think_start))
+            self._state, self._skips = "reasoning", True
+        elif final or not self._think_start.startswith(begun):
+            self._state = "content"
+
+    def _search_mark(self) -> Iterator[Span]:
+        held, edges = self._held, self._edges.get(self._state, [])
+        found = [(held.find(mark), -len(mark), mark, to) for mark, to in edges]
+        found = [hit for hit in found if hit[0] >= 0]
+        if not found:
+            yield from self._release_safe(edges)
+            return
+        start, _, mark, to = min(found)
+        text = len(held[:start].rstrip())
+        if text:
+            yield self._release(self._kind(), text)
+        end = start + len(mark) - text
+        if to == "call":
+            self._origin, self._inner, self._searched = self._state, end, end
+            self._strings = StringState(end)
+        else:
+            yield self._release("mark", end)
+            left_reasoning = self._state == "reasoning" and to != "reasoning"
+            self._skips = to == "reasoning" or (left_reasoning and self._trim)
+        self._state = to
+
+    def _release_safe(self, edges: Sequence[tuple[str, str]]) -> Iterator[Span]:
+        """All but what may be the start of a mark, and the white space before it."""
+        held = self._held
+        safe = len(held) - max((sequence_overlap(held, mark) for mark, _ in edges), default=0)
+        if edges:
+            safe = len(held[:safe].rstrip())
+        if safe:
+            yield self._release(self._kind(), safe)
+
+    def _search_end(self) -> Iterator[Span]:
+        assert self._tools is not None
+        end = self._tools.format.end
+        found = self._held.find(end, self._searched) if end else -1
+        if found < 0:
+            if end:
+                self._searched = max(self._searched, len(self._held) - len(end) + 1)
+            return
+        if self._tools.format.is_json and self._strings.is_open(self._held, found):
+            self._searched = found + 1
+            return
+        yield from self._call(found, found + len(end), cut=False)
+
+    def _call(self, inner_end: int, end: int, *, cut: bool) -> Iterator[Span]:
+        """A call, or what looked like one, up to ``end`` of the held text."""
+        assert self._tools is not None
+        calls: tuple[ToolCall, ...] = ()
+        if not cut or not self._tools.format.end:
+            calls = self._tools.read(self._held[self._inner : inner_end])
+        self._state = self._origin
+        if not calls:
+            yield self._release(self._kind(), end)
+            return
+        space = len(self._held) - len(self._held.lstrip())
+        if space:
+            yield self._release("mark", space)
+        kept = self._tools.kept(calls, self.calls)
+        self.calls += len(calls)
+        self._state = "content"
+        yield self._release("call", end - space)._replace(calls=kept)
+
+    def _kind(self) -> Kind:
+        return _KINDS.get(self._state, "mark" if self._state != "opening" else "content")
+
+    def _release(self, kind: Kind, length: int) -> Span:
+        text, self._held = self._held[:length], self._held[length:]
+        return self._span(kind, text)
+
+    def _span(self, kind: Kind, text: str) -> Span:
+        start = self._at
+        self._at += len(text)
+        return Span(kind, text, start)
+
+
+def _first(marks: Marks, thinking: Thinking) -> str:
+    if marks.initial is not None:
+        return _NAMES.get(marks.initial, marks.initial)
+    if marks.think_start is None or thinking == "closed":
+        return "content"
+    return "reasoning" if thinking == "open" else "opening"

@@ -1,0 +1,132 @@
+"""Tool calls in a model's own words, and what they say.
+
+Owns ``ToolFormat`` (the marks around calls, and mlx-lm's parser of what is between them)
+and the reading of one call. Must never know how calls are enforced or sent. Invariant:
+reading never raises; what is no call of one of the given tools is none at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...tokens import Token
+
+
+class ToolCall(NamedTuple):
+    """A function and its arguments as JSON text; ``id`` where the model gave one."""
+
+    name: str
+    arguments: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How a model writes calls: ``start``, what ``parse`` understands, and ``end``.
+
+    ``style`` is the name of mlx-lm's parser. ``end`` may be empty: then a call reaches to the
+    end of the text. ``start_tokens`` and ``end_tokens`` are how the marks are spelled.
+    """
+
+    style: str
+    start: str
+    end: str
+    parse: Callable[[str, Any], Any]
+    start_tokens: tuple[Token, ...] = ()
+    end_tokens: tuple[Token, ...] = ()
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> ToolFormat | None:
+        """What mlx-lm knows of the model's format; None if it knows of none."""
+        if not tokenizer.has_tool_calling or tokenizer.tool_parser is None:
+            return None
+        return cls(
+            style=tokenizer.tool_parser.__module__.rpartition(".")[2],
+            start=tokenizer.tool_call_start,
+            end=tokenizer.tool_call_end or "",
+            parse=tokenizer.tool_parser,
+            start_tokens=tuple(tokenizer.tool_call_start_tokens or ()),
+            end_tokens=tuple(tokenizer.tool_call_end_tokens or ()),
+        )
+
+    @property
+    def is_json(self) -> bool:
+        """Whether what is between the marks is one JSON text, which may quote the marks."""
+        return self.style == "json_tools"
+
+
+class ToolReader:
+    """Reads what is between the marks of a format; for one request."""
+
+    def __init__(
+        self, format: ToolFormat, tools: Sequence[Mapping[str, Any]], *, most: int | None = None
+    ) -> None:
+        self.format = format
+        self._tools = list(tools)
+        self._names = {tool["function"]["name"] for tool in tools}
+        self._most = most
+
+    def read(self, text: str) -> tuple[ToolCall, ...]:
+        """The calls in ``text``; none where anything about them is wrong."""
+        try:
+            parsed = self.format.parse(text, self._tools)
+            found = parsed if isinstance(parsed, list) else [parsed]
+            return tuple(self._call(item) for item in found)
+        except Exception:  # the parsers raise what they like for what a model makes up
+            return ()
+
+    def kept(self, calls: Sequence[ToolCall], before: int) -> tuple[ToolCall, ...]:
+        """The calls to pass on when ``before`` of them were already."""
+        if self._most is None:
+            return tuple(calls)
+        return tuple(calls[: max(0, self._most - before)])
+
+    def _call(self, item: Mapping[str, Any]) -> ToolCall:
+        name, arguments, id = item["name"], item.get("arguments"), item.get("id")
+        if name not in self._names:
+            raise ValueError(f"there is no tool {name!r}")
+        return ToolCall(name, _json(arguments), id if isinstance(id, str) and id else None)
+
+
+def _json(arguments: Any) -> str:
+    """Arguments as JSON text of an object; some models give them as text already."""
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments are no object")
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can write
+        return json.dumps(arguments, allow_nan=False)
+    return text
+
+
+class StringState:
+    """Whether a JSON text that starts at ``start`` ends inside a string; looks at each
+    character once."""
+
+    _MARKS = re.compile(r'\\.|"', re.DOTALL)
+
+    def __init__(self, start: int) -> None:
+        self._open = False
+        self._seen = start
+
+    def is_open(self, text: str, end: int) -> bool:
+        """Whether ``text[start:end]`` ends inside a string; text and ``end`` only grow."""
+        for mark in self._MARKS.finditer(text, self._seen, end):
+            if mark[0] == '"':
+                self._open = not self._open
+        self._seen = end
+        return self._open
+
+
+def names_of(tools: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of tools, in their order."""
+    return [tool["function"]["name"] for tool in tools]

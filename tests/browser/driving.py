@@ -1,0 +1,203 @@
+"""The page as a person uses it: by the names of things, not by how they are built."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, Route
+
+WAIT = 10_000  # milliseconds after which a test fails instead of hanging
+FACT = "What is the capital of France?"
+RECORD = "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon."
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "city": {"type": "string"},
+    },
+    "required": ["name", "age", "city"],
+    "additionalProperties": False,
+}
+GREEDY = {"Temperature": "0", "Thinking": "off"}
+
+
+class Chat:
+    """One tab."""
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.context = context
+        self.url = url
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(WAIT)
+        self.hosts: set[str] = set()
+        self.wrong: list[str] = []
+        self.page.on("request", self._note)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.goto(url)
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, browser: Browser, url: str, **options: Any) -> Iterator[Chat]:
+        """A tab in a new profile; ``options`` are those of Playwright's context."""
+        context = browser.new_context(**options)
+        try:
+            yield cls(context, url)
+        finally:
+            context.close()
+
+    def _note(self, request: Request) -> None:
+        if not request.url.startswith("data:"):
+            self.hosts.add(request.url[: len(self.url)])
+
+    def start_anew(self) -> None:
+        """Forget all that was done in this tab."""
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.page.emulate_media(color_scheme="light")
+        self.context.clear_permissions()
+        # The page keeps what it has when it is left, so it has to be gone before.
+        self.page.goto(f"{self.url}/health")
+        self.page.evaluate("localStorage.clear()")
+        self.wrong.clear()
+        self.page.goto(self.url)
+
+    def check_clean(self) -> None:
+        """No script failed, and nothing but the server was asked for anything."""
+        assert self.wrong == []
+        assert self.hosts <= {self.url}
+
+    # ---- what a person does --------------------------------------------------------------------
+
+    def set(self, settings: Mapping[str, str]) -> None:
+        """Fill in settings by their labels."""
+        self.press("Settings")
+        for label, value in settings.items():
+            field = self.page.get_by_label(label, exact=True)
+            if field.evaluate("field => field.tagName") == "SELECT":
+                field.select_option(value)
+            else:
+                field.fill(value)
+        self.page.get_by_role("complementary").get_by_role("button", name="Close").click()
+
+    def hold_to_schema(self) -> None:
+        """Answers have to be a person's record, and are the likeliest ones."""
+        self.set(GREEDY | {"The answer has to be": "schema", "JSON schema": json.dumps(PERSON)})
+
+    def press(self, name: str) -> None:
+        self.page.get_by_role("button", name=name, exact=True).last.click()
+
+    def say(self, text: str) -> None:
+        self.page.get_by_label("Message", exact=True).fill(text)
+        self.page.keyboard.press("Enter")
+
+    def ask(self, text: str) -> str:
+        """Say something, and wait for the whole answer."""
+        before = self.answers.count()
+        self.say(text)
+        self.answers.nth(before).wait_for()
+        self.wait_done()
+        return self.answer
+
+    def wait_done(self) -> None:
+        self.page.locator('#messages[aria-busy="false"]').wait_for()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something; the page's policy forbids the ``eval`` of Playwright's own way."""
+        end = time.monotonic() + WAIT / 1000
+        while not condition():
+            assert time.monotonic() < end, "it never came true"
+            self.page.wait_for_timeout(20)
+
+    def wait_text(self, length: int) -> None:
+        """Wait until an answer is longer than this."""
+        self.until(lambda: self.answers.count() and len(self.answer) > length)
+
+    def show_tokens(self) -> None:
+        self.press("Tokens")
+        self.answers.last.locator(".tokens").wait_for()
+
+    def take(self, index: int, piece: str) -> None:
+        """Open a token and choose an alternative."""
+        self.token(index).click()
+        self.alternative(piece).click()
+
+    # ---- what a person sees --------------------------------------------------------------------
+
+    @property
+    def answers(self) -> Locator:
+        return self.page.get_by_role("article", name="Answer")
+
+    @property
+    def answer(self) -> str:
+        """The text of the last answer, as plain text or as tokens."""
+        shown = self.answers.last.locator(".blocks, .tokens > .token-text")
+        return "".join(shown.all_text_contents())
+
+    def token(self, index: int) -> Locator:
+        return self.answers.last.locator(f'[data-index="{index}"]')
+
+    def alternative(self, piece: str) -> Locator:
+        return self.panel.locator(f"button[aria-label^='“{piece}”']")
+
+    @property
+    def panel(self) -> Locator:
+        return self.page.locator("#alternatives")
+
+    @property
+    def focused(self) -> str:
+        """The text or the name of what has the focus."""
+        script = "document.activeElement.ariaLabel ?? document.activeElement.textContent"
+        return str(self.page.evaluate(script))
+
+    @property
+    def stored(self) -> list[dict[str, Any]]:
+        """The conversations that the browser keeps."""
+        script = "Object.entries(localStorage).filter(([k]) => k.includes('conversation/'))"
+        return [json.loads(value) for _, value in self.page.evaluate(script)]
+
+    # ---- answers that no model gives at will -----------------------------------------------------
+
+    def answer_with(self, events: Sequence[Mapping[str, Any]], *, end: bool = True) -> None:
+        """Let the next request be answered with these events."""
+        lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+        body = "".join([*lines, "data: [DONE]\n\n"] if end else lines)
+
+        def fulfil(route: Route) -> None:
+            route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+        self.page.route("**/v1/chat/completions", fulfil, times=1)
+
+
+def event(text: str = "", *, finish: str | None = None, **choice: Any) -> dict[str, Any]:
+    """An event of a stream."""
+    delta = {"content": text} if text else {}
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish} | choice]}
+
+
+def told(text: str, *, index: int = 0, **about: Any) -> dict[str, Any]:
+    """An event with one token, and everything about it."""
+    token = {
+        "index": index,
+        "id": 100 + index,
+        "token": text,
+        "bytes": list(text.encode()),
+        "part": "content",
+        "logprob": -0.1,
+        "top_logprobs": [],
+        "forced": False,
+        "from_draft": False,
+        "attempts": 0,
+    } | about
+    entry = {name: token[name] for name in ("token", "bytes", "logprob", "top_logprobs")}
+    inside = token["part"] == "content"
+    return event(
+        text if inside else "",
+        token_ids=[token["id"]],
+        tokens=[token],
+        logprobs={"content": [entry] if inside else None},
+    )

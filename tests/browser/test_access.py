@@ -1,0 +1,188 @@
+"""Keyboard alone, screen readers, a phone's width, light and dark, text that looks like HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from ..server.running import Running
+from .driving import FACT, GREEDY, RECORD, Chat
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+HTML = "<img src=x onerror=alert(1)> <b>hi</b>"
+NAMELESS = """
+[...document.querySelectorAll("button, input, select, textarea, summary, [role=button]")]
+  .filter((e) => !(e.ariaLabel || e.labels?.length || e.textContent.trim()))
+  .map((e) => e.outerHTML)
+"""
+
+
+def test_a_conversation_and_a_branch_need_no_mouse(chat: Chat) -> None:
+    chat.hold_to_schema()
+    keys = chat.page.keyboard
+    chat.page.get_by_label("Message", exact=True).focus()
+    keys.type(RECORD)
+    keys.press("Enter")
+    chat.answers.last.wait_for()
+    chat.wait_done()
+    first = chat.answer
+    _tab_to(chat, "Tokens", back=True)
+    keys.press("Enter")
+    _tab_to(chat, re.compile(r"^“{\""))
+    for key in ("ArrowRight", "End", "Home", *["ArrowRight"] * 4):
+        keys.press(key)
+    assert chat.focused.startswith("“M”")
+    keys.press("Enter")
+    chat.panel.wait_for()
+    keys.press("Escape")
+    assert chat.focused.startswith("“M”")
+    keys.press(" ")
+    chat.panel.wait_for()
+    while not chat.focused.startswith("“E”"):
+        keys.press("ArrowDown")
+    keys.press("Enter")
+    chat.until(lambda: chat.answer != first)
+    chat.wait_done()
+    assert chat.focused.startswith("“E”")
+    assert json.loads(chat.answer)["name"].startswith("E")
+    _tab_to(chat, "Previous version")
+    keys.press("Enter")
+    assert chat.answer == first
+    assert chat.focused == "Previous version"
+    _tab_to(chat, "Compare")
+    keys.press("Enter")
+    dialog = chat.page.get_by_role("dialog", name="Two versions side by side")
+    dialog.wait_for()
+    keys.press("Escape")
+    dialog.wait_for(state="hidden")
+    assert chat.focused == "Compare"
+
+
+def _tab_to(chat: Chat, name: str | re.Pattern[str], *, back: bool = False) -> None:
+    """Press Tab until something has the focus, at most once around the page."""
+    for _ in range(60):
+        chat.page.keyboard.press("Shift+Tab" if back else "Tab")
+        if name == chat.focused or (isinstance(name, re.Pattern) and name.search(chat.focused)):
+            return
+    raise AssertionError(f"no Tab leads to {name}")
+
+
+def test_settings_open_and_close_by_keys_and_give_the_focus_back(chat: Chat) -> None:
+    _tab_to(chat, "Settings", back=True)
+    chat.page.keyboard.press("Enter")
+    assert chat.focused == "Settings"
+    assert chat.page.evaluate("document.activeElement.tagName") == "H2"
+    chat.page.keyboard.press("Escape")
+    assert chat.page.evaluate("document.activeElement.id") == "show-settings"
+    assert chat.page.locator("#settings").is_hidden()
+
+
+def test_everything_has_a_name(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.press("Try again")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.show_tokens()
+    chat.press("Settings")
+    assert chat.page.evaluate(NAMELESS) == []
+
+
+def test_answers_are_told_to_screen_readers_sentence_by_sentence(chat: Chat) -> None:
+    told = chat.page.locator("#announcer[aria-live=polite] p")
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    fact = ["Answering.", "The capital of France is Paris.", "End of the answer."]
+    assert told.all_text_contents() == fact
+    chat.page.evaluate(
+        "import('/page/announce.js').then(({ announceStart, announceText }) => {"
+        "announceStart(''); announceText('It ra'); announceText('It rains. The sun');"
+        "announceText('It rains. The sun shines', { all: true }) })"
+    )
+    assert told.all_text_contents() == [*fact, "Answering.", "It rains.", "The sun shines"]
+
+
+def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> None:
+    size = {"width": 360, "height": 640}
+    with Chat.opened(browser, server.url, viewport=size, has_touch=True) as chat:
+        chat.set(GREEDY)
+        chat.ask(FACT)
+        chat.show_tokens()
+        chat.token(9).tap()
+        box = chat.panel.bounding_box()
+        assert box is not None
+        assert (box["x"], box["width"], box["y"] + box["height"]) == (0, 360, 640)
+        chat.alternative("stock").tap()
+        chat.page.get_by_text("2 of 2").wait_for()
+        chat.wait_done()
+        assert chat.page.locator("#list").is_hidden()
+        chat.press("Conversations")
+        assert chat.focused == "New conversation"
+        chat.page.keyboard.press("Escape")
+        assert chat.page.locator("#list").is_hidden()
+        chat.press("Compare")
+        widths = chat.page.evaluate(
+            "[document.body.scrollWidth, document.querySelector('#scroll').scrollWidth]"
+        )
+        assert max(widths) <= 360
+        columns = chat.page.locator(".sides section").evaluate_all(
+            "all => all.map(s => s.getBoundingClientRect().x)"
+        )
+        assert columns[0] == columns[1]
+        chat.page.keyboard.press("Escape")
+        for control in chat.page.locator(".bar button:visible, #composer button:visible").all():
+            box = control.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["height"] >= 40
+        chat.check_clean()
+
+
+def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -> None:
+    def is_dark() -> bool:
+        colour = chat.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3])) < 200
+
+    assert not is_dark()
+    chat.page.emulate_media(color_scheme="dark")
+    assert is_dark()
+    chat.press("Colours: as the system")
+    assert not is_dark()
+    chat.page.reload()
+    assert not is_dark()
+    chat.press("Colours: light")
+    chat.page.emulate_media(color_scheme="light")
+    assert is_dark()
+
+
+def test_what_looks_like_html_is_text_wherever_it_is_shown(chat: Chat) -> None:
+    chat.page.on("dialog", lambda dialog: chat.wrong.append(dialog.message))
+    chat.set(GREEDY)
+    assert chat.ask(f"Repeat this: {HTML}") == HTML
+    chat.show_tokens()
+    assert chat.answer == f"{HTML}<|im_end|>"
+    chat.token(0).click()
+    chat.page.keyboard.press("Escape")
+    chat.press("Try again")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    chat.press("Compare")
+    chat.page.keyboard.press("Escape")
+    chat.page.reload()
+    chat.answers.last.wait_for()
+    assert chat.page.locator("img, .message b").count() == 0
+    assert HTML in chat.page.locator("#conversations").inner_text()
+
+
+def test_the_browser_itself_keeps_text_from_becoming_html_or_script(chat: Chat) -> None:
+    refused = (
+        "() => { try { document.body.innerHTML = '<p>no</p>'; return false } "
+        "catch (error) { return error.name } }"
+    )
+    assert chat.page.evaluate(refused) == "TypeError"
+    answer = chat.page.request.get(chat.url)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy

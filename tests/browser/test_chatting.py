@@ -1,0 +1,162 @@
+"""Talking to the model: streams, stops, settings, thoughts, tools, versions, reloads."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ..server.running import Running
+from .driving import FACT, GREEDY, Chat, event
+
+ENDLESS = {"The answer has to be": "regex", "Regular expression": "[a-z ]{1800}"}
+
+
+def test_an_answer_streams_in_and_says_how_fast_it_was(chat: Chat) -> None:
+    chat.set(ENDLESS)
+    chat.say("Go on.")
+    chat.wait_text(20)
+    early = chat.answer
+    chat.wait_text(len(early) + 20)
+    assert chat.answer.startswith(early)
+    chat.press("Stop")
+    chat.wait_done()
+    figures = chat.answers.last.locator(".stats").inner_text()
+    assert re.search(r"\d+ tokens · \d+(\.\d)? tokens/s · first after \d+(\.\d)? m?s", figures)
+
+
+def test_stopping_keeps_what_arrived_frees_the_row_and_can_be_gone_on_from(
+    chat: Chat, server: Running
+) -> None:
+    chat.set(ENDLESS)
+    chat.say("Go on.")
+    chat.wait_text(20)
+    chat.page.keyboard.press("Escape")
+    chat.wait_done()
+    server.wait_idle()
+    kept = chat.answer
+    assert len(kept) < 1800
+    assert "stopped" in chat.answers.last.inner_text()
+    chat.press("Go on")
+    chat.wait_text(len(kept) + 20)
+    chat.press("Stop")
+    chat.wait_done()
+    assert re.fullmatch("[a-z ]+", chat.answer)
+
+
+def test_system_prompt_stop_strings_and_most_tokens_hold(chat: Chat) -> None:
+    chat.set(GREEDY | {"System prompt": "Answer with one word."})
+    assert chat.ask(FACT) == "Paris"
+    chat.set({"System prompt": "", "Stop strings": "Fran\n!"})
+    assert chat.ask(FACT) == "The capital of "
+    chat.set({"Stop strings": "", "Most tokens": "3"})
+    assert chat.ask(FACT) == "The capital of"
+    assert "cut off at the most tokens" in chat.answers.last.inner_text()
+
+
+def test_thoughts_are_folded_away(chat: Chat) -> None:
+    chat.set({"Temperature": "0", "Thinking": "on"})
+    assert chat.ask("What is 34 + 28?") == "34 + 28 = 62."
+    folded = chat.answers.last.locator(".reasoning > div")
+    assert folded.is_hidden()
+    chat.answers.last.get_by_text("Thoughts").click()
+    assert "carry 1" in folded.inner_text()
+
+
+def test_a_call_of_a_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
+    chat.press("Have a tool called What is the weather in Oslo?")
+    chat.page.get_by_label("Result of get_weather").fill("12 degrees, rain")
+    assert '{"city": "Oslo"}' in chat.answers.last.inner_text()
+    chat.press("Send the result")
+    chat.answers.nth(1).wait_for()
+    chat.wait_done()
+    assert "12 degrees, rain" in chat.page.get_by_role("article", name="Results").inner_text()
+    assert "Oslo" in chat.answer
+
+
+def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.press("Try again")
+    chat.answers.last.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    chat.press("New conversation")
+    chat.ask("What is the opposite of hot?")
+    chat.page.reload()
+    names = chat.page.locator("#conversations .title").all_text_contents()
+    assert names == ["What is the opposite of hot?", FACT]
+    assert chat.answer == "The opposite of hot is cold."
+    chat.press(FACT)
+    chat.answers.last.get_by_text("2 of 2").wait_for()
+    assert chat.answer == "The capital of France is Paris."
+    chat.page.get_by_label("Delete “What is the opposite of hot?”").click()
+    chat.page.get_by_label("Press again to delete").click()
+    chat.page.reload()
+    assert len(chat.stored) == 1
+    assert chat.stored[0]["settings"]["temperature"] == "0"
+
+
+def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.ask("What is 3 + 4?")
+    chat.page.get_by_role("button", name="Edit").first.click()
+    chat.page.get_by_label("Message, edited").fill("What is the capital of Italy?")
+    chat.press("Ask this instead")
+    chat.until(lambda: chat.answers.count() == 1)
+    chat.wait_done()
+    assert chat.answer == "The capital of Italy is Rome."
+    chat.page.get_by_role("button", name="Previous version").first.click()
+    assert chat.answers.all_inner_texts()[0].startswith("The capital of France is Paris.")
+    assert chat.answer == "3 + 4 = 7."
+
+
+def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> None:
+    chat.set(ENDLESS | {"Most tokens": "150"})
+    chat.say("Go on.")
+    chat.wait_text(5)
+    chat.press("New conversation")
+    assert chat.answers.count() == 0
+    chat.page.get_by_role("button", name="Go on. …").wait_for()
+    chat.page.get_by_role("button", name="Go on.", exact=True).wait_for()
+    chat.press("Go on.")
+    assert "150 tokens" in chat.answers.last.inner_text()
+
+
+def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:
+    chat.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    text = "Look:\n```py\nprint('<b>')\n```\nDone."
+    chat.answer_with([event(text[:12]), event(text[12:]), event(finish="stop")])
+    chat.ask("Some code, please.")
+    assert chat.answers.last.locator("pre").inner_text() == "print('<b>')"
+    chat.press("Copy the code")
+    chat.page.get_by_text("Copied").wait_for()
+    assert chat.page.evaluate("navigator.clipboard.readText()") == "print('<b>')"
+    chat.press("Copy the answer")
+    chat.until(lambda: chat.page.evaluate("navigator.clipboard.readText()") == text)
+
+
+def test_a_full_store_is_said_and_the_answer_is_still_there(chat: Chat) -> None:
+    chat.page.evaluate(
+        "const room = 'x'.repeat(1 << 20); let k = 0;"
+        "try { for (;;) localStorage.setItem(k++, room) } catch {}"
+        "try { for (;;) localStorage.setItem(k++, room.slice(0, 999)) } catch {}"
+    )
+    chat.set(GREEDY)
+    assert chat.ask(FACT) == "The capital of France is Paris."
+    assert "no room" in chat.page.get_by_role("alert").first.inner_text()
+
+
+def test_alternatives_of_old_conversations_make_room_for_new_ones(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    (old,) = chat.stored
+    chat.page.evaluate(
+        "let k = 0; for (const size of [1e6, 1e4, 1e2]) "
+        "try { for (;;) localStorage.setItem(k++, 'x'.repeat(size)) } catch {}"
+    )
+    chat.press("New conversation")
+    chat.ask("What is 3 + 4?")
+    thin, new = sorted(chat.stored, key=lambda one: one["id"] != old["id"])
+    answer = next(node for node in thin["nodes"].values() if node["role"] == "assistant")
+    assert all("a" not in token for token in answer["tokens"])
+    assert any("a" in json.dumps(node) for node in new["nodes"].values())

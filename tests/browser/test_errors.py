@@ -1,0 +1,117 @@
+"""What goes wrong is said in sentences, and nothing that was typed or answered is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ..server.running import running
+from .driving import FACT, GREEDY, Chat, event
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Route
+
+KEY = "open-sesame"
+
+
+def test_a_setting_that_the_server_refuses_is_said_and_led_to(chat: Chat) -> None:
+    chat.set({"Temperature": "-3"})
+    chat.ask(FACT)
+    problem = chat.answers.last.get_by_role("alert").inner_text()
+    assert problem.startswith("The server refused this: temperature: ")
+    chat.press("Show the setting")
+    field = chat.page.get_by_label("Temperature", exact=True)
+    assert field.get_attribute("aria-invalid") == "true"
+    assert field.evaluate("field => field === document.activeElement")
+    field.fill("0")
+    assert field.get_attribute("aria-invalid") == "false"
+    chat.press("Try again")
+    chat.until(lambda: chat.answer.startswith("The capital"))
+    chat.wait_done()
+    assert chat.page.get_by_text("2 of 2").count() == 0  # nothing is kept of what never began
+
+
+def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(chat: Chat) -> None:
+    chat.set({"The answer has to be": "schema", "JSON schema": '{"type": '})
+    chat.say(FACT)
+    chat.page.get_by_text("this is no valid JSON").wait_for()
+    assert chat.answers.count() == 0
+    assert chat.page.get_by_label("Message", exact=True).input_value() == FACT
+    assert chat.page.get_by_label("JSON schema").evaluate("f => f === document.activeElement")
+
+
+def test_a_schema_that_the_server_refuses_is_named(chat: Chat) -> None:
+    chat.set({"The answer has to be": "schema", "JSON schema": '{"type": "fish"}'})
+    chat.ask(FACT)
+    assert "json_schema" in chat.answers.last.get_by_role("alert").inner_text()
+    chat.press("Show the setting")
+    assert chat.page.get_by_label("JSON schema").get_attribute("aria-invalid") == "true"
+
+
+def _busy(route: Route) -> None:
+    route.fulfill(status=429, headers={"retry-after": "7"}, json={"error": {"message": "full"}})
+
+
+def _proxy(route: Route) -> None:
+    route.fulfill(status=502, content_type="text/html", body="<h1>Bad gateway</h1>")
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (lambda route: route.abort(), "The server cannot be reached. Is it still running?"),
+        (_busy, "The server is busy. Try again in 7 seconds."),
+        (_proxy, "The server failed."),
+    ],
+)
+def test_a_server_that_does_not_answer_is_a_sentence(
+    chat: Chat, answer: Callable[[Route], None], sentence: str
+) -> None:
+    chat.set(GREEDY)
+    chat.page.route("**/v1/chat/completions", answer, times=1)
+    chat.ask(FACT)
+    assert chat.answers.last.get_by_role("alert").inner_text() == sentence
+    chat.press("Try again")
+    chat.until(lambda: chat.answer == "The capital of France is Paris.")
+
+
+def test_an_answer_that_breaks_off_keeps_what_arrived(chat: Chat) -> None:
+    chat.answer_with([event("Once upon")], end=False)
+    assert chat.ask("A story.") == "Once upon"
+    sentence = "The connection ended before the answer was complete."
+    assert chat.answers.last.get_by_role("alert").inner_text() == sentence
+
+
+def test_an_error_within_a_stream_is_said(chat: Chat) -> None:
+    error = {"error": {"message": "the draft model is gone", "type": "server_error"}}
+    chat.answer_with([event("Once"), error])
+    assert chat.ask("A story.") == "Once"
+    sentence = "The server failed: the draft model is gone."
+    assert chat.answers.last.get_by_role("alert").inner_text() == sentence
+
+
+def test_an_api_key_is_asked_for_and_never_stored(browser: Browser) -> None:
+    with running(MLXGEN_API_KEY=KEY) as server, Chat.opened(browser, server.url) as chat:
+        dialog = chat.page.get_by_role("dialog", name="This server needs an API key")
+        dialog.get_by_label("API key").fill("wrong")
+        dialog.get_by_role("button", name="Use the key").click()
+        dialog.get_by_text("The server did not accept this key.").wait_for()
+        dialog.get_by_label("API key").fill(KEY)
+        chat.page.keyboard.press("Enter")
+        chat.page.locator("#model", has_text="demo").wait_for()
+        chat.set(GREEDY)
+        assert chat.ask(FACT) == "The capital of France is Paris."
+        kept = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+        assert KEY not in chat.page.evaluate(kept) + chat.page.content()
+        chat.page.reload()
+        dialog.wait_for()
+        chat.page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+        alert = chat.page.get_by_role("alert").first
+        assert "The server needs an API key for this." in alert.inner_text()
+        assert chat.answer == "The capital of France is Paris."
+        alert.get_by_role("button", name="Try again").click()
+        dialog.wait_for()
+        chat.check_clean()

@@ -1,0 +1,100 @@
+"""What the page computes without showing it: its modules, called in the browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from .driving import Chat, told
+
+
+def call(tab: Chat, module: str, name: str, *given: Any) -> Any:
+    """A function of a module of the page."""
+    script = "([module, name, given]) => import(module).then((m) => m[name](...given))"
+    return tab.page.evaluate(script, [f"/page/{module}.js", name, list(given)])
+
+
+def entry(token: Mapping[str, Any], start: int = 0, end: int | None = None) -> dict[str, Any]:
+    """An entry of a part's log-probabilities: some bytes of a token."""
+    return {**token, "bytes": token["bytes"][start:end]}
+
+
+def test_the_bytes_of_each_part_are_found_in_the_lists_of_its_entries(tab: Chat) -> None:
+    def token(text: str, part: str | None) -> dict[str, Any]:
+        (one,) = told(text, part=part)["choices"][0]["tokens"]
+        return dict(one)
+
+    thought, both, mark, word, end = (
+        token("so", "reasoning"),
+        token(".</think>Hi", "reasoning"),
+        token("\n", "mark"),
+        token(" you", "content"),
+        token("<|end|>", None),
+    )
+    choice = {
+        "tokens": [thought, both, mark, word, end],
+        "logprobs": {
+            "content": [entry(both, 9), entry(word)],
+            "reasoning_content": [entry(thought), entry(both, 0, 1)],
+        },
+    }
+    records = call(tab, "records", "recordsOf", choice)
+    assert call(tab, "records", "textOf", records, "reasoning") == "so."
+    assert call(tab, "records", "textOf", records, "content") == "Hi you"
+
+
+def test_white_space_before_a_mark_is_text_where_the_mark_was_replaced_by_hand(tab: Chat) -> None:
+    texts = [("a", "reasoning"), ("\n", "mark"), ("b", "reasoning"), ("\n", "mark")]
+    records = [{"i": 1, "b": text, "p": part} for text, part in texts]
+    assert call(tab, "records", "textOf", records, "reasoning") == "ab"
+    records[2]["h"] = 1
+    assert call(tab, "records", "textOf", records, "reasoning") == "a\nb"
+
+
+def test_a_character_that_is_not_whole_is_no_text_yet(tab: Chat) -> None:
+    first, second = list("é".encode())
+    record = {"i": 1, "b": [first], "p": "content"}
+    assert call(tab, "records", "textOf", [record], "content") == ""
+    whole = [record, {"i": 2, "b": [second], "p": "content"}]
+    assert call(tab, "records", "textOf", whole, "content") == "é"
+
+
+def test_empty_settings_send_nothing_and_others_what_they_say(tab: Chat) -> None:
+    always = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "logprobs": True,
+        "top_logprobs": 0,
+    }
+    assert call(tab, "settings", "bodyOf", {}) == always
+    given = {"temperature": "0.5", "stop": "\\n\\n\n###\n", "form": "object", "thinking": "off"}
+    given |= {"tools": json.dumps({"name": "f"}), "alternatives": "3", "schema": "{"}
+    assert call(tab, "settings", "bodyOf", given) == always | {
+        "temperature": 0.5,
+        "stop": ["\n\n", "###"],
+        "response_format": {"type": "json_object"},
+        "chat_template_kwargs": {"enable_thinking": False},
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "top_logprobs": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("plain\n\ntext", [("text", "plain\n\ntext")]),
+        ("a\n```js\nb\n\n```\nc", [("text", "a"), ("code", "b\n"), ("text", "c")]),
+        ("```\nstill open", [("code", "still open")]),
+        ("````\n```\n````", [("code", "```")]),
+        ("~~~\na\n~~~\n```\nb\n```", [("code", "a"), ("code", "b")]),
+        ("`one` and ```two``` in a line", [("text", "`one` and ```two``` in a line")]),
+        ("", []),
+    ],
+)
+def test_fenced_code_is_told_from_text(tab: Chat, text: str, blocks: list[tuple[str, str]]) -> None:
+    found = call(tab, "blocks", "blocksOf", text)
+    assert [(block["kind"], block["text"]) for block in found] == blocks

@@ -1,0 +1,60 @@
+"""The pictures of the README; ``MLXGEN_PICTURES=docs/screenshots`` draws these anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ..server.running import Running
+from .driving import FACT, RECORD, Chat
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+MOST = 150_000  # bytes
+STORY = "Tell me a story about a fox."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the pictures go."""
+    chosen = Path(os.environ.get("MLXGEN_PICTURES") or tmp_path)
+    chosen.mkdir(parents=True, exist_ok=True)
+    return chosen
+
+
+def test_a_picture_of_a_chat(browser: Browser, server: Running, folder: Path) -> None:
+    size = {"width": 1000, "height": 680}
+    with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:
+        chat.hold_to_schema()
+        chat.ask(RECORD)
+        chat.press("New conversation")
+        chat.ask(FACT)
+        chat.set({"Thinking": "on"})
+        chat.ask("What is 34 + 28?")
+        chat.answers.last.get_by_text("Thoughts").click()
+        chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
+        _draw(chat, folder / "chat.png")
+
+
+def test_a_picture_of_tokens(browser: Browser, server: Running, folder: Path) -> None:
+    size = {"width": 1000, "height": 680}
+    with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:
+        chat.set({"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
+        chat.ask(STORY)
+        chat.show_tokens()
+        chat.answers.last.locator(".level-4").first.click()
+        chat.panel.locator("button:enabled").first.click()
+        chat.page.get_by_text("2 of 2").wait_for()
+        chat.wait_done()
+        chat.answers.last.locator(".level-4").nth(3).click()
+        _draw(chat, folder / "tokens.png")
+
+
+def _draw(chat: Chat, path: Path) -> None:
+    chat.page.screenshot(path=path, animations="disabled")
+    assert path.stat().st_size < MOST
+    chat.check_clean()

@@ -1,0 +1,195 @@
+"""The token view: odds, marks, alternatives, branches."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jsonschema
+
+from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event, told
+
+
+def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
+    odds = [0.95, 0.8, 0.5, 0.2, 0.05, 0.001]
+    logs = [-0.0513, -0.2231, -0.6931, -1.6094, -2.9957, -6.9078]
+    events = [told(f" w{k}", index=k, logprob=logprob) for k, logprob in enumerate(logs)]
+    chat.answer_with([*events, event(finish="stop")])
+    chat.ask("Some words.")
+    chat.show_tokens()
+    tints = set()
+    for k, share in enumerate(odds):
+        token = chat.token(k)
+        label = token.get_attribute("aria-label") or ""
+        assert label.startswith(f"“w{k}”, {share * 100:.1f}"[:8])
+        style = "t => getComputedStyle(t).backgroundColor + getComputedStyle(t).textDecorationStyle"
+        tints.add(token.evaluate(style))
+    assert len(tints) == len(odds)
+
+
+def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
+    kinds: list[tuple[dict[str, object], str, str]] = [
+        ({"forced": True}, "forced", "forced: the form left no other token"),
+        ({"from_draft": True}, "drafted", "proposed by a draft"),
+        ({"attempts": 2}, "redrawn", "drawn again 2 times, as earlier draws were rejected"),
+        ({"part": None}, "outside", "not part of the answer"),
+    ]
+    events = [told(f" {name}", index=k, **about) for k, (about, name, _) in enumerate(kinds)]
+    chat.answer_with([*events, event(finish="stop")])
+    chat.ask("Some words.")
+    chat.show_tokens()
+    for k, (_, name, words) in enumerate(kinds):
+        assert name in (chat.token(k).get_attribute("class") or "").split()
+        chat.token(k).click()
+        assert words in chat.panel.inner_text()
+        chat.page.keyboard.press("Escape")
+
+
+def test_an_alternative_under_a_schema_still_gives_valid_json(chat: Chat) -> None:
+    chat.hold_to_schema()
+    first = json.loads(chat.ask(RECORD))
+    chat.show_tokens()
+    chat.take(4, "E")
+    chat.until(lambda: chat.answer != json.dumps(first))
+    chat.wait_done()
+    record = json.loads(chat.answer)
+    jsonschema.validate(record, PERSON)
+    assert record["name"].startswith("E")
+    assert record != first
+    assert chat.token(4).get_attribute("aria-label") == chat.focused
+    assert "chosen by hand" in chat.focused
+    assert "from the cache" in chat.answers.last.inner_text()
+
+
+def test_an_alternative_that_the_schema_forbids_is_crossed_out(chat: Chat) -> None:
+    chat.hold_to_schema()
+    before = chat.ask(RECORD)
+    chat.show_tokens()
+    chat.take(1, "item")
+    chat.panel.get_by_text("The JSON schema does not allow “item” here.").wait_for()
+    assert chat.alternative("item").is_disabled()
+    assert chat.answer == before
+    assert chat.page.get_by_text("1 of 2").count() == 0
+    chat.page.keyboard.press("Escape")
+    chat.page.reload()
+    chat.token(1).click()
+    assert chat.alternative("item").is_disabled()
+
+
+def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> None:
+    chat.set(GREEDY | {"Alternatives to ask for": "20"})
+    chat.ask(FACT)
+    chat.show_tokens()
+    chat.take(12, "<|im_end|>")
+    chat.until(lambda: chat.answer.startswith("The capital of France is Paris<|im_end|>"))
+    chat.press("Tokens")
+    assert chat.answer == "The capital of France is Paris"
+
+
+def test_the_end_is_refused_where_the_form_wants_more(chat: Chat) -> None:
+    chat.set(
+        GREEDY
+        | {
+            "The answer has to be": "regex",
+            "Regular expression": r"The capital of France is [A-Z][a-z]+\.",
+            "Alternatives to ask for": "20",
+        }
+    )
+    before = chat.ask(FACT)
+    chat.show_tokens()
+    chat.take(12, "<|im_end|>")
+    sentence = "The regular expression does not let the answer end here."
+    chat.panel.get_by_text(sentence).wait_for()
+    assert chat.answer == before
+
+
+def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -> None:
+    chat.hold_to_schema()
+    first = chat.ask(RECORD)
+    chat.show_tokens()
+    chat.take(4, "E")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    second = chat.answer
+    chat.take(4, "M")
+    chat.page.get_by_text("1 of 2").wait_for()
+    assert chat.answer == first
+    chat.token(4).click()
+    assert "has a branch" in chat.alternative("E").inner_text()
+    chat.alternative("E").click()
+    chat.page.get_by_text("2 of 2").wait_for()
+    assert chat.answer == second
+    chat.press("Try again")
+    chat.page.get_by_text("3 of 3").wait_for()
+    chat.wait_done()
+    assert chat.answer == second
+
+
+def test_branches_of_branches_are_walked_listed_and_compared(chat: Chat) -> None:
+    chat.hold_to_schema()
+    first = chat.ask(RECORD)
+    chat.show_tokens()
+    for index, piece, version in ((4, "E", 2), (13, "6", 3)):
+        chat.take(index, piece)
+        chat.page.get_by_text(f"{version} of {version}").wait_for()
+        chat.wait_done()
+    third = json.loads(chat.answer)
+    assert (third["name"][0], str(third["age"])[:2]) == ("E", "36")
+    chat.page.get_by_text("All 3 versions of this answer").click()
+    assert chat.page.locator(".tree .branch").count() == 3
+    assert chat.page.locator(".tree ul ul ul .branch").count() == 1
+    chat.press("Compare")
+    dialog = chat.page.get_by_role("dialog", name="Two versions side by side")
+    assert "The first 13 tokens are the same." in dialog.inner_text()
+    left = dialog.get_by_label("Left version")
+    left.select_option(index=0)
+    assert "The first 4 tokens are the same." in dialog.inner_text()
+    assert dialog.get_by_label("Left text").inner_text() == first
+    dialog.get_by_role("button", name="Go on with this one").first.click()
+    assert chat.answer == first
+    chat.page.get_by_text("1 of 3").wait_for()
+    chat.page.get_by_role("button", name="Previous version").last.click()
+    assert json.loads(chat.answer) == third
+
+
+def test_a_branch_within_the_thoughts_has_their_whole_text(chat: Chat) -> None:
+    chat.set({"Temperature": "0", "Thinking": "on", "Alternatives to ask for": "20"})
+    chat.ask("What is 34 + 28?")
+    chat.show_tokens()
+    chat.answers.last.get_by_text(re.compile("Thoughts")).click()
+    chat.take(9, "1")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    chat.press("Tokens")
+    thoughts = chat.answers.last.locator(".reasoning > div").text_content() or ""
+    assert thoughts.startswith("4 + 8 = 11, carry 1.\n")
+    assert "think" not in thoughts + chat.answer
+    assert chat.answer.startswith("34 + 28 = ")
+
+
+def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
+    chat.set(GREEDY)
+    text = chat.ask("How do you say hello in Chinese?")
+    assert text == "The Chinese word for hello is 你好."
+    chat.show_tokens()
+    assert chat.answer == f"{text}<|im_end|>"
+    piece = chat.answers.last.locator("[data-hex]").first
+    assert "part of a character" in (piece.get_attribute("aria-label") or "")
+
+
+def test_a_branch_goes_on_in_the_conversation(chat: Chat) -> None:
+    chat.hold_to_schema()
+    chat.ask(RECORD)
+    chat.show_tokens()
+    chat.take(4, "E")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    branch = chat.answer
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.say("JSON, person record: Liam is 89 years old and lives in Canberra.")
+    messages = json.loads(asked.value.post_data or "")["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    assert messages[1]["content"] == branch
+    chat.answers.nth(1).wait_for()
+    chat.wait_done()
+    jsonschema.validate(json.loads(chat.answer), PERSON)

@@ -1,0 +1,102 @@
+"""A scheduler without a model, and the smallest things around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from mlxgen.engine import Chunk, Usage
+from mlxgen.server.engine_thread import EngineThread, State
+
+WAIT = 30.0  # seconds after which a test fails instead of hanging
+
+
+@dataclass(eq=False)
+class FakeTicket:
+    row: Any
+    usage: Usage = field(default_factory=Usage)
+    done: int = 0
+
+
+class FakeEvent(NamedTuple):
+    ticket: FakeTicket
+    chunks: list[Chunk]
+    error: Exception | None = None
+
+
+class FakeScheduler:
+    """A row is a number: so many chunks come of it, one each step. An error as a row is raised."""
+
+    def __init__(self, before_step: Callable[[FakeScheduler], None] | None = None) -> None:
+        self.tickets: list[FakeTicket] = []
+        self.cancelled: list[FakeTicket] = []
+        self.closed = False
+        self.steps = 0
+        self._before_step = before_step
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.tickets)
+
+    def submit(self, row: Any) -> FakeTicket:
+        if isinstance(row, Exception):
+            raise row
+        ticket = FakeTicket(row)
+        self.tickets.append(ticket)
+        return ticket
+
+    def step(self) -> Sequence[FakeEvent]:
+        self.steps += 1
+        if self._before_step is not None:
+            self._before_step(self)
+        events = []
+        for ticket in list(self.tickets):
+            ticket.done += 1
+            ends = ticket.done >= ticket.row
+            ticket.usage = Usage(prompt_tokens=1, completion_tokens=ticket.done)
+            chunk = Chunk("x", 0, ticket.done - 1, finish_reason="length" if ends else None)
+            events.append(FakeEvent(ticket, [chunk]))
+            if ends:
+                self.tickets.remove(ticket)
+        return events
+
+    def cancel(self, ticket: FakeTicket) -> None:
+        self.cancelled.append(ticket)
+        if ticket in self.tickets:
+            self.tickets.remove(ticket)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def stats(self) -> Any:
+        return SimpleNamespace(running=len(self.tickets), steps=self.steps)
+
+
+class Watched:
+    """An engine's thread around a scheduler, and the states that it told."""
+
+    def __init__(self, boot: Callable[[], tuple[Any, Any]]) -> None:
+        self.states: list[tuple[State, Any]] = []
+        self._told = asyncio.Event()
+        self.thread = EngineThread(boot, self._tell, loop=asyncio.get_running_loop())
+        self.thread.start()
+
+    def _tell(self, state: State, news: Any) -> None:
+        self.states.append((state, news))
+        self._told.set()
+
+    async def until(self, state: State) -> Any:
+        """Wait for a state; returns what was told with it."""
+        async with asyncio.timeout(WAIT):
+            while all(state is not known for known, _ in self.states):
+                self._told.clear()
+                await self._told.wait()
+        return next(news for known, news in self.states if known is state)
+
+    async def end(self) -> None:
+        self.thread.stop()
+        await self.until(State.STOPPED)
+        assert self.thread.join(WAIT)

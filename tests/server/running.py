@@ -1,0 +1,157 @@
+"""Real server processes for the tests: started, asked, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+from openai import OpenAI
+
+WAIT = 60.0  # seconds after which a test fails instead of hanging
+ASK = "What is the capital of France?"
+
+
+class Running:
+    """One server process; ``url`` is its address once it is ready."""
+
+    def __init__(self, *arguments: str, module: str = "mlxgen.server", **environment: str) -> None:
+        self.log: list[str] = []
+        self.url = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, "--port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line.rstrip("\n"))
+
+    def wait_ready(self) -> Running:
+        """Wait for the line that says where it listens."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "ready on http://" in line, (line, self.end(), self.log)
+        self.url = line.split("ready on ")[1].split(",")[0]
+        return self
+
+    def end(self, number: int | None = None) -> int:
+        """Send a signal, if any, and wait for the end; its exit status."""
+        if number is not None:
+            self.process.send_signal(number)
+        status = self.process.wait(WAIT)
+        self._reader.join(WAIT)
+        return status
+
+    def close(self) -> None:
+        """Be rid of it, however it is."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.end()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+    # ---- asking it ---------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def client(self, api_key: str = "none") -> OpenAI:
+        """The official client, without its retries."""
+        return OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0, timeout=WAIT)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=WAIT, **options)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=WAIT, **options)
+
+    def chat(self, body: Mapping[str, Any] | None = None, **options: Any) -> httpx.Response:
+        """A chat completion of one question."""
+        return self.post("/v1/chat/completions", question() | dict(body or {}), **options)
+
+    def figure(self, name: str) -> float:
+        """A figure of ``/metrics``; 0 for one that nothing was counted of yet."""
+        for line in self.get("/metrics").text.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        return 0.0
+
+    def rows(self) -> int:
+        """How many rows the engine has, in any state."""
+        health = self.get("/health").json()
+        return int(health["running"] + health["prefilling"] + health["queued"])
+
+    def wait_until(self, what: Callable[[], bool], why: str) -> None:
+        """Wait for something to become true."""
+        end = time.monotonic() + WAIT
+        while not what():
+            assert time.monotonic() < end, (why, self.log[-20:])
+            time.sleep(0.02)
+
+    def wait_idle(self) -> None:
+        """Wait until the engine has nothing to do."""
+        self.wait_until(lambda: self.rows() == 0, "rows are left")
+
+    def send(self, path: str, body: Mapping[str, Any], *, receive: int = 0) -> socket.socket:
+        """POST over a socket of its own, and leave it there; ``receive`` bounds its buffer."""
+        link = socket.socket()
+        if receive:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        link.settimeout(WAIT)
+        link.connect(("127.0.0.1", self.port))
+        data = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\n\r\n"
+        )
+        link.sendall(head.encode() + data)
+        return link
+
+
+@contextlib.contextmanager
+def running(*arguments: str, **options: str) -> Iterator[Running]:
+    """A server that is ready, and is gone afterwards."""
+    server = Running(*arguments, **options)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.close()
+
+
+def question(text: str = ASK, **fields: Any) -> dict[str, Any]:
+    """The body of a chat completion."""
+    return {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+
+
+def endless(**fields: Any) -> dict[str, Any]:
+    """The body of a completion that goes on as long as the context allows."""
+    return {"prompt": "Once upon a time", "max_tokens": 2000, "ignore_eos": True, **fields}
+
+
+def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The events of a stream up to its ``[DONE]``, which has to come."""
+    for line in lines:
+        if not line:
+            continue
+        assert line.startswith("data: "), line
+        if line == "data: [DONE]":
+            return
+        yield json.loads(line.removeprefix("data: "))
+    raise AssertionError("the stream ended without [DONE]")

@@ -1,0 +1,273 @@
+"""The protocol, as the official client sees it."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from openai import OpenAI
+
+from .running import ASK, Running, events, question
+
+STORY = "Once upon a time"
+PLAIN: Any = {"chat_template_kwargs": {"enable_thinking": False}}
+USER: Any = [{"role": "user", "content": ASK}]
+
+
+def chat(client: OpenAI, **options: Any) -> Any:
+    options = {"model": "demo", "messages": USER, "temperature": 0, "extra_body": PLAIN} | options
+    return client.chat.completions.create(**options)
+
+
+def complete(client: OpenAI, **options: Any) -> Any:
+    given: Any = {"model": "demo", "prompt": STORY, "temperature": 0, "max_tokens": 40} | options
+    return client.completions.create(**given)
+
+
+def test_a_chat_is_answered_with_everything_that_the_types_promise(client: OpenAI) -> None:
+    answer = chat(client)
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.object == "chat.completion"
+    assert answer.model == "demo"
+    choice = answer.choices[0]
+    assert choice.message.role == "assistant"
+    assert choice.message.content == "The capital of France is Paris."
+    assert choice.finish_reason == "stop"
+    usage = answer.usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert type(answer).model_validate(answer.model_dump()) == answer
+
+
+def test_a_streamed_chat_adds_up_to_the_complete_one(client: OpenAI) -> None:
+    whole = chat(client, extra_body={})  # with thinking
+    chunks = list(chat(client, extra_body={}, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert deltas[0].role == "assistant"
+    assert "".join(d.content or "" for d in deltas) == whole.choices[0].message.content
+    thought = "".join(getattr(d, "reasoning_content", None) or "" for d in deltas)
+    assert thought == whole.choices[0].message.reasoning_content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 5, "n": 3}])
+def test_streamed_completions_add_up_to_complete_ones(
+    client: OpenAI, options: dict[str, Any]
+) -> None:
+    whole = complete(client, **options)
+    texts = dict.fromkeys(range(options.get("n", 1)), "")
+    for chunk in complete(client, stream=True, **options):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert list(texts.values()) == [choice.text for choice in whole.choices]
+    assert len(set(texts.values())) == len(texts)
+
+
+def test_seeds_give_the_same_text_alone_and_in_a_batch(client: OpenAI) -> None:
+    def text(seed: int) -> str:
+        found: str = complete(client, temperature=1.2, seed=seed, top_p=0.95).choices[0].text
+        return found
+
+    alone = [text(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(text, range(4))) == alone
+    assert len(set(alone)) == 4
+
+
+def test_a_stop_split_over_tokens_and_events_never_leaks(server: Running, client: OpenAI) -> None:
+    text = complete(client).choices[0].text
+    for start in range(8, 40, 7):
+        stop = text[start : start + 9]
+        wanted = text[: text.index(stop)]
+        streamed = ""
+        with server.client() as own:
+            for chunk in complete(own, stream=True, stop=[stop, "never this"]):
+                streamed += chunk.choices[0].text
+                assert stop not in streamed
+                assert wanted.startswith(streamed)
+                reason = chunk.choices[0].finish_reason
+        assert (streamed, reason) == (wanted, "stop")
+        whole = complete(client, stop=stop).choices[0]
+        assert (whole.text, whole.finish_reason) == (wanted, "stop")
+
+
+def test_log_probabilities_rejoin_to_the_text_also_in_streams(client: OpenAI) -> None:
+    say: Any = [{"role": "user", "content": "Repeat: é你😊"}]
+    options: Any = {"messages": say, "logprobs": True, "top_logprobs": 3}
+    whole = chat(client, **options).choices[0]
+    entries = [
+        entry
+        for chunk in chat(client, stream=True, **options)
+        for choice in chunk.choices
+        if choice.logprobs is not None
+        for entry in choice.logprobs.content
+    ]
+    assert [e.model_dump() for e in entries] == [e.model_dump() for e in whole.logprobs.content]
+    joined = b"".join(bytes(entry.bytes) for entry in entries)
+    assert joined.decode() == whole.message.content
+    assert not joined.decode().isascii()
+    for entry in entries:
+        assert len(entry.top_logprobs) == 3
+        assert entry.logprob <= entry.top_logprobs[0].logprob <= 0
+
+
+def test_a_large_answer_is_written_whole(server: Running) -> None:
+    greedy = {"prompt": STORY, "n": 4, "logprobs": 20, "max_tokens": 60, "ignore_eos": True}
+    choices = server.post("/v1/completions", greedy | {"temperature": 0}).json()["choices"]
+    assert [len(choice["logprobs"]["tokens"]) for choice in choices] == [60] * 4
+    assert choices[0]["logprobs"] == choices[3]["logprobs"]
+
+
+def test_prompts_come_in_every_form_and_in_order(server: Running, client: OpenAI) -> None:
+    tokens = server.post("/tokenize", {"prompt": STORY}).json()["tokens"]
+    one = complete(client).choices[0].text
+    assert complete(client, prompt=tokens).choices[0].text == one
+    for prompts in ([STORY, "The dog"], [tokens, tokens[:2]]):
+        answer = complete(client, prompt=prompts, n=2, max_tokens=10)
+        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+        assert (
+            answer.choices[0].text == answer.choices[1].text == one[: len(answer.choices[0].text)]
+        )
+        assert answer.choices[2].text != answer.choices[0].text
+    echoed = complete(client, echo=True, max_tokens=5).choices[0].text
+    assert echoed.startswith(STORY + one[:4])
+
+
+def test_forms_are_kept(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "size": {"type": "integer"}},
+        "required": ["city", "size"],
+        "additionalProperties": False,
+    }
+    form: Any = {
+        "type": "json_schema",
+        "json_schema": {"name": "city", "schema": schema, "strict": True},
+    }
+    answer = chat(client, response_format=form, temperature=1.0, seed=1)
+    jsonschema.validate(json.loads(answer.choices[0].message.content), schema)
+    for body, allowed in (
+        ({"choice": ["red", "green"]}, ("red", "green")),
+        ({"regex": "[0-9]{3}"}, [f"{n:03}" for n in range(1000)]),
+        ({"grammar": 'start: "x" "y"?'}, ("x", "xy")),
+        ({"grammar": 'root ::= "left" | "right"'}, ("left", "right")),
+    ):
+        answer = chat(client, extra_body=PLAIN | body, temperature=1.0, seed=3)
+        assert answer.choices[0].message.content in allowed
+
+
+def test_a_tool_is_called_in_its_form(client: OpenAI) -> None:
+    tool: Any = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Get the weather in a city",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    }
+    ask: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = chat(client, messages=ask, tools=[tool], tool_choice="required", max_tokens=200)
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    call = choice.message.tool_calls[0]
+    assert call.function.name == "get_weather"
+    assert set(json.loads(call.function.arguments)) == {"city"}
+    arguments, names = "", []
+    for chunk in chat(
+        client, messages=ask, tools=[tool], tool_choice="required", max_tokens=200, stream=True
+    ):
+        for part in chunk.choices[0].delta.tool_calls or []:
+            arguments += part.function.arguments or ""
+            names += [part.function.name] if part.function.name else []
+    assert (names, json.loads(arguments)) == (
+        ["get_weather"],
+        json.loads(call.function.arguments),
+    )
+
+
+def test_models_are_listed_and_found(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["demo"]
+    assert client.models.retrieve("demo").owned_by == "mlxgen"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("owner/other")
+    assert caught.value.code == "model_not_found"
+
+
+def test_errors_are_the_clients_exceptions_and_name_the_field(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError):
+        chat(client, model="gpt-9")
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, extra_body={"temprature": 1})
+    assert caught.value.param == "temprature"
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, extra_body={"regex": "(a"})
+    assert caught.value.param == "regex"
+
+
+def test_tokens_and_text_are_each_others_inverse(server: Running) -> None:
+    text = "  Hé, 你 😊\n"
+    answer = server.post("/tokenize", {"content": text, "add_special": False}).json()
+    assert answer["count"] == len(answer["tokens"])
+    back = server.post("/detokenize", {"tokens": answer["tokens"]}).json()
+    assert back["content"] == back["prompt"] == text
+    pieces = server.post("/tokenize", {"prompt": "ab é", "with_pieces": True}).json()["tokens"]
+    raw = b"".join(
+        bytes(p["piece"]) if isinstance(p["piece"], list) else p["piece"].encode() for p in pieces
+    )
+    assert raw == "ab é".encode()
+    ids = server.post("/tokenize", {"messages": question()["messages"]}).json()["tokens"]
+    asked = server.chat({"max_tokens": 1}).json()["usage"]["prompt_tokens"]
+    assert len(ids) == asked
+
+
+def test_raw_streams_are_events_with_an_end(server: Running) -> None:
+    answer = server.chat({"stream": True, "max_tokens": 8})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-cache"
+    assert len(answer.headers["x-request-id"]) >= 16
+    found = list(events(answer.iter_lines()))
+    assert found[-1]["choices"][0]["finish_reason"] == "length"
+    assert "usage" not in found[0]
+
+
+def test_the_figures_count_what_was_done(server: Running) -> None:
+    before = server.figure("mlxgen_completion_tokens_total")
+    outcome = 'mlxgen_requests_total{endpoint="/v1/completions",outcome="completed"}'
+    done = server.figure(outcome)
+    first = server.figure("mlxgen_time_to_first_token_seconds_count")
+    used = server.post("/v1/completions", {"prompt": STORY, "max_tokens": 12, "ignore_eos": True})
+    assert used.json()["usage"]["completion_tokens"] == 12
+    server.wait_idle()
+    assert server.figure("mlxgen_completion_tokens_total") == before + 12
+    assert server.figure(outcome) == done + 1
+    assert server.figure("mlxgen_time_to_first_token_seconds_count") == first + 1
+    assert server.figure("mlxgen_ready") == 1
+    hits = server.figure("mlxgen_prefix_cache_hits_total")
+    assert hits + server.figure("mlxgen_prefix_cache_misses_total") > 0
+
+
+def test_the_documentation_works_without_other_hosts(server: Running) -> None:
+    page = server.get("/docs")
+    assert page.status_code == 200
+    assert "/v1/chat/completions" in page.text
+    assert "temperature" in page.text
+    assert "<script" not in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    paths = server.get("/openapi.json").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health"} <= set(paths)
+    assert server.get("/nothing").json()["error"]["code"] == "not_found"
+    assert server.get("/v1/completions").status_code == 405
+    assert server.get("/").status_code == 200

@@ -1,0 +1,213 @@
+"""The engine's thread with a scheduler that has no model."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from mlxgen.errors import QueueFullError
+from mlxgen.server.calls import RequestError
+from mlxgen.server.engine_thread import COURIER_LIMIT, State
+from mlxgen.server.mailbox import Mailbox
+
+from .fakes import WAIT, FakeScheduler, Watched
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(3 * WAIT):
+            await test()
+
+    asyncio.run(in_time())
+
+
+def mailbox(rows: int = 1, limit: int = 100_000) -> Mailbox:
+    return Mailbox(rows, on_overflow=lambda: None, limit=limit)
+
+
+async def everything(box: Mailbox) -> list[tuple[int, str | None]]:
+    found: list[tuple[int, str | None]] = []
+    while items := await box.take():
+        found += [(place, chunk.finish_reason) for place, chunk in items]
+    return found
+
+
+def test_rows_of_a_request_arrive_by_their_place_and_with_their_usage() -> None:
+    async def test() -> None:
+        engine = Watched(lambda: (FakeScheduler(), "loaded"))
+        assert await engine.until(State.READY) == "loaded"
+        box = mailbox(2)
+        engine.thread.submit([3, 1], box)
+        found = await everything(box)
+        assert sorted(found, key=lambda item: item[0]) == [
+            (0, None),
+            (0, None),
+            (0, "length"),
+            (1, "length"),
+        ]
+        assert [usage.completion_tokens for usage in box.usages] == [3, 1]
+        assert box.finished
+        await engine.end()
+
+    run(test)
+
+
+def test_the_scheduler_is_only_called_in_its_thread_and_closed_there() -> None:
+    names = set()
+
+    class Noting(FakeScheduler):
+        def __getattribute__(self, name: str) -> Any:
+            names.add(threading.current_thread().name)
+            return super().__getattribute__(name)
+
+    async def test() -> None:
+        engine = Watched(lambda: (Noting(), None))
+        await engine.until(State.READY)
+        box = mailbox()
+        engine.thread.submit([5], box)
+        await everything(box)
+        await engine.end()
+
+    run(test)
+    assert names == {"engine"}
+
+
+def test_a_request_that_does_not_fit_as_a_whole_leaves_nothing_behind() -> None:
+    scheduler = FakeScheduler()
+
+    async def test() -> None:
+        engine = Watched(lambda: (scheduler, None))
+        await engine.until(State.READY)
+        box = mailbox(3)
+        engine.thread.submit([1 << 40, 1 << 40, QueueFullError("full")], box)
+        with pytest.raises(QueueFullError):
+            await everything(box)
+        other = mailbox()
+        engine.thread.submit([2], other)
+        assert len(await everything(other)) == 2
+        assert len(scheduler.cancelled) == 2
+        await engine.end()
+
+    run(test)
+
+
+def test_a_cancelled_row_is_gone_at_the_next_step_and_others_go_on() -> None:
+    scheduler = FakeScheduler(lambda _: time.sleep(0.001))
+
+    async def test() -> None:
+        engine = Watched(lambda: (scheduler, None))
+        await engine.until(State.READY)
+        endless, short = mailbox(), mailbox()
+        engine.thread.submit([1 << 40], endless)
+        await endless.take()
+        engine.thread.cancel(endless)
+        engine.thread.cancel(endless)
+        engine.thread.submit([20], short)
+        assert len(await everything(short)) == 20
+        assert len(scheduler.cancelled) == 1
+        assert not scheduler.tickets
+        await engine.end()
+
+    run(test)
+
+
+def test_an_error_of_one_row_ends_its_request_only() -> None:
+    scheduler = FakeScheduler()
+
+    def fail_first(scheduler: FakeScheduler) -> None:
+        for ticket in list(scheduler.tickets):
+            if ticket.row == 77:
+                scheduler.tickets.remove(ticket)
+                failed.append(ticket)
+
+    failed: list[Any] = []
+    step = scheduler.step
+
+    def stepping() -> Any:
+        fail_first(scheduler)
+        from .fakes import FakeEvent
+
+        events = [FakeEvent(ticket, [], ValueError("of this row")) for ticket in failed]
+        failed.clear()
+        return [*events, *step()]
+
+    scheduler.step = stepping  # type: ignore[method-assign]
+
+    async def test() -> None:
+        engine = Watched(lambda: (scheduler, None))
+        await engine.until(State.READY)
+        bad, good = mailbox(), mailbox()
+        engine.thread.submit([30], good)
+        engine.thread.submit([77], bad)
+        with pytest.raises(ValueError, match="of this row"):
+            await everything(bad)
+        assert len(await everything(good)) == 30
+        await engine.end()
+
+    run(test)
+
+
+def test_a_failed_step_is_a_failed_engine_and_a_failed_load_is_a_refusal() -> None:
+    def explode(_: FakeScheduler) -> None:
+        raise RuntimeError("out of memory")
+
+    async def test() -> None:
+        engine = Watched(lambda: (FakeScheduler(explode), None))
+        await engine.until(State.READY)
+        engine.thread.submit([1], mailbox())
+        error = await engine.until(State.FAILED)
+        assert isinstance(error, RuntimeError)
+        assert engine.thread.join(WAIT)
+
+        def refuse() -> Any:
+            raise ValueError("no model")
+
+        other = Watched(refuse)
+        assert isinstance(await other.until(State.REFUSED), ValueError)
+        assert [state for state, _ in other.states] == [State.REFUSED]
+
+    run(test)
+
+
+def test_a_loop_that_is_held_up_holds_a_bounded_number_of_chunks() -> None:
+    scheduler = FakeScheduler()
+
+    async def test() -> None:
+        engine = Watched(lambda: (scheduler, None))
+        await engine.until(State.READY)
+        box = mailbox(limit=1 << 40)
+        count = COURIER_LIMIT + 5000
+        engine.thread.submit([count], box)
+        end = time.monotonic() + WAIT
+        while scheduler.steps < COURIER_LIMIT:  # the loop does nothing but wait, blocking
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert COURIER_LIMIT <= scheduler.steps <= COURIER_LIMIT + 2
+        assert len(await everything(box)) == count
+        await engine.end()
+
+    run(test)
+
+
+def test_a_reader_that_falls_behind_is_cut_off_and_its_chunks_are_dropped() -> None:
+    async def test() -> None:
+        overflows = []
+        engine = Watched(lambda: (FakeScheduler(), None))
+        await engine.until(State.READY)
+        box = Mailbox(1, on_overflow=lambda: overflows.append(True), limit=50)
+        engine.thread.submit([10_000], box)
+        while not overflows:
+            await asyncio.sleep(0.01)
+        engine.thread.cancel(box)
+        with pytest.raises(RequestError, match="too slowly"):
+            await box.take()
+        assert overflows == [True]
+        await engine.end()
+
+    run(test)

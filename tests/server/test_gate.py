@@ -1,0 +1,139 @@
+"""Who gets in: keys, origins, hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from mlxgen.server.gate import Gate
+
+HOST = {"host": "127.0.0.1:8080"}
+
+
+async def inner(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+def ask(
+    headers: dict[str, str],
+    *,
+    method: str = "POST",
+    path: str = "/v1/chat/completions",
+    host: str = "127.0.0.1",
+    key: str | None = None,
+    origins: tuple[str, ...] = (),
+) -> tuple[int, dict[str, str], Any]:
+    """The status, headers and JSON of the answer."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        raise AssertionError("the gate reads no bodies")
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    asyncio.run(Gate(inner, host=host, api_key=key, origins=origins)(scope, receive, send))
+    start, body = sent
+    got = {name.decode(): value.decode() for name, value in start["headers"]}
+    return start["status"], got, json.loads(body["body"] or b"null")
+
+
+def test_without_a_key_programs_on_this_machine_get_in() -> None:
+    for host in ("127.0.0.1:8080", "localhost:8080", "localhost", "[::1]:8080", "127.9.9.9"):
+        assert ask({"host": host})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "", "127.0.0.1.evil.example"]
+)
+def test_a_name_that_was_pointed_at_the_loopback_does_not_get_in(host: str) -> None:
+    status, _, body = ask({"host": host})
+    assert (status, body["error"]["code"]) == (403, "host_not_allowed")
+
+
+def test_hosts_do_not_matter_with_a_key_or_on_another_address() -> None:
+    named = {"host": "models.example", "authorization": "Bearer secret"}
+    assert ask(named, key="secret")[0] == 200
+    assert ask({"host": "models.example"}, host="0.0.0.0")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "", "Bearer", "Bearer ", "Bearer wrong", "Bearer secretx", "Bearer secre",
+     "Basic secret", "secret", "Bearer sécret"],
+)  # fmt: skip
+def test_a_missing_or_wrong_key_is_refused(given: str | None) -> None:
+    headers = HOST if given is None else HOST | {"authorization": given}
+    status, got, body = ask(headers, key="secret")
+    assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+    assert got["www-authenticate"] == "Bearer"
+
+
+def test_the_key_lets_in_and_health_and_the_page_need_none() -> None:
+    assert ask(HOST | {"authorization": "bearer  secret "}, key="secret")[0] == 200
+    for path in ("/health", "/health/live", "/health/ready", "/", "/page/page.js"):
+        assert ask(HOST, key="secret", method="GET", path=path)[0] == 200
+    for path in ("/metrics", "/docs", "/openapi.json", "/v1/models", "/health/", "//"):
+        assert ask(HOST, key="secret", method="GET", path=path)[0] == 401
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:3000", "x"])
+def test_pages_of_other_origins_are_refused_even_where_no_answer_is_read(origin: str) -> None:
+    simple = HOST | {"origin": origin, "content-type": "text/plain"}
+    status, got, body = ask(simple)
+    assert (status, body["error"]["code"]) == (403, "origin_not_allowed")
+    assert "access-control-allow-origin" not in got
+    keyed = simple | {"authorization": "Bearer secret"}
+    assert ask(keyed, key="secret")[0] == 403
+
+
+def test_the_servers_own_page_gets_in() -> None:
+    own = HOST | {"origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}
+    assert ask(own)[0] == 200
+
+
+def test_requests_without_origin_that_a_browser_marks_are_refused_unless_a_link_was_followed() -> (
+    None
+):
+    image = HOST | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    assert ask(image, method="GET", path="/v1/models")[0] == 403
+    link = HOST | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert ask(link, method="GET", path="/docs")[0] == 200
+    assert ask(link, method="POST")[0] == 403
+
+
+def test_an_allowed_origin_gets_in_and_is_named_also_in_errors() -> None:
+    allowed = ("http://localhost:3000",)
+    headers = HOST | {"origin": "http://localhost:3000", "sec-fetch-site": "same-site"}
+    status, got, _ = ask(headers, origins=allowed)
+    assert status == 200
+    assert got["access-control-allow-origin"] == "http://localhost:3000"
+    assert got["vary"] == "Origin"
+    status, got, _ = ask(headers, origins=allowed, key="secret")
+    assert (status, got["access-control-allow-origin"]) == (401, "http://localhost:3000")
+    assert ask(HOST | {"origin": "http://other.example"}, origins=("*",))[0] == 200
+
+
+def test_a_preflight_needs_no_key_and_is_answered_for_allowed_origins_only() -> None:
+    headers = HOST | {
+        "origin": "http://localhost:3000",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization, content-type, x-stainless-os",
+    }
+    allowed = ("http://localhost:3000",)
+    status, got, _ = ask(headers, method="OPTIONS", origins=allowed, key="secret")
+    assert status == 204
+    assert got["access-control-allow-headers"] == headers["access-control-request-headers"]
+    assert "POST" in got["access-control-allow-methods"]
+    assert ask(headers, method="OPTIONS", key="secret")[0] == 403

@@ -1,0 +1,151 @@
+"""The guard: specifications that explode take a process with them, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from mlxgen.errors import GrammarError
+from mlxgen.filters import Choice, JsonSchema, Lark, Regex
+from mlxgen.load import load
+from mlxgen.server.calls import RequestError
+from mlxgen.server.guard import Guard
+from mlxgen.server.guard_child import Facts, SpelledVocabulary, Trial
+from mlxgen.tokens import Vocabulary
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return load().vocabulary
+
+
+def facts(vocabulary: Vocabulary, cpu_seconds: float = 0.4, memory: int = 1 << 29) -> Facts:
+    return Facts.of(vocabulary, vocabulary.size, cpu_seconds=cpu_seconds, memory=memory)
+
+
+def huge(count: int = 8000) -> JsonSchema:
+    """A schema that takes seconds to compile."""
+    return JsonSchema({"type": "object", "properties": {f"p{i}": {} for i in range(count)}})
+
+
+def with_guard(
+    known: Facts, test: Callable[[Guard], Coroutine[Any, Any, None]], **options: Any
+) -> None:
+    async def run() -> None:
+        guard = Guard(known, **options)
+        guard.start()
+        try:
+            async with asyncio.timeout(60):
+                await test(guard)
+        finally:
+            await guard.close()
+
+    asyncio.run(run())
+
+
+async def reason(guard: Guard, spec: Any) -> str | None:
+    try:
+        await guard.check(spec)
+    except GrammarError as error:
+        return str(error)
+    return None
+
+
+def test_good_ones_pass_bad_ones_have_the_compilers_reason(vocabulary: Vocabulary) -> None:
+    async def test(guard: Guard) -> None:
+        good = (Regex("[a-z]+"), Choice(["yes", "no"]), JsonSchema({"type": "object"}))
+        assert not guard.knows(good)
+        for spec in good:
+            assert await reason(guard, spec) is None
+        assert guard.knows(good)
+        assert guard.knows((Regex("[a-z]+"),))
+        assert "unclosed group" in (await reason(guard, Regex("(a")) or "")
+        assert "start" in (await reason(guard, Lark("x: y")) or "")
+        assert not guard.knows((Regex("(a"),))
+        assert len(await reason(guard, Regex("(" * 5000)) or "") <= 500
+
+    with_guard(facts(vocabulary), test)
+
+
+def test_what_takes_too_long_is_refused_once_and_others_are_not_held_up(
+    vocabulary: Vocabulary,
+) -> None:
+    costly: list[bool] = []
+
+    async def test(guard: Guard) -> None:
+        while guard.idle < 2:
+            await asyncio.sleep(0.01)
+        exploding = asyncio.create_task(reason(guard, huge()))
+        again = asyncio.create_task(reason(guard, huge()))
+        await asyncio.sleep(0)
+        assert await reason(guard, Regex("meanwhile")) is None
+        assert not exploding.done()
+        assert "more than 0.4 s" in (await exploding or "")
+        assert await again == await exploding
+        assert costly == [True]
+        assert "more than 0.4 s" in (await reason(guard, huge()) or "")
+        assert costly == [True]
+        assert await reason(guard, Regex("afterwards")) is None
+
+    with_guard(facts(vocabulary), test, processes=2, costly=lambda: costly.append(True))
+
+
+def test_what_takes_too_much_memory_is_refused(vocabulary: Vocabulary) -> None:
+    async def test(guard: Guard) -> None:
+        assert "more than 4 MiB" in (await reason(guard, huge()) or "")
+        assert await reason(guard, Regex("small")) is None
+
+    with_guard(facts(vocabulary, cpu_seconds=30, memory=4 << 20), test, wall_seconds=30.0)
+
+
+def test_with_every_process_busy_the_answer_is_to_come_back(vocabulary: Vocabulary) -> None:
+    async def test(guard: Guard) -> None:
+        await guard.check(Regex("warm"))
+        busy = asyncio.create_task(reason(guard, huge(40_000)))
+        await asyncio.sleep(0.05)
+        with pytest.raises(RequestError) as caught:
+            await guard.check(Regex("waits"))
+        assert caught.value.status == 503
+        assert "to compile" in (await busy or "")
+
+    known = facts(vocabulary, cpu_seconds=30)
+    with_guard(known, test, processes=1, wall_seconds=1.5)
+
+
+def test_a_client_that_leaves_does_not_stop_a_trial(vocabulary: Vocabulary) -> None:
+    async def test(guard: Guard) -> None:
+        await guard.check(Regex("warm"))
+        leaving = asyncio.create_task(guard.check(Regex("x{1,50}")))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        while not guard.knows((Regex("x{1,50}"),)):
+            await asyncio.sleep(0.01)
+
+    with_guard(facts(vocabulary), test)
+
+
+def test_a_vocabulary_of_facts_alone_compiles_to_the_same_masks(vocabulary: Vocabulary) -> None:
+    import numpy as np
+
+    pretended = SpelledVocabulary(facts(vocabulary))
+    for spec in (Regex("[a-z]+ [0-9]"), JsonSchema({"type": "object"}), Choice(["é😊", "no"])):
+        rows = []
+        for known in (vocabulary, pretended):
+            row = np.zeros((vocabulary.size + 31) // 32, dtype=np.int32)
+            spec.bind(known, vocabulary.size).fill(row)
+            rows.append(row.tobytes())
+        assert rows[0] == rows[1]
+
+
+def test_a_panic_is_a_refusal_and_the_process_is_replaced(vocabulary: Vocabulary) -> None:
+    class Panicking:
+        def bind(self, tokenizer: Any, vocab_size: int) -> Any:
+            raise BaseException("a panic of a library")
+
+    verdict = Trial(facts(vocabulary)).judge(Panicking())
+    assert verdict.error == "it cannot be compiled (BaseException)"
+    assert verdict.worn

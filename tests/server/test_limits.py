@@ -1,0 +1,121 @@
+"""A server that is full, a key, other origins, and requests that take too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+from .running import Running, endless, question, running
+
+KEY = {"authorization": "Bearer open sesame"[:18].replace(" s", "-s")}
+TEXT = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[Running]:
+    """A server with room for two rows that run and two that wait, and a key."""
+    with running(
+        *("--max-batch", "2", "--max-queue", "2", "--max-context", "512"),
+        *("--cors-origin", "http://localhost:3000", "--log-format", "json"),
+        *("--request-timeout", "20"),
+        MLXGEN_API_KEY="open-sesame",
+    ) as server:
+        yield server
+
+
+def test_a_flood_beyond_the_queue_is_told_to_come_back(full: Running) -> None:
+    def ask(number: int) -> tuple[int, str | None, str]:
+        body = {"prompt": f"{number}", "max_tokens": 60, "ignore_eos": True}
+        answer = full.post(TEXT, body | {"stream": number % 2 == 0}, headers=KEY)
+        return answer.status_code, answer.headers.get("retry-after"), answer.text
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(16)))
+    statuses = [status for status, _, _ in answers]
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 4
+    for status, wait, text in answers:
+        if status == 429:
+            assert wait is not None
+            assert 1 <= int(wait) <= 60
+            assert "queue_full" in text
+    full.wait_idle()
+    assert ask(1)[0] == 200
+
+
+def test_more_answers_than_may_ever_wait_are_refused_for_good(full: Running) -> None:
+    answer = full.post(TEXT, {"prompt": "a", "n": 3}, headers=KEY)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+    assert full.post(TEXT, {"prompt": "a", "n": 2, "max_tokens": 2}, headers=KEY).is_success
+
+
+def test_the_context_can_be_made_smaller(full: Running) -> None:
+    assert full.get("/v1/models", headers=KEY).json()["data"][0]["max_model_len"] == 512
+    answer = full.post(TEXT, {"prompt": "word " * 600}, headers=KEY)
+    assert answer.status_code == 400
+    assert "512" in answer.json()["error"]["message"]
+
+
+def test_the_key_is_asked_for_everywhere_but_for_health(full: Running) -> None:
+    for path in ("/v1/models", "/metrics", "/docs", "/openapi.json"):
+        assert full.get(path).status_code == 401
+        assert full.get(path, headers=KEY).status_code == 200
+    for path in (TEXT, "/v1/chat/completions", "/tokenize", "/detokenize"):
+        assert full.post(path, {}).status_code == 401
+    health = full.get("/health")
+    assert health.status_code == 200
+    assert "demo" not in health.text
+    with full.client(api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
+        client.models.list()
+    with full.client(api_key="open-sesame") as client:
+        assert client.chat.completions.create(
+            model="demo", messages=question()["messages"], max_tokens=3
+        ).choices
+
+
+def test_pages_of_an_allowed_origin_may_read_the_answers_and_others_may_not_ask(
+    full: Running,
+) -> None:
+    page = {"origin": "http://localhost:3000"}
+    asked = {"access-control-request-method": "POST"}
+    answer = full.get("/v1/models", headers=KEY | page)
+    assert answer.headers["access-control-allow-origin"] == page["origin"]
+    other = {"origin": "http://evil.example"}
+    assert full.get("/v1/models", headers=KEY | other).status_code == 403
+    import httpx
+
+    assert httpx.options(full.url + TEXT, headers=page | asked).status_code == 204
+    assert httpx.options(full.url + TEXT, headers=other | asked).status_code == 403
+
+
+def test_a_stream_of_an_allowed_page_is_allowed_too(full: Running) -> None:
+    page = {"origin": "http://localhost:3000"}
+    answer = full.chat({"stream": True, "max_tokens": 3}, headers=KEY | page)
+    assert answer.headers["access-control-allow-origin"] == page["origin"]
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_the_log_has_no_text_of_requests_or_answers(full: Running) -> None:
+    secret = "xylophone"
+    answer = full.chat(question(f"Say {secret}", max_tokens=5), headers=KEY)
+    assert answer.status_code == 200
+    assert full.post(TEXT, {"prompt": secret, secret: 1}, headers=KEY).status_code == 400
+    assert full.post(TEXT, {"prompt": "a", "regex": f"({secret}"}, headers=KEY).status_code == 400
+    full.wait_until(lambda: "invalid" in full.log[-1], "the request is not logged")
+    assert not any(secret in line or "Paris" in line for line in full.log)
+    assert all(line.startswith("{") for line in full.log)
+
+
+def test_requests_have_a_time_limit(full: Running) -> None:
+    with running("--request-timeout", "1.5", "--max-batch", "2") as server:
+        answer = server.post(TEXT, endless())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+        stream = server.post(TEXT, endless(stream=True))
+        assert stream.status_code == 200
+        *_, last, done = stream.text.strip().split("\n\n")
+        assert '"code":"timeout"' in last
+        assert done == "data: [DONE]"
+        server.wait_idle()

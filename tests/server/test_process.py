@@ -1,0 +1,158 @@
+"""Starting, stopping and failing, as a supervisor sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mlxgen.server.process import serve
+from mlxgen.server.settings import Settings
+
+from .running import WAIT, Running, endless, events, running
+
+TEXT = "/v1/completions"
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """``serve`` takes over some loggers of this process."""
+    loggers = [logging.getLogger(name) for name in ("mlxgen.server", "uvicorn", "asyncio")]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], **settings: Any) -> str:
+    """What a server says that does not start: one line, and status 2."""
+    assert serve(Settings(**{"port": 0} | settings)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    lines = [line for line in said.err.splitlines() if "error:" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("mlxgen.server: error: ")
+    return said.err
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Running("--port", str(port), "--model", "./not/here")
+        try:
+            assert server.end() == 2
+            assert server.log == [
+                f"mlxgen.server: error: cannot listen on 127.0.0.1 port {port}: "
+                "Address already in use"
+            ]
+        finally:
+            server.close()
+
+
+@pytest.mark.usefixtures("logging_as_it_was")
+def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no folder" in refusal(capsys, model="./not/here")
+    (tmp_path / "config.json").write_text("{}")
+    assert refusal(capsys, model=str(tmp_path))
+    assert "2048 tokens of demo" in refusal(capsys, max_context=100_000)
+    assert "cannot listen on 203.0.113.1 port 0" in refusal(capsys, host="203.0.113.1")
+
+
+@pytest.mark.usefixtures("logging_as_it_was")
+def test_an_open_door_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, host="0.0.0.0", model="./not/here")
+    assert "--api-key" in said.splitlines()[0]
+    assert "--api-key" not in refusal(capsys, host="0.0.0.0", model="./not/here", api_key="k")
+
+
+def test_requests_that_run_are_finished_and_new_ones_refused() -> None:
+    with running("--max-batch", "1") as server:
+        answers: list[Any] = []
+
+        def ask(**fields: Any) -> None:
+            answers.append(server.post(TEXT, endless(max_tokens=200, **fields)))
+
+        threads = [threading.Thread(target=ask, kwargs={"stream": s}) for s in (True, False)]
+        for thread in threads:
+            thread.start()
+        server.wait_until(lambda: server.rows() == 2, "they do not run")
+        with httpx.Client(timeout=WAIT) as kept:
+            assert kept.get(server.url + "/health").status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_until(
+                lambda: kept.get(server.url + "/health").status_code == 503, "it does not stop"
+            )
+            refused = kept.post(server.url + TEXT, json=endless())
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "server_stopping"
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert any(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+        assert server.end() == 0
+
+
+def test_after_the_grace_streams_end_with_an_error_and_answers_with_503() -> None:
+    with (
+        running("--max-batch", "3", "--shutdown-grace", "0.3") as server,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.enter_context(
+            server.send(TEXT, endless(stream=True, logprobs=20), receive=4096)
+        )  # never read
+        answers: list[httpx.Response] = []
+        whole = threading.Thread(target=lambda: answers.append(server.post(TEXT, endless())))
+        whole.start()
+        body = endless(stream=True)
+        with httpx.stream("POST", server.url + TEXT, json=body, timeout=WAIT) as stream:
+            lines = stream.iter_lines()
+            server.wait_until(lambda: server.rows() == 3, "they do not run")
+            server.process.send_signal(signal.SIGTERM)
+            *_, last = events(lines)
+        assert last["error"]["code"] == "server_stopping"
+        whole.join()
+        assert answers[0].status_code == 503
+        assert server.end() == 0
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    with (
+        running("--max-batch", "1", "--shutdown-grace", "600") as server,
+        server.send(TEXT, endless(stream=True)),
+    ):
+        server.wait_until(lambda: server.rows() == 1, "it does not run")
+        server.process.send_signal(signal.SIGINT)
+        server.wait_until(lambda: server.get("/health").status_code == 503, "it goes on")
+        assert server.end(signal.SIGINT) == 0
+
+
+def test_a_failed_engine_is_reported_and_ends_the_process() -> None:
+    with running(module="tests.server.broken") as server:
+        answers: list[httpx.Response] = []
+
+        def ask(stream: bool) -> None:
+            answers.append(server.post(TEXT, endless(stream=stream)))
+
+        threads = [threading.Thread(target=ask, args=(s,)) for s in (True, False)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [503, 503]
+        assert answers[0].json()["error"]["code"] == "server_failed"
+        health = server.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "failed")
+        assert server.get("/health/live").status_code == 503
+        assert server.end() == 1
+        assert any("the engine failed" in line for line in server.log)

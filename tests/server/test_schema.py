@@ -1,0 +1,74 @@
+"""What the OpenAPI description says is what the server does, tried by schemathesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from .running import WAIT, Running
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+SETTINGS = settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def described(server: Running) -> Any:
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
+def statuses_of(operation: Any, mode: GenerationMode, checks: Sequence[Any]) -> set[int]:
+    """Try an operation; the statuses that came back."""
+    seen: set[int] = set()
+
+    @SETTINGS
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        if mode is GenerationMode.POSITIVE and case.path.endswith("completions"):
+            case.body["max_tokens"] = 4
+        seen.add(case.call_and_validate(checks=checks, timeout=WAIT).status_code)
+
+    ask()
+    return seen
+
+
+def test_what_is_allowed_by_the_description_is_answered_as_described(described: Any) -> None:
+    operations = [found.ok() for found in described.get_all_operations()]
+    assert len(operations) >= 10
+    for operation in operations:
+        seen = statuses_of(operation, GenerationMode.POSITIVE, CHECKS)
+        fixed = operation.method.upper() == "GET" and "{" not in operation.path
+        assert 200 in seen or not fixed, (operation.label, seen)
+
+
+def test_what_the_description_forbids_is_refused(described: Any) -> None:
+    operations = [found.ok() for found in described.get_all_operations()]
+    posts = [operation for operation in operations if operation.method.upper() == "POST"]
+    assert len(posts) >= 4
+    for operation in posts:
+        checks = [*CHECKS, negative_data_rejection]
+        seen = statuses_of(operation, GenerationMode.NEGATIVE, checks)
+        assert seen <= {400, 404, 413, 415}

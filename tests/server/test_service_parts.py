@@ -1,0 +1,182 @@
+"""Admission, mailboxes, figures, the page and the documentation, each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from mlxgen.engine import Chunk, Usage
+from mlxgen.engine.chunk import Alternative
+from mlxgen.server.admission import Admission
+from mlxgen.server.app import make_app
+from mlxgen.server.calls import RequestError
+from mlxgen.server.docs_page import docs_page
+from mlxgen.server.event_stream import to_json, to_large_json
+from mlxgen.server.mailbox import Delivery, Mailbox
+from mlxgen.server.metrics import _COUNTERS, _GAUGES, Metrics
+from mlxgen.server.page import policy_of, read_page
+from mlxgen.server.service import Service
+from mlxgen.server.settings import Settings
+
+
+def test_admission_counts_requests_and_bytes_and_gives_both_back() -> None:
+    door = Admission(max_batch=1, max_queue=1, bodies=100)
+    with door.enter() as first:
+        first.hold(60)
+        with door.enter() as second:
+            with pytest.raises(RequestError) as caught:
+                door.enter()
+            assert caught.value.status == 429
+            second.hold(40)
+            with pytest.raises(RequestError):
+                second.hold(1)
+            second.understood()
+            first.hold(40)
+        assert door.inside == 1
+    assert door.inside == 0
+    with door.enter() as again:
+        again.hold(100)
+
+
+def test_the_wait_that_is_recommended_grows_with_the_queue_and_has_bounds() -> None:
+    door = Admission(max_batch=2, max_queue=100)
+    assert door.retry_after() == 1
+    for _ in range(100):
+        door.took(4.0)
+    door.inside = 10
+    assert door.retry_after() == 20
+    for _ in range(100):
+        door.took(4000.0)
+    assert door.retry_after() == 60
+
+
+def test_alternatives_count_for_what_a_mailbox_may_hold() -> None:
+    overflowed = []
+    box = Mailbox(1, on_overflow=lambda: overflowed.append(1), limit=10)
+    top = tuple(Alternative(token, -1.0) for token in range(20))
+    box.put(Delivery(0, [Chunk("a", 1, 0, top=top)]))
+    assert not overflowed
+    box.put(Delivery(0, [Chunk("a", 1, 1, top=top)]))
+    assert overflowed == [1]
+    box.put(Delivery(0, [Chunk("a", 1, 2)]))
+    assert overflowed == [1]
+
+
+def test_a_mailbox_gives_the_chunks_before_the_end_and_then_nothing() -> None:
+    async def test() -> None:
+        box = Mailbox(1, on_overflow=lambda: None)
+        last = Chunk("a", 1, 0, finish_reason="stop")
+        box.put(Delivery(0, [last], Usage(completion_tokens=1)))
+        assert await box.take() == [(0, last)]
+        assert await box.take() == []
+        assert box.usages[0].completion_tokens == 1
+
+    asyncio.run(test())
+
+
+def test_figures_have_names_that_prometheus_takes_and_two_servers_do_not_mix() -> None:
+    stats = SimpleNamespace(**{name: 7 for _, name, _ in (*_GAUGES, *_COUNTERS)})
+    ready, loading = (
+        Metrics(stats=lambda: stats, is_ready=lambda: True),
+        Metrics(stats=lambda: None, is_ready=lambda: False),
+    )
+    ready.requests.labels("/v1/models", "completed").inc()
+    page = ready.page().decode()
+    assert "mlxgen_ready 1.0" in page
+    assert "mlxgen_queue_size 7.0" in page
+    assert "mlxgen_completion_tokens_total 7.0" in page
+    assert 'mlxgen_requests_total{endpoint="/v1/models",outcome="completed"} 1.0' in page
+    other = loading.page().decode()
+    assert "mlxgen_ready 0.0" in other
+    assert "mlxgen_queue_size" not in other
+    assert 'outcome="completed"' not in other
+
+
+def test_a_page_may_run_its_own_scripts_and_no_others(tmp_path: Path) -> None:
+    assert read_page(tmp_path) == {}
+    script = "\nrun();\n"
+    (tmp_path / "index.html").write_text(
+        f"<style>p {{ }}</style><script>{script}</script><script src='page/more.js'></script>"
+    )
+    (tmp_path / "more.js").write_text("more();")
+    (tmp_path / "notes.txt").write_text("private")
+    page = read_page(tmp_path)
+    assert set(page) == {"index.html", "more.js"}
+    policy = page["index.html"].headers["content-security-policy"]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'self' 'sha256-{digest}';" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "style-src 'self' 'sha256-" in policy
+    assert policy_of("<p>plain</p>").count("sha256") == 0
+
+
+def test_the_documentation_escapes_what_it_shows() -> None:
+    field = {"anyOf": [{"type": "array", "items": {"enum": ["<b>"]}}, {"type": "null"}]}
+    body = {"properties": {"<i>": field}, "required": ["<i>"]}
+    page = docs_page(
+        {
+            "info": {"title": "<t>", "version": "1"},
+            "components": {"schemas": {"B": body}},
+            "paths": {
+                "/x": {
+                    "post": {
+                        "description": "does <x>",
+                        "requestBody": {
+                            "content": {
+                                "application/json": {"schema": {"$ref": "#/components/schemas/B"}}
+                            }
+                        },
+                        "responses": {"200": {"description": "ok"}},
+                    }
+                }
+            },
+        }
+    )
+    for raw in ("<t>", "<i>", "<b>", "<x>", "<script", "http:", "https:"):
+        assert raw not in page
+    assert "list of &#x27;&lt;b&gt;&#x27;" in page
+
+
+def test_while_the_model_is_loaded_only_liveness_is_good_and_a_signal_ends_it() -> None:
+    release = threading.Event()
+
+    def boot() -> Any:
+        release.wait(60)
+        raise LookupError("nobody waits for it any more")
+
+    async def test() -> None:
+        service = Service(Settings(), boot)
+        service.start()
+        transport = httpx.ASGITransport(app=make_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            health = await client.get("/health")
+            assert (health.status_code, health.json()["status"]) == (503, "loading")
+            assert (await client.get("/health/live")).status_code == 200
+            assert (await client.get("/v1/models")).status_code == 503
+            answer = await client.post("/v1/completions", json={"prompt": "a"})
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "server_loading"
+            assert answer.headers["retry-after"] == "1"
+            assert (await client.get("/metrics")).text.count("mlxgen_ready 0.0") == 1
+        service.stop()
+        assert await service.ended == 0
+        release.set()
+        assert await service.close()
+
+    asyncio.run(test())
+
+
+def test_a_large_value_is_written_as_a_small_one() -> None:
+    values: tuple[Any, ...] = ({"a": [1, {"b": "é\n"}, [], {}], "c": None}, [], {}, "x", [[[[1]]]])
+    for value in values:
+        for depth in range(5):
+            assert to_large_json(value, depth) == to_json(value)

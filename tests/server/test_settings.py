@@ -1,0 +1,114 @@
+"""Settings, the command line, and what is written to the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from mlxgen.errors import OptionError
+from mlxgen.server.logs import JsonFormatter, TextFormatter, log, log_failure, logger
+from mlxgen.server.settings import Settings, make_parser, read_settings
+
+
+def test_the_defaults_of_the_command_line_are_those_of_the_settings() -> None:
+    assert read_settings([], {}) == Settings()
+
+
+def test_every_setting_is_an_option() -> None:
+    known = {action.dest for action in make_parser()._actions} - {"help", "version"}
+    assert known == set(Settings.__dataclass_fields__)
+
+
+def test_options_become_settings() -> None:
+    line = "--model m --port 0 --max-batch 4 --cache-bytes 2GiB --cors-origin * --cors-origin null"
+    settings = read_settings(line.split(), {"MLXGEN_API_KEY": "from-environment"})
+    assert settings == Settings(
+        model="m",
+        port=0,
+        max_batch=4,
+        cache_bytes=2 << 30,
+        cors_origins=("*", "null"),
+        api_key="from-environment",
+    )
+    assert read_settings(["--api-key", "given"], {"MLXGEN_API_KEY": "x"}).api_key == "given"
+    assert read_settings([], {"MLXGEN_API_KEY": ""}).api_key is None
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--port 70000", "--port: 70000 is out of range, give 0 to 65535"),
+        ("--port x", "argument --port: invalid int value: 'x'"),
+        ("--max-batch 0", "--max-batch: 0 is out of range"),
+        ("--cache-bytes lots", "'lots' is no size"),
+        ("--cache-bytes 1", "--cache-bytes: 1 is out of range"),
+        ("--request-timeout nan", "--request-timeout: nan is out of range"),
+        ("--shutdown-grace -1", "--shutdown-grace: -1.0 is out of range"),
+        ("--cors-origin localhost", "'localhost' is no origin"),
+        ("--cors-origin http://a/b", "'http://a/b' is no origin"),
+        ("--api-key ä", "printable ASCII"),
+        ("--host=", "--host: is empty"),
+        ("--max-context 1", "--max-context: 1 is out of range"),
+        ("--log-format xml", "invalid choice"),
+        ("--nonsense", "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    line: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read_settings(line.split(), {})
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1
+
+
+def test_settings_made_by_programs_are_checked_too() -> None:
+    with pytest.raises(OptionError, match="max_queue: 0"):
+        Settings(max_queue=0)
+
+
+@pytest.fixture
+def records() -> Iterator[list[logging.LogRecord]]:
+    found: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = found.append  # type: ignore[method-assign, assignment]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield found
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def test_both_formats_are_one_line_for_each_message(records: list[logging.LogRecord]) -> None:
+    log(logging.INFO, "a\nb", name="x y", seconds=0.12345, rows=2)
+    text = TextFormatter().format(records[0])
+    assert text.endswith('info: a\\nb name="x y" seconds=0.123 rows=2')
+    entry = json.loads(JsonFormatter().format(records[0]))
+    assert entry["message"] == "a\nb"
+    assert (entry["level"], entry["name"], entry["rows"]) == ("info", "x y", 2)
+
+
+def test_what_an_exception_says_is_only_logged_when_debugging(
+    records: list[logging.LogRecord],
+) -> None:
+    try:
+        raise ValueError("quotes a secret prompt")
+    except ValueError as error:
+        log_failure("it failed", error)
+        assert "secret" not in TextFormatter().format(records[0])
+        assert "error=ValueError" in TextFormatter().format(records[0])
+        assert "test_settings.py" in JsonFormatter().format(records[0])
+        logger.setLevel(logging.DEBUG)
+        log_failure("it failed", error)
+        assert "secret" in TextFormatter().format(records[1])
+
+
+def test_a_draft_model_may_be_named() -> None:
+    assert read_settings([], {}).draft_model is None
+    assert read_settings(["--draft-model", "ngram"], {}).draft_model == "ngram"

@@ -1,0 +1,54 @@
+"""What completion requests become."""
+
+from __future__ import annotations
+
+from mlxgen.filters import Regex
+from mlxgen.sampling import derive_seed
+from mlxgen.server.calls import parse_completion
+from mlxgen.server.wire.completion import DEFAULT_TOKENS
+
+from .kit import demo, refused
+
+
+def test_a_prompt_is_text_or_tokens_and_no_chat() -> None:
+    tokens = demo().vocabulary.encode("Once upon")
+    text = parse_completion({"prompt": "Once upon"}, demo()).jobs[0]
+    ids = parse_completion({"prompt": tokens}, demo()).jobs[0]
+    assert text.prompt == ids.prompt == tuple(tokens)
+    assert text.options.max_tokens == DEFAULT_TOKENS
+
+
+def test_jobs_are_the_choices_of_each_prompt_in_turn() -> None:
+    call = parse_completion({"prompt": [[5, 6], [7]], "n": 2, "seed": 3}, demo())
+    assert [job.prompt for job in call.jobs] == [(5, 6), (5, 6), (7,), (7,)]
+    seeds = [job.options.seed for job in call.jobs]
+    assert seeds == [3, derive_seed(3, 1)] * 2
+
+
+def test_too_many_rows_are_refused() -> None:
+    body = {"prompt": ["a"] * 100, "n": 100}
+    assert refused(parse_completion, body, demo()).param == "n"
+
+
+def test_a_constraint_holds_from_the_first_character() -> None:
+    call = parse_completion({"prompt": "a", "regex": "b+"}, demo())
+    assert call.jobs[0].options.filters == call.specs == (Regex("b+"),)
+
+
+def test_an_echo_with_log_probabilities_is_refused() -> None:
+    body = {"prompt": "a", "echo": True, "logprobs": 1}
+    assert refused(parse_completion, body, demo()).param == "echo"
+    assert len(parse_completion({"prompt": "a", "echo": True}, demo()).jobs) == 1
+
+
+def test_chat_fields_are_unknown_to_completions() -> None:
+    body = {"prompt": "a", "messages": []}
+    assert refused(parse_completion, body, demo()).code == "unknown_parameter"
+
+
+def test_a_lone_surrogate_in_a_prompt_is_refused() -> None:
+    assert refused(parse_completion, {"prompt": ["a", "\ud800"]}, demo()).param == "prompt"
+
+
+def test_a_nul_byte_is_a_character_like_others() -> None:
+    assert len(parse_completion({"prompt": "a\x00b"}, demo()).jobs) == 1

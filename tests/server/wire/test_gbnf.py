@@ -1,0 +1,243 @@
+"""GBNF becomes Lark that derives the same texts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import GrammarError
+from mlxgen.filters import Lark
+from mlxgen.server.wire.gbnf import is_gbnf, lark_of
+from mlxgen.server.wire.gbnf_syntax import Class, Either, Node, Ref, Repeat, Row, Text, read_gbnf
+from mlxgen.tokens import Token, Vocabulary
+from tests.fakes import byte_level_tokenizer
+
+VOCABULARY = Vocabulary.of(byte_level_tokenizer())
+
+JSON = r"""
+# a value that has an object around it
+root ::= object
+value ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws (
+    string ":" ws value   # the first
+    ("," ws string ":" ws value)*
+  )? "}" ws
+array ::=
+  "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9]{1,3})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+
+
+@cache
+def bound(grammar: str) -> Any:
+    return Lark(lark_of(grammar)).bind(VOCABULARY, VOCABULARY.size)
+
+
+def takes(grammar: str, text: str | list[Token]) -> bool:
+    """Whether a text is one of the grammar's."""
+    filter = bound(grammar).fork()
+    tokens = VOCABULARY.continue_with(text.encode()) if isinstance(text, str) else text
+    for token in tokens:
+        if not filter.validate([token]):
+            return False
+        filter.advance(token)
+    return bool(filter.can_end())
+
+
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        ('root ::= "yes" | "no"', ["yes", "no"], ["", "yesno", "y"]),
+        ('root ::= "a" |\n  "b" | # or\n  "c"', ["a", "b", "c"], ["", "d"]),
+        ('root ::= "a"\n  | "b"\n', ["a", "b"], ["ab"]),
+        ('root ::= ("a"\n "b"\n | "c") "d"', ["abd", "cd"], ["ab", "abcd"]),
+        ("root ::= [a-c] [^a-c] [-x] [x-]", ["ad--", "bzx-"], ["aa--", "dd--"]),
+        ("root ::= [^\\n\\]]+", ["a b[", "é中"], ["a\nb", "]", ""]),
+        ('root ::= [\\x41-\\x43] "\\u00e9\\U0001F600"', ["Aé😀"], ["Dé😀"]),
+        ('root ::= "\\"\\\\\\t" "\\x41"', ['"\\\tA'], ['"']),
+        (
+            'root ::= "ab"{2} "c"{1,2} "d"{2,} "e"{0,1}',
+            ["ababcddd", "ababccdde"],
+            ["abcdd", "ababcd"],
+        ),
+        ('root ::= "a"{0,2} [x]?', ["", "a", "aax"], ["aaa"]),
+        ('root ::= "a"{,2} "b"', ["b", "ab", "aab"], ["aaab"]),
+        ('root ::= "ab"* "c"+', ["c", "ababccc"], ["aab", ""]),
+        ("root ::= . .", ["ab", "\n😀"], ["a", "abc"]),
+        ("root ::= the-rule | THE_rule\nthe-rule ::= [0-9]\nTHE_rule ::= [a]", ["5", "a"], ["b"]),
+        ('root ::= x "b" | "c"\nx ::= x "a" | "a"', ["ab", "aaab", "c"], ["b"]),
+        ('root ::= "(" root ")" | ""', ["", "()", "((()))"], ["(()", ")("]),
+        ('root ::= ("a" | "ab") "bc" | root "!"', ["abc", "abbc", "abc!!"], ["ab"]),
+        ('root ::= ("a" | "ab") "bc"', ["abc", "abbc"], ["ab"]),
+        ('root ::= "a"\nunused ::= unused "b" | "c"', ["a"], ["c"]),
+        ('root ::=\n\n  "a" # one rule\n\n\n# and no more', ["a"], [""]),
+        ("root ::= ", [""], ["a"]),
+        ('root ::= "/" [/] "\x7f"', ["//\x7f"], ["/"]),
+        (
+            JSON,
+            ['{"a": [1, -2.5e3, "x\\n\\u00e9 中"], "b": {"c": null}}', "{}", '{"": true }'],
+            ["[1]", '{"a": }', '{"a": "\n"}', '{"a": 1', '{"a": 01x}'],
+        ),
+    ],
+)
+def test_a_grammar_takes_its_texts_and_no_others(
+    grammar: str, good: list[str], bad: list[str]
+) -> None:
+    for text in good:
+        assert takes(grammar, text), text
+    for text in bad:
+        assert not takes(grammar, text), text
+
+
+def test_tokens_may_be_named_or_numbered() -> None:
+    names = {VOCABULARY.piece(token).decode(): token for token in VOCABULARY.added}
+    call, end = names["<tool_call>"], names["</tool_call>"]
+    (x,) = VOCABULARY.continue_with(b"x")
+    assert takes(f"root ::= <tool_call> [a-z] <[{end}]>", [call, x, end])
+    assert not takes(f"root ::= <tool_call> [a-z] <[{end}]>", "<tool_call>x</tool_call>")
+    assert takes(f"root ::= !<[{call}]> <tool_call>", [x, call])
+    assert not takes(f"root ::= !<[{call}]> <tool_call>", [call, call])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ('start ::= "a"', "no rule named root"),
+        ("root ::= other", "rule root uses other"),
+        ('root ::= "a"\nroot ::= "b"', "line 2: rule root is defined twice"),
+        ('root ::= "a', "the string has no end"),
+        ("root ::= [a-", "the class has no end"),
+        ("root ::= []", "an empty class"),
+        ("root ::= [b-a]", "the range b-a is empty"),
+        ('root ::= ("a"', "expected )"),
+        ('root ::= "a" )', "unexpected ')'"),
+        ('root ::= "a"{3,2}', "{3,2} allows nothing"),
+        ('root ::= "a"{}', "needs a number"),
+        ('root ::= "a"{x}', "expected a repetition"),
+        ('root ::= "a"{99999999999999999999}', "repetitions go up to"),
+        ('root ::= "a"{2001}', "repetitions go up to"),
+        ('root ::= "\\q"', "\\q is no escape"),
+        ('root ::= "\\xg0"', "\\x needs 2 hexadecimal digits"),
+        ('root ::= "\\ud800"', "\\ud800 is no character"),
+        ('root ::= "\\U00110000"', "is no character"),
+        ("root ::= <", "expected a token"),
+        ("root ::= !<tool_call>", "write the number"),
+        ("root := x\nroot ::= x", "expected ::= after root"),
+        ("root ::= " + "(" * 200 + '"a"' + ")" * 200, "nested more than"),
+        ('root ::= "a"' + "*" * 200, "nested more than"),
+    ],
+)
+def test_what_is_no_gbnf_is_refused_with_the_reason(grammar: str, reason: str) -> None:
+    with pytest.raises(GrammarError, match="GBNF") as info:
+        lark_of(grammar)
+    assert reason in str(info.value)
+
+
+def test_rules_that_multiply_are_not_written_out() -> None:
+    chain = "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(60))
+    lark = lark_of(f'root ::= r0\n{chain}\nr60 ::= "a" | ""')
+    assert len(lark) < 4000
+
+
+def test_long_chains_of_rules_are_no_problem() -> None:
+    chain = "\n".join(f"r{i} ::= r{i + 1}" for i in range(3000))
+    assert "start" in lark_of(f'root ::= r0\n{chain}\nr3000 ::= "a"')
+
+
+def test_a_rule_may_use_thousands_of_others() -> None:
+    names = " | ".join(f"r{i}" for i in range(8000))
+    rules = "\n".join(f'r{i} ::= "{i}"' for i in range(8000))
+    assert "start" in lark_of(f"root ::= {names}\n{rules}")
+
+
+def test_gbnf_is_told_from_lark() -> None:
+    assert is_gbnf('root ::= "a"') and is_gbnf('# c\n  a-b::="c"')
+    assert not is_gbnf('start: "a ::= b"') and not is_gbnf("start: x\nx: /a::=/")
+
+
+# ---- against a recogniser that knows nothing of grammars' engines --------------------------------
+
+
+class Recogniser:
+    """Where a text may go on behind each rule, found by going round until nothing is new."""
+
+    def __init__(self, rules: dict[str, Node], text: str) -> None:
+        self.text = text
+        places = itertools.product(rules, range(len(text) + 1))
+        self.known: dict[tuple[str, int], frozenset[int]] = dict.fromkeys(places, frozenset())
+        while True:
+            found = {(name, at): self.ends(rules[name], {at}) for name, at in self.known}
+            if found == self.known:
+                break
+            self.known = found
+
+    def ends(self, node: Node, starts: Iterable[int]) -> frozenset[int]:
+        if isinstance(node, Text):
+            return frozenset(
+                at + len(node.text) for at in starts if self.text.startswith(node.text, at)
+            )
+        if isinstance(node, Class):
+            return frozenset(at + 1 for at in starts if self.holds(node, at))
+        if isinstance(node, Ref):
+            return frozenset().union(*(self.known[node.name, at] for at in starts))
+        if isinstance(node, Either):
+            return frozenset().union(*(self.ends(option, starts) for option in node.options))
+        reached = frozenset(starts)
+        if isinstance(node, Row):
+            for part in node.parts:
+                reached = self.ends(part, reached)
+            return reached
+        assert isinstance(node, Repeat)
+        for _ in range(node.least):
+            reached = self.ends(node.part, reached)
+        out = reached
+        for _ in range(len(self.text) if node.most is None else node.most - node.least):
+            reached = self.ends(node.part, reached)
+            out |= reached
+        return out
+
+    def holds(self, node: Class, at: int) -> bool:
+        if at >= len(self.text):
+            return False
+        return any(low <= self.text[at] <= high for low, high in node.ranges) != node.negated
+
+    @property
+    def takes(self) -> bool:
+        return len(self.text) in self.known["root", 0]
+
+
+ATOMS = st.sampled_from(['"a"', '"ab"', '"b"', "[ab]", "[^a]", "[b-c]", "other", '""', "root"])
+EXPRESSIONS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(" ".join),
+        st.tuples(inner, inner).map(lambda pair: f"({pair[0]} | {pair[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,2}"])).map(
+            lambda pair: f"({pair[0]}){pair[1]}"
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXPRESSIONS, EXPRESSIONS)
+def test_any_grammar_takes_exactly_its_texts(root: str, other: str) -> None:
+    grammar = f'root ::= "a" ({root}) | "b"\nother ::= "c" | {other} "c"'
+    rules = read_gbnf(grammar)
+    try:
+        bound(grammar)
+    except GrammarError:
+        return  # nothing can be derived, or too deep for the engine
+    for length in range(4):
+        for chars in itertools.product("abc", repeat=length):
+            text = "".join(chars)
+            assert takes(grammar, text) == Recogniser(rules, text).takes, text

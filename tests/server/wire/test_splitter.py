@@ -1,0 +1,235 @@
+"""The model's text is cut into its parts, whatever the pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mlxgen.server.wire.splitter import Kind, Marks, Span, Splitter, Thinking
+from mlxgen.server.wire.tools import ToolReader
+
+from .kit import SIZES, format_of, pieces_of, plain, tool
+
+MARKS = Marks(think_start="<think>", think_end="</think>")
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
+
+
+def reader(style: str = "json_tools", most: int | None = None) -> ToolReader:
+    return ToolReader(format_of(style, plain().vocabulary), [tool()], most=most)
+
+
+def split(
+    pieces: Sequence[str],
+    *,
+    thinking: Thinking = "possible",
+    tools: ToolReader | None = None,
+    cut: bool = False,
+    trim: bool = True,
+    marks: Marks = MARKS,
+) -> list[Span]:
+    splitter = Splitter(marks, thinking=thinking, tools=tools, trim=trim)
+    spans = [span for piece in pieces for span in splitter.push(piece)]
+    spans += splitter.flush(cut=cut)
+    at = 0
+    for span in spans:
+        assert span.start == at and span.text
+        at += len(span.text)
+    assert "".join(span.text for span in spans) == "".join(pieces)
+    return joined(spans)
+
+
+def joined(spans: Sequence[Span]) -> list[Span]:
+    """With neighbours of a kind made one; calls stay apart."""
+    out: list[Span] = []
+    for span in spans:
+        if out and out[-1].kind == span.kind != "call":
+            out[-1] = out[-1]._replace(text=out[-1].text + span.text)
+        else:
+            out.append(span)
+    return out
+
+
+def parts(text: str, **options: object) -> list[tuple[Kind, str]]:
+    """Kinds and texts, the marks left out; the same in any pieces."""
+    whole = split([text], **options)  # type: ignore[arg-type]
+    assert split(list(text), **options) == whole  # type: ignore[arg-type]
+    return [(span.kind, span.text) for span in whole if span.kind != "mark"]
+
+
+def test_thinking_at_the_start_is_reasoning_without_the_white_space_around_it() -> None:
+    assert parts("<think>\nI see.\n</think>\n\nYes.") == [
+        ("reasoning", "I see."),
+        ("content", "Yes."),
+    ]
+
+
+def test_a_prompt_may_have_opened_the_thinking() -> None:
+    assert parts("I see.</think>Yes.", thinking="open") == [
+        ("reasoning", "I see."),
+        ("content", "Yes."),
+    ]
+
+
+def test_thinking_that_the_prompt_closed_does_not_begin_again() -> None:
+    assert parts("<think>x</think>y", thinking="closed") == [("content", "<think>x</think>y")]
+
+
+def test_the_mark_of_thinking_in_the_middle_of_an_answer_is_text() -> None:
+    text = "Write <think> and </think> around it."
+    assert parts(text) == [("content", text)]
+
+
+def test_thinking_without_an_end_stays_reasoning() -> None:
+    assert parts("<think>I wonder </thin") == [("reasoning", "I wonder </thin")]
+
+
+def test_an_answer_that_only_looks_like_thinking_is_whole() -> None:
+    assert parts("  <thin") == [("content", "  <thin")]
+    assert parts(" \n") == [("content", " \n")]
+
+
+def test_white_space_behind_the_thinking_stays_where_it_may_matter() -> None:
+    assert parts("<think>a</think>\n\nb", trim=False)[1] == ("content", "\n\nb")
+
+
+def test_a_call_is_read_and_its_marks_are_no_content() -> None:
+    (content, call) = split([f"I look.\n{CALL}\n"], tools=reader())[::2]
+    assert (content.kind, content.text) == ("content", "I look.")
+    assert call.calls[0].name == "get_weather"
+    assert json.loads(call.calls[0].arguments) == {"city": "Oslo"}
+
+
+def test_an_end_mark_inside_a_json_string_does_not_end_the_call() -> None:
+    inner = json.dumps({"name": "get_weather", "arguments": {"city": 'a"</tool_call>\\'}})
+    spans = split(list(f"<tool_call>{inner}</tool_call>"), tools=reader())
+    assert [span.kind for span in spans] == ["call"]
+    assert json.loads(spans[0].calls[0].arguments)["city"] == 'a"</tool_call>\\'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>nothing</tool_call>",
+        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": {"x": NaN}}</tool_call>',
+        '<tool_call>{"name": ["get_weather"], "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "get_weather"',
+        "<tool_call></tool_call>",
+        "<tool_call>",
+        "a <tool_call> b",
+    ],
+)
+def test_what_is_no_call_is_content_with_its_marks(text: str) -> None:
+    assert parts(text, tools=reader()) == [("content", text)]
+    assert parts(f"x \n{text}", tools=reader()) == [("content", f"x \n{text}")]
+
+
+def test_a_call_that_the_length_cut_off_is_content() -> None:
+    assert parts(CALL[:-12], tools=reader(), cut=True) == [("content", CALL[:-12])]
+
+
+def test_a_call_whose_end_mark_was_a_stop_is_a_call() -> None:
+    spans = split([CALL[:-12]], tools=reader(), cut=False)
+    assert [span.kind for span in spans] == ["call"]
+
+
+def test_without_tools_a_call_is_text() -> None:
+    assert parts(CALL) == [("content", CALL)]
+
+
+def test_only_as_many_calls_as_allowed_are_made() -> None:
+    spans = split([f"{CALL}\n{CALL}"], tools=reader(most=1))
+    assert [len(span.calls) for span in spans if span.kind == "call"] == [1, 0]
+
+
+def test_a_call_inside_the_thinking_ends_it() -> None:
+    spans = split([f"<think>a {CALL}b"], tools=reader())
+    assert [(s.kind, s.text) for s in spans if s.kind not in ("mark", "call")] == [
+        ("reasoning", "a"),
+        ("content", "b"),
+    ]
+
+
+def test_text_after_a_call_is_content() -> None:
+    assert parts(f"{CALL}\nDone.", tools=reader())[1:] == [("content", "\nDone.")]
+
+
+def test_a_format_without_an_end_mark_takes_the_rest_of_the_text() -> None:
+    text = '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}'
+    spans = split(list(f"Well. {text}"), tools=reader("mistral"))
+    assert [span.kind for span in spans] == ["content", "mark", "call"]
+    assert spans[-1].calls[0].name == "get_weather"
+
+
+def test_structural_marks_are_dropped() -> None:
+    marks = Marks(think_start="<t>", think_end="</t>", markers=("<|open|>", "<|close|>"))
+    assert parts("<t>a</t><|open|>b<|close|>", marks=marks, thinking="possible") == [
+        ("reasoning", "a"),
+        ("content", "b"),
+    ]
+
+
+def test_models_with_headers_start_in_them() -> None:
+    marks = Marks(
+        think_start="<t>",
+        think_end="</t>",
+        initial="header",
+        transitions={
+            "header": [("to=self<m>", "reasoning"), ("to=user<m>", "normal"), ("<c>", "tool")],
+            "reasoning": [("<eom>", "header")],
+            "normal": [("<eom>", "header")],
+        },
+    )
+    assert parts("to=self<m>hm<eom>to=user<m>Yes.", marks=marks) == [
+        ("reasoning", "hm"),
+        ("content", "Yes."),
+    ]
+
+
+PIECES = st.sampled_from(
+    [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        CALL,
+        CALL[11:-12],
+        " ",
+        "\n",
+        '"',
+        "<",
+        "</",
+        "a",
+        "b c",
+        "\\",
+        "{",
+        "}",
+        "<tool",
+        "think>",
+        "é",
+        "😊",
+    ]
+)
+
+
+@given(
+    st.lists(PIECES, max_size=8).map("".join),
+    SIZES,
+    st.sampled_from(["open", "possible", "closed"]),
+    st.sampled_from(["json_tools", "mistral", "qwen3_coder", None]),
+    st.booleans(),
+    st.booleans(),
+)
+@example(f"{CALL} ", [1], "closed", "json_tools", False, True)
+def test_spans_do_not_depend_on_the_pieces(
+    text: str, sizes: list[int], thinking: Thinking, style: str | None, cut: bool, trim: bool
+) -> None:
+    tools = reader(style) if style is not None else None
+    whole = split([text], thinking=thinking, tools=tools, cut=cut, trim=trim)
+    pieces = pieces_of(text, sizes)
+    assert split(pieces, thinking=thinking, tools=tools, cut=cut, trim=trim) == whole

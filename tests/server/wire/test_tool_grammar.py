@@ -1,0 +1,223 @@
+"""Calls that a grammar allows are calls that the format's parser reads."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from mlxgen.filters import Constraint, shortest_end, tokens_of
+from mlxgen.server.wire.errors import RequestError
+from mlxgen.server.wire.tool_grammar import calls_grammar, is_known, rest_grammar
+from mlxgen.server.wire.tools import StringState, ToolFormat, ToolReader
+from mlxgen.tokens import Token
+
+from . import kit
+from .kit import format_of, plain
+
+VOCABULARY = plain().vocabulary
+SIZE = VOCABULARY.size
+
+
+def function(name: str, parameters: Any, *, strict: bool = False) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": parameters, "strict": strict},
+    }
+
+
+WEATHER = function(
+    "get_weather",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "unit": {"enum": ["c", "f"]},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "box": {"$ref": "#/$defs/Box"},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+        "$defs": {"Box": {"type": "object", "properties": {"x": {"type": "number"}}}},
+    },
+)
+NOOP = function("no-op", {"type": "object", "properties": {}, "additionalProperties": False})
+TOOLS = [WEATHER, NOOP]
+
+# For each style: two calls in a row, as the models write them.
+TEXTS = {
+    "json_tools": [
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}'
+        "\n</tool_call>",
+        '\n<tool_call>{"name":"no-op","arguments":{}}</tool_call>',
+    ],
+    "qwen3_coder": [
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n"
+        "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+        "\n<tool_call>\n<function=no-op>\n</function>\n</tool_call>",
+    ],
+    "glm47": [
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+        "\n<tool_call>no-op\n</tool_call>",
+    ],
+    "minimax_m2": [
+        '<minimax:tool_call>\n<invoke name="get_weather">\n'
+        '<parameter name="city">Oslo</parameter>\n'
+        '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+        '\n<minimax:tool_call>\n<invoke name="no-op">\n</invoke>\n</minimax:tool_call>',
+    ],
+    "kimi_k2": [
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Oslo", "days": 3}<|tool_call_end|>'
+        "<|tool_calls_section_end|>",
+    ],
+    "mistral": ['[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}]'],
+}
+
+# What ends an argument that is text.
+CLOSING = {
+    "qwen3_coder": "\n</parameter>\n",
+    "glm47": "</arg_value>\n",
+    "minimax_m2": "</parameter>\n",
+}
+
+
+def takes(spec: Any, text: str) -> bool:
+    tokens = kit.tokens_of(text, VOCABULARY)
+    filter = spec.bind(VOCABULARY, SIZE)
+    if filter.validate(tokens) < len(tokens):
+        return False
+    for token in tokens:
+        filter.advance(token)
+    return bool(filter.can_end())
+
+
+def inner(format: ToolFormat, text: str) -> str:
+    return text.strip()[len(format.start) : len(text.strip()) - len(format.end)]
+
+
+@pytest.mark.parametrize("style", TEXTS)
+def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
+    format, texts = format_of(style, VOCABULARY), TEXTS[style]
+    assert is_known(format)
+    many = calls_grammar(format, TOOLS, VOCABULARY, many=True)
+    assert takes(many, texts[0])
+    assert takes(many, "".join(texts))
+    assert not takes(many, "Well, " + texts[0]) and not takes(many, "")
+    one = calls_grammar(format, TOOLS, VOCABULARY, many=False)
+    assert takes(one, texts[0])
+    assert len(texts) == 1 or not takes(one, "".join(texts))
+    rest = rest_grammar(format, TOOLS, VOCABULARY, many=True)
+    assert takes(rest, "".join(texts)[len(format.start) :])
+    reader = ToolReader(format, TOOLS)
+    (call,) = reader.read(inner(format, texts[0]))
+    assert call.name == "get_weather"
+    assert json.loads(call.arguments) == {"city": "Oslo", "days": 3}
+    for text in texts[1:]:
+        (call,) = reader.read(inner(format, text))
+        assert (call.name, call.arguments) == ("no-op", "{}")
+
+
+@pytest.mark.parametrize("style", TEXTS)
+def test_wrong_names_and_arguments_are_not_allowed(style: str) -> None:
+    spec = calls_grammar(format_of(style, VOCABULARY), TOOLS, VOCABULARY, many=True)
+    text = TEXTS[style][0]
+    assert not takes(spec, text.replace("get_weather", "get_whether"))
+    assert not takes(spec, text.replace("3", "three"))
+    assert not takes(spec, text.replace("days", "daze"))
+
+
+@pytest.mark.parametrize("style", TEXTS)
+def test_whatever_a_grammar_allows_is_read(style: str) -> None:
+    format = format_of(style, VOCABULARY)
+    reader = ToolReader(format, TOOLS)
+    spec = calls_grammar(format, TOOLS, VOCABULARY, many=False)
+    for seed in range(16):
+        text = VOCABULARY.decode(walk(Constraint([spec], VOCABULARY, SIZE), style, seed))
+        calls = reader.read(inner(format, text))
+        assert len(calls) == 1, text
+        arguments = json.loads(calls[0].arguments)
+        assert isinstance(arguments, dict)
+        assert "city" in arguments if calls[0].name == "get_weather" else not arguments, text
+        assert isinstance(arguments.get("days", 0), int)
+        assert arguments.get("unit", "c") in ("c", "f")
+
+
+def walk(constraint: Constraint, style: str, seed: int) -> list[Token]:
+    """A text that no model would write: any token that is allowed, and at last a way to the end."""
+    tokens: list[Token] = []
+    random = Random(seed)
+    while not constraint.can_end():
+        assert len(tokens) < 1000
+        mask = constraint.mask()
+        allowed = tokens_of(mask).tolist() if mask is not None else list(range(256))
+        run = [random.choice([token for token in allowed if token not in VOCABULARY.eos])]
+        if len(tokens) > 40 + seed:
+            run = shortest_end(constraint, 400, enough=400) or run
+        if len(tokens) > 20 + seed:  # no search finds the end of what is free until a tag comes
+            tag = kit.tokens_of(CLOSING.get(style, ""), VOCABULARY)
+            run = tag if tag and constraint.validate(tag) == len(tag) else run
+        for token in run:
+            constraint.advance(token)
+        tokens += run
+    return tokens
+
+
+def test_texts_between_tags_may_be_anything_but_the_tag() -> None:
+    spec = calls_grammar(format_of("qwen3_coder", VOCABULARY), TOOLS, VOCABULARY, many=True)
+    head, tail = (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\n",
+        "</function>\n</tool_call>",
+    )
+    assert takes(spec, f'{head}New\n"York" </param\n</parameter>\n{tail}')
+    assert takes(spec, f"{head}\n</parameter>\n<parameter=unit>\nc\n</parameter>\n{tail}")
+    assert not takes(spec, f"{head}x\n</parameter>\n<parameter=unit>\nk\n</parameter>\n{tail}")
+
+
+def test_parameters_that_were_left_out_are_none() -> None:
+    bare = {"type": "function", "function": {"name": "f"}}
+    spec = calls_grammar(format_of("json_tools", VOCABULARY), [bare], VOCABULARY, many=False)
+    assert takes(spec, '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+    assert not takes(spec, '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')
+
+
+def test_strict_texts_with_a_form_are_refused_between_tags() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x+"}}}
+    strict = [function("f", schema, strict=True)]
+    with pytest.raises(RequestError) as info:
+        calls_grammar(format_of("qwen3_coder", VOCABULARY), strict, VOCABULARY, many=False)
+    assert info.value.param == "tools[0].function.parameters.properties.a"
+    calls_grammar(format_of("json_tools", VOCABULARY), strict, VOCABULARY, many=False)
+
+
+def test_a_reader_survives_whatever_a_model_makes_up() -> None:
+    for style in [*TEXTS, "pythonic", "function_gemma", "gemma4", "muse_spark", "minicpm5"]:
+        reader = ToolReader(format_of(style, VOCABULARY), TOOLS)
+        for text in ("", "[]", "null", "{", "5", '{"name": 5}', "[f(x=", "\x00", "a" * 1000):
+            assert reader.read(text) == ()
+        assert reader.read("[" * 100_000) == ()
+
+
+def test_arguments_are_json_that_can_be_encoded() -> None:
+    reader = ToolReader(format_of("json_tools", VOCABULARY), TOOLS)
+    (call,) = reader.read('{"name": "get_weather", "arguments": "{\\"city\\": \\"Oslo\\"}"}')
+    assert call.arguments == '{"city": "Oslo"}'
+    (call,) = reader.read('{"name": "get_weather", "arguments": {"city": "\\ud800"}}')
+    assert call.arguments == '{"city": "\\ud800"}'
+    (call,) = reader.read('{"name": "get_weather", "arguments": {"city": "é"}}')
+    assert call.arguments == '{"city": "é"}'
+    (call,) = reader.read('{"name": "no-op"}')
+    assert call.arguments == "{}"
+
+
+def test_strings_are_told_from_what_is_around_them() -> None:
+    text = r'{"a\"b": "c\\", "d'
+    inside = [StringState(0).is_open(text, end) for end in range(len(text) + 1)]
+    quoted = [range(2, 7), range(10, 14), range(17, 19)]
+    assert inside == [any(end in run for run in quoted) for end in range(len(text) + 1)]
+    growing = StringState(0)
+    assert [growing.is_open(text, end) for end in (1, 9, 11, 14, 17)] == [0, 0, 1, 0, 1]

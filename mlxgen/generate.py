@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -35,6 +36,7 @@ examples:
   mlxgen.generate --model mlx-community/Qwen3-4B-4bit --temperature 0.7 "Write a haiku"
   cat notes.txt | mlxgen.generate --model ./my-model --system "Summarise." -
   mlxgen.generate --raw --stop $'\\n' "Once upon a time"
+  mlxgen.generate --chat --temperature 0.7
 
 exit status: 0 done (a closed pipe too), 2 wrong input, 130 interrupted
 """
@@ -46,7 +48,7 @@ DEMO = (
 # Options that are handed to the engine under the same name, with underscores. Their ranges
 # and defaults are the engine's.
 ENGINE_OPTIONS: tuple[tuple[str, type, str], ...] = (
-    ("max_tokens", int, "tokens to generate at most (256)"),
+    ("max_tokens", int, "tokens to generate at most (256; with --chat, what the context holds)"),
     ("min_tokens", int, "tokens to generate at least (0)"),
     ("temperature", float, "0 takes the most likely token each time; 1 is the model's own (0)"),
     ("top_p", float, "keep the likeliest tokens that together have this probability (1: all)"),
@@ -58,6 +60,7 @@ ENGINE_OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("presence_penalty", float, "subtracted once from tokens that were generated (0)"),
     ("frequency_penalty", float, "subtracted for each time a token was generated (0)"),
     ("seed", int, "the same seed and settings give the same text (a new one each time)"),
+    ("num_draft_tokens", int, "tokens that --draft proposes at a time, at most (8)"),
 )
 FLAGS = {
     "ignore_eos": "go on after an end-of-sequence token",
@@ -96,6 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", metavar="NAME", help="a folder or a hub id (the bundled demo model)")
     add("--revision", help="branch, tag or commit of a hub id")
     add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for the model")
+    add("--draft", metavar="NAME", help="a smaller model that proposes tokens, or ngram: the text")
     add("--trust-remote-code", action="store_true", help="run Python code that the model brings")
     add("--ignore-memory-limit", action="store_true", help="load weights that may not fit")
     add("--wired", action="store_true", help="keep memory wired, as far as the device recommends")
@@ -103,6 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("prompt").add_argument
     add("--prompt", help="the same as PROMPT; - reads standard input")
     add("--system", metavar="TEXT", help="a system message before the prompt")
+    add("--chat", action="store_true", help="a conversation, one message a line; /help says more")
     add("--raw", action="store_true", help="take the prompt as it is, without the chat template")
     add("--chat-template-args", metavar="JSON", help='such as {"enable_thinking": false}')
 
@@ -146,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that needs no model, load, generate; returns the exit status."""
-    text = read_prompt(arguments)
+    text = read_first(arguments) if arguments.chat else read_prompt(arguments)
     options = engine_options(arguments)
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
@@ -158,6 +163,7 @@ def run(arguments: argparse.Namespace) -> int:
     lm = load(
         arguments.model,
         adapter=arguments.adapter,
+        draft=arguments.draft,
         revision=arguments.revision,
         ignore_memory_limit=arguments.ignore_memory_limit,
         wired_limit="recommended" if arguments.wired else None,
@@ -165,7 +171,29 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
+    if arguments.chat:
+        return run_chat(lm, text, options, arguments)
+    assert text is not None
     return stream_text(lm, make_prompt(lm, text, arguments), options, arguments)
+
+
+def run_chat(
+    lm: LanguageModel, first: str | None, options: dict[str, Any], arguments: argparse.Namespace
+) -> int:
+    """Converse until the input ends; returns the exit status."""
+    from .chat import converse
+    from .conversation import Conversation
+
+    variables = template_variables(arguments)
+    conversation = Conversation(system=arguments.system, template=variables)
+    for kind, source in _forms(arguments).items():
+        conversation.require(kind, source)
+    options.pop("filters", None)
+    for name, value in options.items():
+        conversation.set(name, value)
+    told = partial(report, arguments) if arguments.verbose else None
+    notice = f"{NAME}: {DEMO}" if lm.is_demo else None
+    return converse(lm, conversation, first=first, notice=notice, report=told)
 
 
 def stream_text(
@@ -175,7 +203,7 @@ def stream_text(
     arguments: argparse.Namespace,
 ) -> int:
     """Generate and print; returns the exit status. An interrupt keeps what is printed."""
-    status, ends_line, last = 0, True, None
+    status, ends_line, last, drafted = 0, True, None, 0
     with lm.stream(prompt, **options) as stream:
         if lm.is_demo:
             say(DEMO)
@@ -183,6 +211,7 @@ def stream_text(
         try:
             for chunk in stream:
                 last = chunk
+                drafted += chunk.from_draft
                 usage = stream.usage if chunk.finish_reason is not None else None
                 sys.stdout.write(render(chunk, usage))
                 sys.stdout.flush()
@@ -193,7 +222,7 @@ def stream_text(
     if not ends_line and not arguments.json and sys.stdout.isatty():
         print(flush=True)  # so that the shell's prompt is on a line of its own
     if arguments.verbose:
-        for line in report(usage, last):
+        for line in report(arguments, usage, last, drafted):
             say(line)
     elif last is not None and last.finish_reason == "length" and arguments.max_tokens is None:
         say(f"stopped after {usage.completion_tokens} tokens; --max-tokens allows more")
@@ -201,6 +230,18 @@ def stream_text(
 
 
 # ---- input ----
+
+
+def read_first(arguments: argparse.Namespace) -> str | None:
+    """The first message of a conversation, if one was given."""
+    for name in ("raw", "json", "show_probs"):
+        if getattr(arguments, name):
+            raise OptionError(name, "not for a conversation, leave out one of it and --chat")
+    if arguments.text is None and arguments.prompt is None:
+        return None
+    if "-" in (arguments.text, arguments.prompt):
+        raise OptionError("prompt", "with --chat standard input is the conversation, leave out -")
+    return read_prompt(arguments)
 
 
 def read_prompt(arguments: argparse.Namespace) -> str:
@@ -235,14 +276,22 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
     messages = [{"role": "user", "content": text}]
     if arguments.system is not None:
         messages.insert(0, {"role": "system", "content": arguments.system})
-    if arguments.chat_template_args is None:
+    variables = template_variables(arguments)
+    if variables is None:
         return messages
+    from .engine import Chat
+
+    return Chat(messages, template=variables)
+
+
+def template_variables(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What was given for the chat template beside the messages."""
+    if arguments.chat_template_args is None:
+        return None
     given = _parse_json("chat_template_args", arguments.chat_template_args)
     if not isinstance(given, dict):
         raise OptionError("chat_template_args", "give a JSON object of the template's variables")
-    from .engine import Chat
-
-    return Chat(messages, template=given)
+    return given
 
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -256,21 +305,31 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["top_logprobs"] = 0
     if arguments.top_logprobs is not None and not arguments.json:
         raise OptionError("top_logprobs", "only --json can show them; add it")
+    if arguments.num_draft_tokens is not None and arguments.draft is None:
+        raise OptionError("num_draft_tokens", "nothing is proposed without --draft; add it")
     return {name: value for name, value in options.items() if value is not None}
 
 
 def _filters(arguments: argparse.Namespace) -> Iterable[Any]:
-    if arguments.json_schema is None and arguments.regex is None and arguments.lark is None:
-        return
-    from .filters import JsonSchema, Lark, Regex
+    forms = _forms(arguments)
+    if forms:
+        from .filters import JsonSchema, Lark, Regex
 
+        kinds: dict[str, Callable[[Any], Any]] = {"json": JsonSchema, "regex": Regex, "lark": Lark}
+        yield from (kinds[kind](source) for kind, source in forms.items())
+
+
+def _forms(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the text must be: a schema, an expression, a grammar; by kind."""
+    forms = {}
     if arguments.json_schema is not None:
         schema = _read_file("json_schema", arguments.json_schema)
-        yield JsonSchema(_parse_json("json_schema", schema))
+        forms["json"] = _parse_json("json_schema", schema)
     if arguments.regex is not None:
-        yield Regex(arguments.regex)
+        forms["regex"] = arguments.regex
     if arguments.lark is not None:
-        yield Lark(_read_file("lark", arguments.lark))
+        forms["lark"] = _read_file("lark", arguments.lark)
+    return forms
 
 
 def _read_file(option: str, path: str) -> str:
@@ -319,14 +378,20 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
+def report(
+    arguments: argparse.Namespace, usage: Usage, last: Chunk | None, drafted: int
+) -> Iterable[str]:
     """What ``--verbose`` says at the end."""
     import mlx.core as mx
 
-    yield f"prompt:      {_speed(usage.prompt_tokens, usage.prompt_tokens, usage.prompt_seconds)}"
+    run = usage.prompt_tokens - usage.cached_tokens
+    cached = f" ({usage.cached_tokens} of them cached)" if usage.cached_tokens else ""
+    yield f"prompt:      {_speed(usage.prompt_tokens, run, usage.prompt_seconds, cached)}"
     # The first token is known at the end of the prompt's time.
     after_first = usage.completion_tokens - 1
     yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
+    if drafted or arguments.draft is not None:
+        yield f"drafted:     {drafted} of these tokens, in {usage.forward_passes} passes in all"
     reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
     yield f"finished:    {reason}" + (
         f" at {last.stop!r}" if last is not None and last.stop else ""
@@ -334,9 +399,9 @@ def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
     yield f"peak memory: {mx.get_peak_memory() / 1e9:.3f} GB"
 
 
-def _speed(tokens: int, timed: int, seconds: float) -> str:
+def _speed(tokens: int, timed: int, seconds: float, cached: str = "") -> str:
     rate = f", {timed / seconds:.1f} tokens per second" if timed > 0 and seconds > 0 else ""
-    return f"{tokens} tokens{rate}"
+    return f"{tokens} tokens{cached}{rate}"
 
 
 def say(line: str) -> None:

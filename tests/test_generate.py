@@ -184,6 +184,32 @@ def test_verbose_reports_speed_and_memory_on_standard_error(
         assert re.search(pattern, outcome.err), pattern
 
 
+def test_verbose_counts_drafted_tokens_only_where_there_is_a_draft(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "drafted" not in cli("--raw", "--verbose", "--max-tokens", "6", "so").err
+    argv = ("--raw", "--verbose", "--draft", "ngram", "--max-tokens", "40", "--ignore-eos", "so")
+    monkeypatch.setattr(lm, "draft", "ngram")  # as the real load() would have it
+    chunks = list(lm.stream("so", max_tokens=40, ignore_eos=True))
+    outcome = cli(*argv)
+    assert outcome.out == "".join(chunk.text for chunk in chunks)
+    drafted = sum(chunk.from_draft for chunk in chunks)
+    assert f"drafted:     {drafted} of these tokens, in " in outcome.err
+    few = cli(*argv, "--num-draft-tokens", "1")
+    assert few.out == outcome.out
+
+
+def test_a_draft_model_is_loaded_and_changes_nothing_but_the_passes(cli: Any) -> None:
+    draft = Path(mlxgen.__file__).parent / "demo" / "draft"
+    argv = ("--verbose", "--draft", str(draft), "What is the capital of France?")
+    outcome = cli(*argv)
+    alone = cli("What is the capital of France?")
+    assert (outcome.status, outcome.out) == (0, alone.out)
+    found = re.search(r"drafted: +(\d+) of these tokens, in (\d+) passes", outcome.err)
+    assert found is not None
+    assert int(found[1]) > int(found[2]) > 0
+
+
 def test_a_schema_constrains_the_text(lm: mlxgen.LanguageModel, cli: Any, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"enum": [[1, 2]]}')
@@ -236,6 +262,17 @@ def test_chat_template_arguments_reach_the_template(
         (["a", "--model", "what is this?"], "hub id looks like owner/name"),
         (["a", "--revision", "main"], "--revision: only a hub id"),
         (["a", "--adapter", "/nowhere"], "there is no adapter folder /nowhere"),
+        (["a", "--num-draft-tokens", "3"], "--num-draft-tokens: nothing is proposed without"),
+        (["a", "--draft", "ngram", "--num-draft-tokens", "65"], "--num-draft-tokens: .*1 to 64"),
+        (["a", "--draft", "/nowhere"], "there is no folder /nowhere"),
+        (["--chat", "--raw"], "--raw: not for a conversation"),
+        (["--chat", "--json"], "--json: not for a conversation"),
+        (["--chat", "--show-probs"], "--show-probs: not for a conversation"),
+        (["--chat", "-"], "--prompt: with --chat standard input is the conversation"),
+        (["--chat", "--prompt", ""], "the prompt is empty"),
+        (["--chat", "--system", " "], "the system message is empty"),
+        (["--chat", "--top-p", "7"], "--top-p: .*7"),
+        (["--chat", "--regex", "("], "Regex"),
     ],
 )
 def test_wrong_input_gives_one_line_and_status_2(
@@ -268,6 +305,13 @@ def test_a_model_without_a_chat_template_wants_raw_prompts(
 ) -> None:
     monkeypatch.setattr(lm.tokenizer._tokenizer, "has_chat_template", False)
     assert cli("so").is_refusal("no chat template; use --raw")
+
+
+def test_a_conversation_wants_a_chat_template(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm.tokenizer._tokenizer, "has_chat_template", False)
+    assert cli("--chat").is_refusal("no chat template; use --raw")
 
 
 def test_wrong_options_are_found_before_a_model_is_loaded(

@@ -1,0 +1,219 @@
+"""A conversation in a terminal, or over pipes: ``python -m mlxgen.generate --chat``.
+
+Owns the loop of reading and answering, and how an answer is shown. Must never know how a line
+is read, what commands there are, or how an answer is made. Invariants: the model's text, and a
+line end behind it, goes to ``out``, everything else to ``notes``; with the escape sequences
+removed, what is shown is the text, and without a terminal there are none; whatever happens to
+an answer, every message of the conversation has one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import TextIO
+
+from .chat_answer import Answer, Answerer
+from .chat_commands import is_command, run_command
+from .chat_input import PipeReader, Reader, TerminalReader, Typed
+from .conversation import Conversation
+from .engine import Chunk, Usage
+from .errors import MlxgenError, PromptError
+from .interrupt import Brake
+from .language_model import LanguageModel
+from .terminal import wants_colour
+
+Report = Callable[[Usage, Chunk | None, int], Iterable[str]]
+
+_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+
+
+class TerminalChat:
+    """See the module. ``run`` it once; ``report`` says more about each answer.
+
+    ``interactive``: a person sits there, who wants to be greeted and can try again.
+    """
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        conversation: Conversation,
+        reader: Reader,
+        *,
+        out: TextIO,
+        notes: TextIO,
+        interactive: bool = False,
+        dims: bool = False,
+        report: Report | None = None,
+    ) -> None:
+        self.conversation = conversation
+        self.reader = reader
+        self._answerer = answerer
+        self._out = out
+        self._notes = notes
+        self._interactive = interactive
+        self._dims = dims
+        self._report = report
+        self._status = 0
+
+    def run(self, first: str | None = None, *, notice: str | None = None) -> int:
+        """Converse until the input ends, ``first`` being said already; returns the exit status.
+
+        ``notice`` is told as soon as it is sure that there will be a conversation.
+        """
+        self._answerer.check(self.conversation)
+        if notice is not None:
+            self.note(notice)
+        if self._interactive:
+            self.note(f"{self._answerer.lm.name}: /help lists the commands, Ctrl-D ends")
+        begun = Typed("" if first is None else first, quoted=True)
+        going = self._guarded(lambda: begun)
+        while going:
+            going = self._guarded(self.reader.read)
+        return self._status
+
+    def note(self, line: str) -> None:
+        """Tell the person something."""
+        print(line, file=self._notes, flush=True)
+
+    def check(self, conversation: Conversation) -> None:
+        """Raise for what the model cannot follow."""
+        self._answerer.check(conversation)
+
+    def answer(self) -> None:
+        """Stream the answer to the message that waits, and put it into the conversation."""
+        brake, answer = Brake(), None
+        try:
+            with brake, self._answerer.begin(self.conversation) as answer:
+                self._stream(answer, brake)
+        except KeyboardInterrupt:
+            brake.pressed = True
+        finally:
+            kept = self._settle(answer)
+        if not kept:
+            self.note("(stopped before anything came: the conversation is as it was)")
+        elif brake.pressed:
+            self.note("(stopped)")
+        if answer is not None:
+            self._conclude(answer)
+
+    # ---- one message ----
+
+    def _guarded(self, read: Callable[[], Typed]) -> bool:
+        """Take a message and do what it asks for; returns whether to go on."""
+        try:
+            self._take(read())
+        except EOFError:
+            return False
+        except KeyboardInterrupt:
+            if not self._interactive:
+                raise
+            self.note("\n(Ctrl-D or /quit ends)")
+        except MlxgenError as error:
+            self._fail(error)
+        return True
+
+    def _take(self, typed: Typed) -> None:
+        if not typed.quoted and is_command(typed.text):
+            run_command(self, typed.text)
+        elif typed.text.strip():
+            self.conversation.ask(typed.text)
+            self.answer()
+
+    def _fail(self, error: MlxgenError) -> None:
+        self._status = 0 if self._interactive else 2
+        self.note(f"error: {' '.join(str(error).split())}")
+
+    # ---- one answer ----
+
+    def _stream(self, answer: Answer, brake: Brake) -> None:
+        screen = _Screen(self._out, dims=self._dims)
+        try:
+            for spans in answer:
+                brake.runs = True
+                for span in spans:
+                    screen.show(span.text, dim=span.kind != "content")
+                if brake.pressed:
+                    break
+        finally:
+            for span in answer.finish():
+                screen.show(span.text, dim=span.kind != "content")
+            screen.end()
+
+    def _settle(self, answer: Answer | None) -> bool:
+        """Give the message that waits its answer, or take it back where nothing came."""
+        kept = answer is not None and bool(answer.text or answer.reasoning or answer.finish_reason)
+        if answer is not None and kept:
+            self.conversation.answered(answer.text, answer.reasoning)
+        else:
+            self.conversation.withdraw()
+        return kept
+
+    def _conclude(self, answer: Answer) -> None:
+        """Say how an answer ended, where that is not as usual."""
+        if answer.finish_reason == "length" and answer.fills_context:
+            self.note(
+                f"(the context of {answer.usage.prompt_tokens + answer.usage.completion_tokens} "
+                "tokens is full: /undo takes the last exchange back, /clear begins anew)"
+            )
+        elif answer.finish_reason == "length":
+            count = answer.usage.completion_tokens
+            self.note(f"(cut off after {count} tokens; /set max_tokens default allows more)")
+        if self._report is not None:
+            for line in self._report(answer.usage, answer.last, answer.drafted):
+                self.note(line)
+
+
+class _Screen:
+    """Text on its way out, dimmed in part."""
+
+    def __init__(self, out: TextIO, *, dims: bool) -> None:
+        self._out = out
+        self._dims = dims
+        self._is_dim = False
+        self._ends_line = True
+
+    def show(self, text: str, *, dim: bool) -> None:
+        if not text:
+            return
+        if self._dims and dim != self._is_dim:
+            self._out.write(_DIM if dim else _RESET)
+            self._is_dim = dim
+        self._out.write(text)
+        self._out.flush()
+        self._ends_line = text.endswith("\n")
+
+    def end(self) -> None:
+        self._out.write((_RESET if self._is_dim else "") + ("" if self._ends_line else "\n"))
+        self._out.flush()
+
+
+def converse(
+    lm: LanguageModel,
+    conversation: Conversation,
+    *,
+    first: str | None = None,
+    notice: str | None = None,
+    report: Report | None = None,
+) -> int:
+    """Run a conversation on the process's own standard streams; returns the exit status."""
+    if not lm.tokenizer.has_chat_template:
+        raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
+    typing = sys.stdin.isatty()
+    reader: Reader
+    if typing and sys.stdout.isatty():
+        reader = TerminalReader()
+    else:
+        reader = PipeReader(sys.stdin.buffer, sys.stderr if typing else None)
+    chat = TerminalChat(
+        Answerer(lm),
+        conversation,
+        reader,
+        out=sys.stdout,
+        notes=sys.stderr,
+        interactive=typing,
+        dims=wants_colour(sys.stdout, os.environ),
+        report=report,
+    )
+    return chat.run(first, notice=notice)

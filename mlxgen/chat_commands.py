@@ -1,0 +1,276 @@
+"""What can be said to the chat itself: lines that begin with a slash.
+
+Owns the commands with their help, the reading of their arguments, and the files that they read
+and write. Must never know how an answer is made or shown. Invariant: a command does all of what
+it says, or raises and has changed nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from .chat_input import QUOTES, Reader
+from .conversation import Conversation
+from .errors import OptionError
+
+OFF = ("off", "none", "default")
+
+
+class Host(Protocol):
+    """What commands act upon."""
+
+    conversation: Conversation
+
+    @property
+    def reader(self) -> Reader:
+        """Where the person's messages come from."""
+
+    def note(self, line: str) -> None:
+        """Tell the person something."""
+
+    def check(self, conversation: Conversation) -> None:
+        """Raise for what the model cannot follow."""
+
+    def answer(self) -> None:
+        """Have the message that waits answered."""
+
+
+class Command(NamedTuple):
+    """``argument`` as the help shows it; ``run`` gets what was typed for it."""
+
+    argument: str
+    help: str
+    run: Callable[[Host, str], None]
+
+
+def is_command(text: str) -> bool:
+    """Whether a line is for the chat itself."""
+    return text.startswith("/")
+
+
+def run_command(host: Host, text: str) -> None:
+    """Do what a line says; ``EOFError`` ends the chat, ``OptionError`` says what is wrong."""
+    name, _, argument = text[1:].partition(" ")
+    command = COMMANDS.get(name.strip())
+    if command is None:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean /{close[0]}?" if close else "/help lists the commands"
+        raise OptionError(
+            f"/{name}", f"there is no such command, {hint} ({QUOTES}/{name}{QUOTES} is a message)"
+        )
+    argument = argument.strip()
+    if argument and not command.argument:
+        raise OptionError(f"/{name}", f"takes nothing behind it, leave out {argument!r}")
+    command.run(host, argument)
+
+
+# ---- what was said ----
+
+
+def _undo(host: Host, _: str) -> None:
+    taken = host.conversation.undo()
+    host.note(f"took back: {_short(taken.message)}")
+
+
+def _retry(host: Host, _: str) -> None:
+    host.conversation.retry()
+    options = host.conversation.values()
+    if options["temperature"] == 0:
+        host.note("the temperature is 0: the answer stays the same; say /set temperature 0.8")
+    elif options["seed"] is not None:
+        host.note("the seed is set: the answer stays the same; say /set seed default")
+    host.answer()
+
+
+def _edit(host: Host, argument: str) -> None:
+    message = host.conversation.last.message
+    text: str | None = argument or host.reader.edit(message)
+    if text is None:
+        host.note(f"the message was:\n{message}\nwrite the new one:")
+        text = host.reader.read().text
+    if not text.strip():
+        host.note("nothing was changed")
+        return
+    host.conversation.edit(text)
+    host.answer()
+
+
+def _show(host: Host, _: str) -> None:
+    for message in host.conversation.messages:
+        host.note(f"[{message['role']}] {message['content']}")
+    if not host.conversation.messages:
+        host.note("nothing was said yet")
+
+
+def _clear(host: Host, _: str) -> None:
+    host.conversation.clear()
+    host.note("a new conversation; the settings are as they were")
+
+
+def _system(host: Host, argument: str) -> None:
+    if argument:
+        host.conversation.system = None if argument in OFF else argument
+    host.note(f"system message: {host.conversation.system or 'none'}")
+
+
+# ---- how answers are made ----
+
+
+def _set(host: Host, argument: str) -> None:
+    name, _, value = argument.partition(" ")
+    name = name.replace("-", "_")
+    if value.strip():
+        _change(host, lambda twin: twin.set(name, read_value(value.strip())))
+    values = host.conversation.values()
+    if name and name not in values:
+        host.conversation.fork().set(name, None)  # raises, and says why
+    for known in [name] if name else values:
+        star = "*" if known in host.conversation.settings else " "
+        host.note(f"{star} {known:<20} {json.dumps(values[known], default=str)}")
+    if not name:
+        host.note("* was set here; /set NAME VALUE sets, /set NAME default takes it back")
+
+
+def _form(kind: str, read: Callable[[str], Any], host: Host, argument: str) -> None:
+    if argument:
+        source = None if argument in OFF else read(argument)
+        _change(host, lambda twin: twin.require(kind, source))
+    source = host.conversation.forms.get(kind)
+    shown = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
+    host.note(f"{kind}: {'off' if source is None else shown}")
+
+
+def _change(host: Host, change: Callable[[Conversation], None]) -> None:
+    twin = host.conversation.fork()
+    change(twin)
+    host.check(twin)
+    host.conversation = twin
+
+
+def read_value(text: str) -> Any:
+    """A value as JSON, or as the text that it is; ``None`` for the default."""
+    if text in OFF:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# ---- files ----
+
+
+def _save(host: Host, argument: str) -> None:
+    path = _path("/save", argument)
+    if path.exists() and not _is_conversation(path):
+        raise OptionError("/save", f"{path} is something else already; choose another name")
+    text = json.dumps(host.conversation.as_json(), indent=2, ensure_ascii=False)
+    beside = path.with_name(path.name + ".part")  # so that a full disk does not cost the old one
+    try:
+        beside.write_text(text + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise OptionError("/save", f"{path} cannot be written: {error.strerror}") from error
+    host.note(f"saved to {path}: {_count(host.conversation)}")
+
+
+def _load(host: Host, argument: str) -> None:
+    path = _path("/load", argument)
+    try:
+        loaded = Conversation.of_json(_json("/load", str(path)))
+        host.check(loaded)
+    except OptionError as error:
+        if error.field == "/load":
+            raise
+        raise OptionError("/load", f"{path}: {error}") from error
+    host.conversation = loaded
+    host.note(f"loaded {path}: {_count(loaded)}")
+
+
+def _is_conversation(path: Path) -> bool:
+    try:
+        Conversation.of_json(_json("/save", str(path)))
+    except OptionError:
+        return False
+    return True
+
+
+def _text(command: str, argument: str) -> str:
+    path = _path(command, argument)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise OptionError(command, f"{path} cannot be read: {reason}") from error
+
+
+def _json(command: str, argument: str) -> Any:
+    text = _text(command, argument)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(command, f"{argument} is not JSON: {error}") from error
+
+
+def _path(command: str, argument: str) -> Path:
+    if not argument:
+        raise OptionError(command, "say which file")
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:  # ~ of somebody who is not there
+        return Path(argument)
+
+
+# ---- help ----
+
+
+def _help(host: Host, _: str) -> None:
+    for name, command in COMMANDS.items():
+        host.note(f"/{name} {command.argument:<16}".ljust(26) + command.help)
+    host.note(
+        f"A line that ends in \\ goes on; {QUOTES} begins and ends a message of several lines.\n"
+        "Ctrl-C stops an answer, Ctrl-D ends."
+    )
+
+
+def _quit(host: Host, _: str) -> None:
+    raise EOFError
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def _count(conversation: Conversation) -> str:
+    count = len(conversation.exchanges)
+    return f"{count} exchange{'' if count == 1 else 's'}"
+
+
+COMMANDS = {
+    "undo": Command("", "take back the last exchange", _undo),
+    "retry": Command("", "answer the last message anew", _retry),
+    "edit": Command("[TEXT]", "change the last message and have it answered", _edit),
+    "system": Command("[TEXT|off]", "the system message", _system),
+    "set": Command("[NAME [VALUE]]", "a setting, such as /set temperature 0.3", _set),
+    "json": Command(
+        "[FILE|off]",
+        "answers are JSON of a schema",
+        partial(_form, "json", partial(_json, "/json")),
+    ),
+    "regex": Command("[PATTERN|off]", "answers match an expression", partial(_form, "regex", str)),
+    "lark": Command(
+        "[FILE|off]", "answers follow a grammar", partial(_form, "lark", partial(_text, "/lark"))
+    ),
+    "show": Command("", "all that was said", _show),
+    "clear": Command("", "begin anew", _clear),
+    "save": Command("FILE", "write messages and settings as JSON", _save),
+    "load": Command("FILE", "go on with what was saved", _load),
+    "help": Command("", "this list", _help),
+    "quit": Command("", "end", _quit),
+}

@@ -1,0 +1,157 @@
+"""What a person types: lines that become messages, from a terminal or a pipe.
+
+Owns the rules for messages of several lines, and the two ways to read a line. Must never know
+commands or models. Invariant: what was typed is one ``Typed`` for each message, wherever its
+lines were broken, and the end of the input ends a message too.
+
+A line that ends in a backslash goes on with the next one. A line that begins with three quotes
+begins a block, which ends with a line that ends in three quotes; what is between is taken as it
+is. A line break right behind the first quotes, or before the last, is not part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import BinaryIO, NamedTuple, Protocol, TextIO
+
+from .errors import PromptError
+
+QUOTES = '"""'
+PROMPT, MORE = "> ", "... "
+
+
+class Typed(NamedTuple):
+    """A message; ``quoted``: it was a block, and so is no command."""
+
+    text: str
+    quoted: bool = False
+
+
+class Composer:
+    """Lines in, messages out. What was pasted may be a line with line breaks in it."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._in_block = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a message has begun that is not complete."""
+        return bool(self._lines)
+
+    def push(self, line: str) -> Typed | None:
+        """Take in a line without its end; the message, if it is complete now."""
+        if not self._lines and line.startswith(QUOTES):
+            self._in_block = True
+            line = line[len(QUOTES) :]
+        end = QUOTES if self._in_block else "\\"
+        self._lines.append(line.removesuffix(end))
+        return self._complete() if line.endswith(end) == self._in_block else None
+
+    def flush(self) -> Typed | None:
+        """The end of the input: the message that was not complete, if there is one."""
+        return self._complete() if self.is_open else None
+
+    def _complete(self) -> Typed:
+        text, quoted = "\n".join(self._lines), self._in_block
+        self._lines, self._in_block = [], False
+        return Typed(text.removeprefix("\n").removesuffix("\n") if quoted else text, quoted)
+
+
+class Reader(Protocol):
+    """Where messages come from."""
+
+    def read(self) -> Typed:
+        """The next message; ``EOFError`` where there is none."""
+
+    def edit(self, text: str) -> str | None:
+        """What a person makes of ``text``; ``None`` where a text cannot be shown for it."""
+
+
+class PipeReader:
+    """Lines of a pipe or a file; ``prompt`` is where to ask for them, if anywhere."""
+
+    def __init__(self, lines: BinaryIO, prompt: TextIO | None = None) -> None:
+        self._lines = lines
+        self._prompt = prompt
+        self._number = 0
+
+    def read(self) -> Typed:
+        """As ``Reader.read``; ``PromptError`` for a line that is no text."""
+        composer = Composer()
+        while True:
+            if self._prompt is not None:
+                print(MORE if composer.is_open else PROMPT, end="", file=self._prompt, flush=True)
+            data = self._lines.readline()
+            if not data:
+                rest = composer.flush()
+                if rest is None:
+                    raise EOFError
+                return rest
+            self._number += 1
+            try:
+                line = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                raise PromptError(
+                    f"line {self._number} of the input is not UTF-8 text ({error.reason})"
+                ) from error
+            typed = composer.push(line)
+            if typed is not None:
+                return typed
+
+    def edit(self, text: str) -> str | None:
+        return None
+
+
+class TerminalReader:
+    """Lines of a terminal, with editing and a history where ``readline`` is installed."""
+
+    def __init__(self, ask: Callable[[str], str] = input) -> None:
+        self._ask = ask
+        self._readline = _readline()
+
+    def read(self) -> Typed:
+        """As ``Reader.read``; ``KeyboardInterrupt`` drops what was typed."""
+        composer = Composer()
+        while True:
+            try:
+                typed = composer.push(self._line(MORE if composer.is_open else PROMPT))
+            except EOFError:
+                print(file=sys.stdout, flush=True)  # the shell's prompt gets a line of its own
+                rest = composer.flush()
+                if rest is None:
+                    raise
+                return rest
+            if typed is not None:
+                return typed
+
+    def edit(self, text: str) -> str | None:
+        """As ``Reader.edit``."""
+        readline = self._readline
+        if readline is None or ("\n" in text and "libedit" in (readline.__doc__ or "")):
+            return None
+        readline.set_startup_hook(lambda: readline.insert_text(text))
+        try:
+            return self._line(PROMPT)
+        except EOFError:
+            return ""
+        finally:
+            readline.set_startup_hook(None)
+
+    def _line(self, prompt: str) -> str:
+        try:
+            return self._ask(prompt)
+        except UnicodeDecodeError as error:
+            raise PromptError(f"this line is not UTF-8 text ({error.reason})") from error
+
+
+def _readline() -> ModuleType | None:
+    with contextlib.suppress(ImportError):
+        import readline
+
+        readline.set_auto_history(True)
+        return readline
+    return None

@@ -1,0 +1,413 @@
+"""The conversation in a terminal and over pipes, with the bundled demo model."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxgen.chat import TerminalChat
+from mlxgen.chat_answer import Answerer
+from mlxgen.chat_input import PipeReader
+from mlxgen.conversation import Conversation
+
+from .fakes.chatting import THINK, THOUGHT, Chatter
+
+COMMAND = [sys.executable, "-m", "mlxgen.generate", "--chat"]
+QUIET = ["--chat-template-args", '{"enable_thinking": false}']
+ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+# ---- in this process, with a model that does as it is told ----
+
+
+class Talk:
+    """A chat that has run ``lines``, with what it showed and what it noted."""
+
+    def __init__(
+        self, chatter: Chatter, *lines: str, first: str | None = None, **kind: Any
+    ) -> None:
+        self.out, self.notes = io.StringIO(), io.StringIO()
+        reader = PipeReader(io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
+        chat = TerminalChat(
+            Answerer(chatter.lm),
+            kind.pop("conversation", None) or Conversation(),
+            reader,
+            out=self.out,
+            notes=self.notes,
+            **kind,
+        )
+        self.status = chat.run(first)
+        self.shown, self.noted = self.out.getvalue(), self.notes.getvalue()
+        self.said = [(e.message, e.answer) for e in chat.conversation.exchanges]
+
+
+def test_answers_go_out_with_a_line_end_and_nothing_else_does() -> None:
+    talk = Talk(Chatter(), "one", "", "two\\", "lines", "/undo", first="zero")
+    assert talk.shown == "ZERO\nONE\nTWO\nLINES\n"
+    assert talk.noted == "took back: two lines\n"
+    assert talk.said == [("zero", "ZERO"), ("one", "ONE")]
+    assert talk.status == 0
+
+
+def test_an_answer_that_ends_its_line_gets_no_second_line_end() -> None:
+    assert Talk(Chatter(lambda message: "a\n"), "one", "two").shown == "a\na\n"
+
+
+def test_a_block_is_no_command_and_neither_is_the_first_message() -> None:
+    talk = Talk(Chatter(), '"""/undo"""', first="/quit")
+    assert [message for message, _ in talk.said] == ["/quit", "/undo"]
+
+
+def test_what_goes_wrong_is_one_line_and_the_chat_goes_on() -> None:
+    talk = Talk(Chatter(), "/nothing", "one", "/set temperature hot", "two")
+    assert talk.shown == "ONE\nTWO\n"
+    assert [line.split(":")[:2] for line in talk.noted.splitlines()] == [
+        ["error", " /nothing"],
+        ["error", " temperature"],
+    ]
+    assert talk.status == 2
+    person = Talk(Chatter(), "/nothing", "one", interactive=True)
+    assert person.status == 0
+    assert "chatter: /help" in person.noted
+
+
+def test_reasoning_is_dimmed_where_that_can_be_and_kept_apart() -> None:
+    def think(message: str) -> str:
+        return f"{THINK}\nhm\n{THOUGHT}\n\n{message.upper()}"
+
+    chatter = Chatter(think, thinks=True)
+    plain = Talk(chatter, "one", "two")
+    assert plain.shown == f"{think('one')}\n{think('two')}\n"
+    assert plain.said == [("one", "ONE"), ("two", "TWO")]
+    dimmed = Talk(chatter, "one", "two", dims=True)
+    assert dimmed.shown.startswith(f"\x1b[2m{THINK}\nhm\n{THOUGHT}\n\n\x1b[0mONE\n\x1b[2m")
+    assert re.sub(r"\x1b\[\dm", "", dimmed.shown) == plain.shown
+
+
+def test_text_that_ends_in_its_reasoning_is_not_dim_for_ever() -> None:
+    chatter = Chatter(lambda message: f"{THINK}\nhm", thinks=True)
+    talk = Talk(chatter, "one", dims=True)
+    assert talk.shown == f"\x1b[2m{THINK}\nhm\x1b[0m\n"
+    assert talk.said == [("one", "")]
+
+
+def press_at(place: int, text: str) -> Callable[[str], str]:
+    """Answers of ``text``, at whose character ``place`` somebody presses Ctrl-C."""
+
+    class Answer(str):
+        def __getitem__(self, key: Any) -> str:
+            if isinstance(key, slice) and key.start == place:
+                signal.raise_signal(signal.SIGINT)
+            return super().__getitem__(key)
+
+    return lambda message: Answer(text)
+
+
+def test_an_interrupt_stops_the_answer_and_keeps_the_text_so_far() -> None:
+    chatter = Chatter(press_at(5, "abcdefghijklmnop"))
+    talk = Talk(chatter, "one", "/show")
+    assert re.fullmatch(r"abcde[fg]*\n", talk.shown)
+    assert talk.noted.startswith("(stopped)\n[user] one\n[assistant] abcde")
+    assert talk.said == [("one", talk.shown.removesuffix("\n"))]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_before_anything_came_leaves_the_conversation_as_it_was() -> None:
+    talk = Talk(Chatter(press_at(0, "abcdefghijklmnop")), "one", "/show")
+    assert talk.shown == ""
+    assert "(stopped before anything came: the conversation is as it was)" in talk.noted
+    assert talk.said == []
+
+
+def test_a_retry_that_is_interrupted_at_once_keeps_the_old_answer() -> None:
+    chatter = Chatter()
+    conversation = Conversation()
+    Talk(chatter, "one", conversation=conversation)
+    chatter._answers = press_at(0, "something else")
+    talk = Talk(chatter, "/retry", conversation=conversation)
+    assert talk.said == [("one", "ONE")]
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert Talk(Chatter(press_at(3, "abcdef")), "one").said == [("one", "abcdef")]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_error_in_the_middle_keeps_the_text_so_far() -> None:
+    conversation = Conversation()
+    conversation.require("regex", "[ab]{8}d")
+    conversation.set("banned", "d")  # so that nothing is left behind the eighth character
+    chatter = Chatter(lambda message: "abababab")
+    talk = Talk(chatter, "one", "/regex off", "two", conversation=conversation)
+    assert talk.noted.startswith("error: ")
+    assert talk.said[0][0] == "one"
+    assert talk.said[0][1] and "abababab".startswith(talk.said[0][1])
+    assert talk.said[1] == ("two", "abababab")
+    assert talk.shown == f"{talk.said[0][1]}\nabababab\n"
+
+
+def test_a_full_context_says_what_to_do() -> None:
+    chatter = Chatter(lambda message: message[:1] * 30, max_context=150)
+    talk = Talk(chatter, "a", "b" * 100, "/undo", "c")
+    assert re.search(
+        r"error: with this message .* the context of chatter holds 150.*/undo.*/clear", talk.noted
+    )
+    assert talk.said == [("c", "c" * 30)]
+    filled = Talk(Chatter(lambda message: "x" * 500, max_context=100), "a")
+    assert "(the context of 100 tokens is full: /undo" in filled.noted
+
+
+def test_an_answer_that_is_cut_off_says_what_allows_more() -> None:
+    talk = Talk(Chatter(), "/set max_tokens 3", "abcdef")
+    assert talk.said == [("abcdef", "ABC")]
+    assert "(cut off after 3 tokens; /set max_tokens default allows more)" in talk.noted
+
+
+def test_the_chat_needs_no_web_server() -> None:
+    code = (
+        "import sys, mlxgen.chat\n"
+        "assert not {'fastapi', 'pydantic', 'uvicorn'} & {n.split('.')[0] for n in sys.modules}"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+# ---- pipes ----
+
+
+def piped(*lines: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[bytes]:
+    environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"}
+    return subprocess.run(
+        [*COMMAND, *QUIET, *options],
+        input="".join(f"{line}\n" for line in lines).encode(),
+        capture_output=True,
+        timeout=120,
+        env=environment,
+    )
+
+
+def test_a_script_of_messages_and_commands(tmp_path: Path) -> None:
+    saved, schema = tmp_path / "chat.json", tmp_path / "schema.json"
+    schema.write_text('{"const": "seven"}')
+    ended = piped(
+        "What is the capital of France?",
+        "What is the \\",
+        "opposite of hot?",
+        "/undo",
+        "/retry",
+        "/edit What is the capital of Italy?",
+        f"/save {saved}",
+        "/clear",
+        f"/json {schema}",
+        "What is the capital of France?",
+        f"/load {saved}",
+        '"""',
+        "What is the opposite of hot?",
+        '"""',
+        options=("--verbose",),
+    )
+    assert ended.returncode == 0
+    answers = ended.stdout.decode().splitlines()
+    assert [line.strip() for line in answers if line.strip()] == [
+        "The capital of France is Paris.",
+        "The opposite of hot is cold.",
+        "The capital of France is Paris.",
+        "The capital of Italy is Rome.",
+        '"seven"',
+        "The opposite of hot is cold.",
+    ]
+    assert b"\x1b" not in ended.stdout + ended.stderr
+    notes = ended.stderr.decode()
+    assert "took back: What is the opposite of hot?" in notes
+    prompts = re.findall(r"prompt: +(\d+) tokens(?: \((\d+) of them cached\))?", notes)
+    assert prompts[0][1] == ""
+    assert int(prompts[2][1]) == int(prompts[2][0]) - 1  # the retry
+    assert [m["role"] for m in json.loads(saved.read_text())["messages"]] == ["user", "assistant"]
+
+
+def test_options_of_the_command_line_hold_in_the_conversation() -> None:
+    ended = piped(
+        "What is the capital of France?",
+        "/set",
+        options=("--max-tokens", "3", "--temperature", "0", "--regex", "ab+c", "--system", "Hm."),
+    )
+    assert re.fullmatch(rb"abb?b?c?\n", ended.stdout)
+    assert "* max_tokens           3" in ended.stderr.decode()
+    assert "  top_p                1.0" in ended.stderr.decode()
+
+
+def test_a_prompt_is_the_first_message() -> None:
+    ended = piped("/retry", options=("What is the capital of France?",))
+    assert ended.stdout.decode() == "The capital of France is Paris.\n" * 2
+
+
+def test_what_fails_in_a_script_gives_status_2_in_the_end() -> None:
+    ended = piped("/nothing", "What is the capital of France?")
+    assert (ended.returncode, ended.stdout) == (2, b"The capital of France is Paris.\n")
+    assert b"error: /nothing: there is no such command" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children get SIGINT as in a terminal, whatever this process does with it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_stops_the_answer_and_the_script_goes_on(interruptible: None) -> None:
+    with subprocess.Popen(
+        [*COMMAND, *QUIET, "--ignore-eos"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"Tell me a story about a fox.\n")
+        assert process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(b"/set max_tokens 4\nTell me more.\n", timeout=120)
+        assert process.returncode == 0
+        assert out.count(b"\n") >= 2
+        assert b"(stopped)" in err
+        assert b"cut off after 4 tokens" in err
+
+
+# ---- a terminal ----
+
+
+class Terminal:
+    """A chat in a pseudo-terminal of its own."""
+
+    def __init__(self, *options: str) -> None:
+        self.master, slave = pty.openpty()
+        environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+        self.process = subprocess.Popen(
+            # A session of its own, with this terminal: so that Ctrl-C there is a signal here.
+            [
+                sys.executable,
+                "-c",
+                "import fcntl, os, sys, termios\n"
+                "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+                "os.execv(sys.argv[1], sys.argv[1:])",
+                *COMMAND,
+                *options,
+            ],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**environment, "TERM": "xterm-256color"},
+        )
+        os.close(slave)
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def until(self, pattern: str, *, again: str = "") -> str:
+        """What is shown up to where a pattern matches, without escape sequences but dimming.
+
+        ``again`` is typed where nothing comes: readline does not see a signal that arrives
+        between the echo of a key and its wait for the next one.
+        """
+        shown = b""
+        silences = 0
+        while True:
+            text = ANSI.sub(lambda found: _only_dimming(found.group()), shown)
+            decoded = text.decode(errors="replace").replace("\r\n", "\n")
+            if re.search(pattern, decoded):
+                return decoded
+            if select.select([self.master], [], [], 5)[0]:
+                shown += os.read(self.master, 4096)
+            else:
+                silences += 1
+                assert silences < 12, f"nothing more comes after {decoded!r}"
+                self.type(again)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+def _only_dimming(sequence: bytes) -> bytes:
+    return {b"\x1b[2m": b"<dim>", b"\x1b[0m": b"</dim>"}.get(sequence, b"")
+
+
+@pytest.fixture
+def terminal(interruptible: None) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*options: str) -> Terminal:
+        opened.append(Terminal(*options))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def test_a_terminal_greets_dims_the_reasoning_and_ends_with_ctrl_d(
+    terminal: Callable[..., Terminal],
+) -> None:
+    chat = terminal()
+    assert "demo: /help lists the commands, Ctrl-D ends" in chat.until("\n> ")
+    chat.type("What is the capital of France?\n")
+    shown = chat.until(r"Paris\.\n> ")
+    assert "<dim><think>\nThis is about France." in shown
+    assert "</think>\n\n</dim>The capital of France is Paris.\n> " in shown
+    chat.type("\x04")
+    assert chat.process.wait(60) == 0
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal(*QUIET, "--ignore-eos")
+    chat.until("\n> ")
+    chat.type("Tell me a story about a fox.\n")
+    chat.until("Once upon a time")
+    chat.type("\x03")
+    chat.until(r"\(stopped\)\n> ")
+    chat.type("/show\n")
+    assert "[assistant] Once upon a time" in chat.until(r"Once upon[^>]*\n> ")
+    chat.type("half a mess")
+    chat.until("half a mess")
+    chat.type("\x03")
+    chat.until(r"\(Ctrl-D or /quit ends\)\n> ", again="\x03")
+    chat.type("/undo\n")
+    chat.until(r"took back: Tell me a story about a fox\.\n> ")
+    chat.type("/quit\n")
+    assert chat.process.wait(60) == 0
+
+
+def test_edit_offers_the_last_message_where_readline_is(
+    terminal: Callable[..., Terminal],
+) -> None:
+    pytest.importorskip("readline")
+    chat = terminal(*QUIET)
+    chat.until("\n> ")
+    chat.type("What is the capital of France?\n")
+    chat.until(r"Paris\.\n> ")
+    chat.type("/edit\n")
+    chat.until(r"> What is the capital of France\?")
+    chat.type("\x7f" * len("France?") + "Italy?\n")
+    chat.until(r"The capital of Italy is Rome\.\n> ")
+    chat.type("\x1b[A\x1b[A\x1b[A\n")  # three lines up in the history
+    chat.until(r"The capital of France is Paris\.\n> ")

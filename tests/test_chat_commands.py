@@ -1,0 +1,266 @@
+"""What can be said to the chat itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxgen import OptionError, StateError
+from mlxgen.chat_commands import COMMANDS, read_value, run_command
+from mlxgen.chat_input import Typed
+from mlxgen.conversation import Conversation
+
+
+class Person:
+    """Types what a test says, and sees what is told."""
+
+    def __init__(self) -> None:
+        self.edits: list[str] = []  # what was offered for editing
+        self.edited: str | None = None
+        self.next = ""
+
+    def read(self) -> Typed:
+        return Typed(self.next)
+
+    def edit(self, text: str) -> str | None:
+        self.edits.append(text)
+        return self.edited
+
+
+class Host:
+    """A conversation of ``said`` messages whose model answers with the number of the answer."""
+
+    def __init__(self, *said: str) -> None:
+        self.conversation = Conversation()
+        self.reader = Person()
+        self.notes: list[str] = []
+        self.answers = 0
+        self.refuses: Exception | None = None
+        for message in said:
+            self.conversation.ask(message)
+            self.answer()
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def check(self, conversation: Conversation) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+
+    def answer(self) -> None:
+        self.answers += 1
+        self.conversation.answered(str(self.answers))
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(exchange.message, exchange.answer) for exchange in self.conversation.exchanges]
+
+    def run(self, *lines: str) -> str:
+        """What is told in answer to commands."""
+        self.notes.clear()
+        for line in lines:
+            run_command(self, line)
+        return "\n".join(self.notes)
+
+
+# ---- what was said ----
+
+
+def test_undo_takes_back_the_last_exchange_and_says_which() -> None:
+    host = Host("a", "b " * 50)
+    assert host.run("/undo").startswith("took back: b b b")
+    assert len(host.notes[0]) < 80
+    assert host.said == [("a", "1")]
+    host.run("/undo")
+    with pytest.raises(StateError, match="nothing was said yet"):
+        host.run("/undo")
+
+
+def test_retry_asks_again_and_says_where_that_changes_nothing() -> None:
+    host = Host("a")
+    assert "temperature is 0" in host.run("/retry")
+    assert host.said == [("a", "2")]
+    assert "seed is set" in host.run("/set temperature 1", "/set seed 5", "/retry")
+    assert "stays the same" not in host.run("/set seed default", "/retry")
+    with pytest.raises(StateError):
+        Host().run("/retry")
+
+
+def test_edit_takes_the_text_behind_it() -> None:
+    host = Host("a", "b")
+    host.run("/edit c d")
+    assert host.said == [("a", "1"), ("c d", "3")]
+    assert host.reader.edits == []
+
+
+def test_edit_offers_the_message_where_the_reader_can() -> None:
+    host = Host("a")
+    host.reader.edited = "a, edited"
+    assert host.run("/edit") == ""
+    assert host.reader.edits == ["a"]
+    assert host.said == [("a, edited", "2")]
+
+
+def test_edit_asks_for_another_message_where_the_reader_cannot() -> None:
+    host = Host("a")
+    host.reader.next = "b"
+    assert host.run("/edit") == "the message was:\na\nwrite the new one:"
+    assert host.said == [("b", "2")]
+    host.reader.next = " "
+    assert host.run("/edit").endswith("nothing was changed")
+    assert host.said == [("b", "2")]
+
+
+def test_clear_forgets_and_show_shows() -> None:
+    host = Host("a")
+    host.run("/system be brief")
+    assert host.run("/show") == "[system] be brief\n[user] a\n[assistant] 1"
+    assert host.run("/clear", "/show") == (
+        "a new conversation; the settings are as they were\n[system] be brief"
+    )
+    assert host.run("/system off") == "system message: none"
+    assert host.run("/show") == "nothing was said yet"
+
+
+# ---- how answers are made ----
+
+
+def test_set_sets_shows_and_takes_back() -> None:
+    host = Host()
+    assert host.run("/set temperature 0.3") == "* temperature          0.3"
+    assert host.run("/set top-k 5") == "* top_k                5"
+    assert host.run("/set temperature") == "* temperature          0.3"
+    assert host.run("/set temperature default") == "  temperature          0.0"
+    assert host.conversation.settings == {"top_k": 5}
+    listed = host.run("/set")
+    assert "* top_k                5\n" in listed
+    assert "  max_tokens           null\n" in listed
+    assert len(listed.splitlines()) == len(host.conversation.values()) + 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/set temperature -1", "temperature: -1.0 is out of range, give 0 to 100"),
+        ("/set temperature hot", "temperature: 'hot' is not a number"),
+        ("/set temprature 1", "temprature: there is no such option, did you mean temperature"),
+        ("/set temprature", "temprature: there is no such option, did you mean temperature"),
+        ("/set hooks 1", "hooks: only a program"),
+        ("/set filters", "filters: say /json"),
+        ("/set draft huge", "draft: 'huge' is neither"),
+        ("/set seed NaN", "seed: nan is not an integer"),
+        ("/set close_json true", "close_json: needs a filter"),
+        ("/sett temperature", "/sett: there is no such command, did you mean /set?"),
+        ("/what", r'/what: .*/help lists.*"""/what""" is a message'),
+        ("/undo 3", "/undo: takes nothing behind it"),
+        ("/save", "/save: say which file"),
+        ("/load", "/load: say which file"),
+        ("/load /nowhere.json", "/load: /nowhere.json cannot be read: No such file"),
+        ("/json /nowhere.json", "/json: /nowhere.json cannot be read: No such file"),
+        ("/lark /nowhere.lark", "/lark: /nowhere.lark cannot be read: No such file"),
+    ],
+)
+def test_what_is_wrong_is_named_and_changes_nothing(line: str, message: str) -> None:
+    host = Host("a")
+    before = host.conversation.as_json()
+    with pytest.raises(OptionError, match=message):
+        host.run(line)
+    assert host.conversation.as_json() == before
+
+
+def test_what_the_model_cannot_follow_changes_nothing(tmp_path: Path) -> None:
+    host = Host("a")
+    host.run(f"/save {tmp_path / 'chat.json'}", "/undo")
+    before = host.conversation.as_json()
+    host.refuses = OptionError("logit_bias", "no such token")
+    for line in ('/set logit_bias {"5": 1}', "/regex a+", f"/load {tmp_path / 'chat.json'}"):
+        with pytest.raises(OptionError, match="no such token"):
+            host.run(line)
+        assert host.conversation.as_json() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.3", 0.3),
+        ("7", 7),
+        ("true", True),
+        ('["a", "b"]', ["a", "b"]),
+        ('"\\n"', "\n"),
+        ("END", "END"),
+        ('{"5": -1}', {"5": -1}),
+        ("default", None),
+        ("none", None),
+        ("off", None),
+        ('"off"', "off"),
+    ],
+)
+def test_values_are_json_or_the_text_itself(text: str, value: object) -> None:
+    assert read_value(text) == value
+
+
+def test_forms_come_from_files_or_the_line_and_go_again(tmp_path: Path) -> None:
+    host = Host()
+    (tmp_path / "my schema.json").write_text('{"type": "array"}')
+    (tmp_path / "grammar.lark").write_text('start: "a"')
+    (tmp_path / "broken.json").write_text("{")
+    assert host.run("/json") == "json: off"
+    assert host.run(f"/json {tmp_path / 'my schema.json'}") == 'json: {"type": "array"}'
+    assert host.run("/regex a{3} b") == "regex: a{3} b"
+    assert host.run(f"/lark {tmp_path / 'grammar.lark'}") == 'lark: start: "a"'
+    assert set(host.conversation.forms) == {"json", "regex", "lark"}
+    with pytest.raises(OptionError, match=r"/json: .*broken.json is not JSON"):
+        host.run(f"/json {tmp_path / 'broken.json'}")
+    assert host.run("/json off", "/regex off", "/lark off") == "json: off\nregex: off\nlark: off"
+    assert host.conversation.form is None
+
+
+# ---- files ----
+
+
+def test_what_was_saved_can_be_loaded_and_saved_again(tmp_path: Path) -> None:
+    path = tmp_path / "my chat.json"
+    host = Host("a", "é")
+    host.run("/system s", "/set temperature 0.3", "/regex a+")
+    before = host.conversation.as_json()
+    assert host.run(f"/save {path}") == f"saved to {path}: 2 exchanges"
+    assert json.loads(path.read_text(encoding="utf-8"))["settings"] == {"temperature": 0.3}
+    other = Host("b")
+    assert other.run(f"/load {path}") == f"loaded {path}: 2 exchanges"
+    assert other.conversation.as_json() == before
+    assert other.run("/undo", f"/save {path}").endswith("1 exchange")
+    assert [path.name for path in tmp_path.iterdir()] == ["my chat.json"]
+
+
+def test_save_overwrites_nothing_but_conversations(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(OptionError, match=r"/save: .*is something else already"):
+        Host("a").run(f"/save {path}")
+    assert path.read_text() == "mine"
+    with pytest.raises(OptionError, match=r"/save: .*cannot be written: No such file"):
+        Host("a").run(f"/save {tmp_path / 'nowhere' / 'chat.json'}")
+
+
+def test_load_names_the_file_and_the_part_that_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text('{"messages": [{"role": "owl", "content": ""}]}')
+    with pytest.raises(OptionError, match=r"/load: .*chat.json: messages\[0\].role: 'owl'"):
+        Host("a").run(f"/load {path}")
+    path.write_bytes(b"\xff")
+    with pytest.raises(OptionError, match=r"/load: .*chat.json cannot be read: it is not UTF-8"):
+        Host("a").run(f"/load {path}")
+
+
+# ---- help ----
+
+
+def test_help_lists_every_command_and_quit_ends() -> None:
+    listed = Host().run("/help")
+    assert all(f"/{name}" in listed for name in COMMANDS)
+    assert "Ctrl-C" in listed
+    assert max(len(line) for line in listed.splitlines()) < 80
+    with pytest.raises(EOFError):
+        Host().run("/quit")

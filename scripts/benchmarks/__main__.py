@@ -21,7 +21,7 @@ from rich.table import Table
 import mlxgen
 from mlxgen.tokens import Vocabulary
 
-from . import single, steering
+from . import batch, control, serving, single, speculation, steering
 from .models import WIDE, fake_tokenizer, random_llama
 
 
@@ -124,11 +124,10 @@ def run_rewinds(turns: int) -> Iterator[Figure]:
             )
 
 
-def run_passes(turns: int) -> Iterator[Figure]:
-    """Forward passes for each token of JSON records."""
-    lm = mlxgen.load()
+def demo_records(lm: mlxgen.LanguageModel) -> list[tuple[Any, Any]]:
+    """The prompts and schemas that the demo model knows."""
     text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
-    records = [
+    return [
         (
             lm.vocabulary.chat(
                 [{"role": "user", "content": record["prompt"]}], enable_thinking=False
@@ -137,6 +136,12 @@ def run_passes(turns: int) -> Iterator[Figure]:
         )
         for record in json.loads(text).values()
     ]
+
+
+def run_passes(turns: int) -> Iterator[Figure]:
+    """Forward passes for each token of JSON records."""
+    lm = mlxgen.load()
+    records = demo_records(lm)
     found = steering.passes_per_token(lm, records)
     yield at_most("demo: forward passes a token, its record schemas", found, f"{found:.2f}", 0.7)
     wide = random_llama(32_000, 64, 2)
@@ -145,12 +150,164 @@ def run_passes(turns: int) -> Iterator[Figure]:
     yield Figure("random, 32,000 tokens: forward passes a token, bench's schemas", f"{found:.2f}")
 
 
+def run_batch(turns: int) -> Iterator[Figure]:
+    """Many rows against mlx-lm's BatchGenerator."""
+    turns = max(2, turns // 2)
+    models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int], ...] = (
+        ("demo", mlxgen.load, 40),
+        ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 12),
+        ("long forward", lambda: random_llama(8_000, 512, 8), 12),
+    )
+    peer = "tokens per second over mlx_lm.BatchGenerator's"
+    for name, make, tokens in models:
+        lm = make()
+        for rows in (1, 4, 16, 32):
+            ratio = batch.speed(lm, rows, tokens, turns).ratio
+            yield at_least(f"{name}, {rows} rows: {peer}", ratio.median, str(ratio), 1.0)
+        ratio = batch.speed(lm, 16, tokens, turns, batch.MIXED).ratio
+        what = f"{name}, 16 rows with 16 different samplers: {peer}"
+        yield at_least(what, ratio.median, str(ratio), 1.5)
+        by_pass, by_token, share = batch.constrained(lm, 16, 2 * tokens, turns)
+        yield at_least(
+            f"{name}, 16 rows with a JSON schema each: passes per second over unconstrained",
+            by_pass.median,
+            str(by_pass),
+            0.95,
+        )
+        yield at_least(
+            f"the same: tokens per second over unconstrained ({share:.2f} passes a token)",
+            by_token.median,
+            str(by_token),
+            1.0,
+        )
+
+
+def run_prefix(turns: int) -> Iterator[Figure]:
+    """The prefix cache, evenness and memory."""
+    lm = random_llama(8_000, 256, 4)
+    cold, peer = batch.first_token(lm, 2_000, max(2, turns // 2))
+    yield at_least(
+        "time to first token, prefix of 2,000 tokens: without the prefix cache over with",
+        cold.ratio.median,
+        f"{cold.ratio}: {cold.ours.median * 1e3:.1f} ms",
+        20,
+    )
+    yield at_least(
+        "the same: mlx_lm.LRUPromptCache's over ours",
+        peer.ratio.median,
+        f"{peer.ratio}: {peer.theirs.median * 1e3:.1f} ms",
+        1.0,
+    )
+    usual, longest = batch.longest_gap(lm, 8, 4_000)
+    yield at_most(
+        "8 rows, a prompt of 4,000 tokens arrives: longest gap over the usual one",
+        longest / usual,
+        f"{longest / usual:.2f}: {longest * 1e3:.1f} ms over {usual * 1e3:.1f} ms",
+        3,
+    )
+    running, kept, theirs, their_kept = batch.kv_bytes(lm, 16, 2_000)
+    yield at_most(
+        "16 requests with a common prompt of 2,000 tokens: KV bytes of all over mlx-lm's",
+        running / theirs,
+        f"{running / theirs:.2f}: {running / 1e6:.1f} MB over {theirs / 1e6:.1f} MB",
+        1.1,
+    )
+    yield at_most(
+        "kept of them for later: bytes over mlx_lm.LRUPromptCache's",
+        kept / their_kept,
+        f"{kept / their_kept:.2f}: {kept / 1e6:.1f} MB over {their_kept / 1e6:.1f} MB",
+        1,
+    )
+    first, last = batch.growth(random_llama(2_000, 64, 2), 1_000)
+    yield at_most(
+        "MLX's memory after 1,000 requests over that after 10, without the prefix cache",
+        last / first,
+        f"{last / first:.3f}: {last / 1e6:.2f} MB over {first / 1e6:.2f} MB",
+        1.05,
+    )
+
+
+def run_speculation(turns: int) -> Iterator[Figure]:
+    """Drafts of a second model and from the text."""
+    lm, draft = speculation.demo_pair()
+    greedy = {"temperature": 0, "max_tokens": 120}
+    found = speculation.passes(lm, speculation.COPY, draft="ngram", **greedy)
+    yield at_most("copying a passage, n-gram drafts: passes a token", found, f"{found:.2f}", 0.35)
+    found = speculation.record_passes(lm, demo_records(lm), draft)
+    what = "demo's JSON records, schema, fast-forward and draft model: passes a token"
+    yield at_most(what, found, f"{found:.2f}", 0.4)
+    found = speculation.passes(lm, speculation.STORY, draft=draft, **greedy)
+    yield Figure("a story, draft model: passes a token", f"{found:.2f}")
+    ratio = speculation.against_mlx_lm(lm, draft, speculation.STORY, 80, turns).ratio
+    what = "a story, draft model: tokens per second over mlx_lm's speculative decoding"
+    yield at_least(what, ratio.median, str(ratio), 1.0)
+    wide = random_llama(WIDE, 64, 2)
+    for name, model, tokens in (("demo", lm, 240), ("150k vocabulary", wide, 120)):
+        ratio = speculation.in_vain(model, tokens, turns).ratio
+        cost = (1 / ratio.median - 1) * 100
+        yield at_most(
+            f"{name}: the cost of drafts that are never accepted",
+            cost,
+            f"{cost:+.1f} % (speed over that without: {ratio})",
+            5,
+            " %",
+        )
+
+
+def run_control(turns: int) -> Iterator[Figure]:
+    """What controllers cost on the host."""
+    lm = mlxgen.load()
+    for name, mask in control.masks(lm).items():
+        cost = min(control.host_work(lm, mask, 4_000) for _ in range(3))
+        what = f"a trivial controller, mask as {name}: host work a token, the row's included"
+        yield at_most(what, cost, f"{cost:.1f} µs", 50, " µs")
+    cost = min(control.program_work(lm, 4_000) for _ in range(3))
+    yield at_most("a program that generates freely: the same", cost, f"{cost:.1f} µs", 50, " µs")
+    ratio = control.streams(lm, 60, turns).ratio
+    yield Figure("tokens per second over a batch of one without a controller", str(ratio))
+
+
+def run_server(turns: int) -> Iterator[Figure]:
+    """Whole servers, with their clients."""
+    turns = max(2, turns // 2)
+    with serving.both() as servers:
+        for clients, target in ((1, 1.0), (4, None), (16, None)):
+            yield from _served(servers, clients, turns, target, mixed=False)
+        yield from _served(servers, 16, turns, 1.3, mixed=True)
+        for what, (ours, theirs) in serving.bad_requests(servers).items():
+            good = ours[0] in "24" and "died" not in ours
+            yield Figure(what, f"{ours}; mlx_lm.server: {theirs}", "answered, and lives", good)
+
+
+def _served(
+    servers: tuple[serving.Server, serving.Server],
+    clients: int,
+    turns: int,
+    target: float | None,
+    *,
+    mixed: bool,
+) -> Iterator[Figure]:
+    found, first = serving.throughput(servers, clients, turns, mixed=mixed)
+    kind = "16 different samplers" if mixed else "the same sampler"
+    what = f"{clients} clients, {kind}: requests per second over mlx_lm.server's"
+    if target is None:
+        yield Figure(what, str(found.ratio))
+    else:
+        yield at_least(what, found.ratio.median, str(found.ratio), target)
+    yield Figure("the same: their time to first token over ours", str(first))
+
+
 MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "single": run_single,
     "overhead": run_overhead,
     "masks": run_masks,
     "rewinds": run_rewinds,
     "passes": run_passes,
+    "batch": run_batch,
+    "prefix": run_prefix,
+    "speculation": run_speculation,
+    "control": run_control,
+    "server": run_server,
 }
 
 
@@ -158,6 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MEASUREMENTS))
     parser.add_argument("--turns", type=int, default=15, help="alternations of each pair (15)")
+    parser.add_argument("--server", action="store_true", help="the same as the name server")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a missed target")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(MEASUREMENTS)
@@ -166,7 +324,8 @@ def main() -> int:
     console = Console(width=150 if not sys.stdout.isatty() else None)
     console.print(f"mlxgen {mlxgen.__version__}, {mx.default_device()}, {platform.processor()}")
     missed = 0
-    for name in arguments.names or MEASUREMENTS:
+    names = [*arguments.names, *(["server"] if arguments.server else [])]
+    for name in names or MEASUREMENTS:
         table = Table("what", "found", "wanted", "", title=name, title_justify="left")
         for figure in MEASUREMENTS[name](arguments.turns):
             sign = "" if figure.met is None else "met" if figure.met else "missed"

@@ -59,7 +59,7 @@ def timed(stream: Iterator[object], tokens: int) -> float:
 def host_work(lm: mlxgen.LanguageModel, tokens: int = 20_000) -> float:
     """Microseconds a token on the host outside MLX: a row that settles known tokens."""
     stream = lm.stream(PROMPT, max_tokens=tokens + 1, ignore_eos=True)
-    row = stream._lane.row
+    row = stream._seat.row
     row.budget = tokens + 1  # whatever the context holds: no model runs here
     ordinary = [t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t)][:256]
     view = ForcedView(0)

@@ -37,9 +37,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} skipped: {_why_not()}", yellow=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
+    """One browser for these tests, and gone before the others: as long as Playwright runs, there is
+    an event loop in this thread, which no test that calls `asyncio.run` can do with."""
     reason = _why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -60,14 +61,14 @@ def browser() -> Iterator[Browser]:
         playwright.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(browser: Browser) -> Iterator[Running]:
     """The demo model; started only where there is a browser."""
     with running("--max-batch", "8") as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tab(browser: Browser, server: Running) -> Iterator[Chat]:
     """A tab that is used again and again: a new one takes a second of processor time."""
     with Chat.opened(browser, server.url) as chat:

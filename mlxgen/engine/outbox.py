@@ -43,29 +43,38 @@ class Outbox:
     """What of one sequence has been delivered, and what waits; see the module.
 
     ``start`` is the number of tokens that count as delivered before the first one, and
-    ``delivered`` the number of characters.
+    ``given`` the number of their characters; ``delivered`` is that of all so far.
     """
 
-    __slots__ = ("_hold", "_mode", "_owed", "_released", "_settled", "_waiting", "delivered")
+    __slots__ = (
+        "_hold",
+        "_mode",
+        "_owed",
+        "_released",
+        "_settled",
+        "_waiting",
+        "delivered",
+        "given",
+    )
 
-    def __init__(self, mode: Mode, hold: int, start: int = 0, delivered: int = 0) -> None:
+    def __init__(self, mode: Mode, hold: int, start: int = 0, given: int = 0) -> None:
         self._mode = mode
         self._hold = hold
         self._released = start
         self._settled = start
         self._waiting: deque[Accepted] = deque()
         self._owed = 0  # characters to retract with the next chunk
-        self.delivered = delivered
+        self.delivered = self.given = given
 
     @classmethod
-    def for_options(cls, options: Options, queued: bool, delivered: int) -> Outbox:
+    def for_options(cls, options: Options, queued: bool, given: int) -> Outbox:
         """As ``options`` want it; without ``queued`` every token's chunk is due at once."""
         mode: Mode = "at once"
         if options.allow_retract:
             mode = "retracting"
         elif options.hooks or options.banned or options.hold_tokens:
             mode = "when settled" if queued else "pushed"
-        return cls(mode, options.hold_tokens, len(options.prefix), delivered)
+        return cls(mode, options.hold_tokens, len(options.prefix), given)
 
     @property
     def released(self) -> int:
@@ -96,7 +105,8 @@ class Outbox:
 
     def fork(self) -> Outbox:
         """An independent copy."""
-        twin = Outbox(self._mode, self._hold, self._released, self.delivered)
+        twin = Outbox(self._mode, self._hold, self._released, self.given)
+        twin.delivered = self.delivered
         twin._settled = self._settled
         twin._waiting = self._waiting.copy()
         twin._owed = self._owed
@@ -159,7 +169,10 @@ class Outbox:
             self._waiting.pop()
         self._released = min(self._released, to)
         self._settled = min(self._settled, to)
-        kept = min(self.delivered, transcript.safe(with_bans=self._mode != "retracting"))
+        # What was given is never delivered again, even where a stop could claim it.
+        self.given = min(self.given, transcript.end(to))
+        safe = transcript.safe(with_bans=self._mode != "retracting")
+        kept = max(self.given, min(self.delivered, safe))
         if self._mode == "retracting":
             self._owed += self.delivered - kept
         self.delivered = kept

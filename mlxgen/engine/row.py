@@ -58,7 +58,6 @@ class Row:
         "_match",
         "_strayed",
         "_tail",
-        "_text_start",
         "_unforced",
         "budget",
         "drafter",
@@ -108,8 +107,7 @@ class Row:
         self._strayed = False  # whether the filters were kept from the last token
         self._match: StopMatch | None = None
         self._tail = ""  # what the flush put behind the text
-        self._text_start = sequence.transcript.end(self.first)
-        self.outbox = Outbox.for_options(options, queued, self._text_start)
+        self.outbox = Outbox.for_options(options, queued, sequence.transcript.end(self.first))
         self._closing: Closing | None = None
         if options.close_json and sequence.constraint is not None:
             self._closing = Closing(sequence.constraint)
@@ -196,7 +194,7 @@ class Row:
     @property
     def delivered_text(self) -> str:
         """The text of all chunks handed out by ``take`` so far."""
-        return self.sequence.transcript.slice(self._text_start, self.outbox.delivered) + self._tail
+        return self.sequence.transcript.slice(self.outbox.given, self.outbox.delivered) + self._tail
 
     def mask(self) -> Int32Words | None:
         """The allowed next tokens as packed bits; ``None``: all of them.

@@ -309,6 +309,16 @@ def test_a_prefix_is_taken_as_already_generated() -> None:
     assert chunks[-1].stop == "stop"
 
 
+def test_text_of_the_prefix_is_never_delivered_again() -> None:
+    speaker = reciter(list("abcd"))
+    prefix = speaker.tokens("ab")
+    stream = speaker.lm.stream(PROMPT, stop="bx", max_tokens=4, prefix=prefix)
+    assert next(stream).text == "c"
+    stream.rewind(to=2)  # to where the stop could still begin, in the prefix
+    assert stream.text == ""
+    assert "".join(chunk.text for chunk in stream) == stream.text == "cd"
+
+
 def test_a_rewind_recomputes_only_what_was_taken_back() -> None:
     speaker = reciter(list("abcdefgh"), prompt_length=40)
     stream = speaker.lm.stream([63] * 40)

@@ -359,8 +359,9 @@ class Loop:
         gone = []
         for seat in self.seats:
             waits = seat.logits is None and seat not in self._stopped and not seat.ahead
-            # What it has pending, it may have to go back further for
-            if seat.slot is not None and waits and seat.pending and not seat.slot.length:
+            # What is pending may lie further back: all go there before any is copied to a slot,
+            # as only their own caches have their checkpoints
+            if waits and seat.pending and seat.slot is not None and not seat.slot.length:
                 gone.append(seat)
         for seat in gone:
             self.take_alone(seat)

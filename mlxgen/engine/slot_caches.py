@@ -225,8 +225,9 @@ class SlotKeys:
         """Give back what is beyond ``slots`` slots and ``places`` places."""
         assert self.keys is not None and self.values is not None
         room = self._room(places)
-        self.keys = _copied(self.keys[:slots, :, :room])
-        self.values = _copied(self.values[:slots, :, :room])
+        if self.keys.shape[0] > slots or self.keys.shape[2] > room:
+            self.keys = _copied(self.keys[:slots, :, :room])
+            self.values = _copied(self.values[:slots, :, :room])
 
     def _room(self, places: int) -> int:
         room = -(-places // GROWTH) * GROWTH

@@ -87,6 +87,7 @@ class SlotKV:
 
     def _remember(self) -> None:
         states = tuple(layer.copy_of(self.index) for layer in self.slots.states)
+        mx.async_eval(states)  # a copy that waits keeps the states of all slots alive
         self._checkpoints.append(_Checkpoint(self.length, states))
         if len(self._checkpoints) > CHECKPOINTS_KEPT:
             del self._checkpoints[1]
@@ -177,13 +178,22 @@ class Slots:
         count = len(self._members) + 1
         return count * longest <= WASTE * held + count * GROWTH
 
+    def _trim(self, room: int) -> None:
+        """Give back the slots beyond ``room``, and the places behind the longest sequence."""
+        for layer in self._flat:
+            if isinstance(layer, SlotKeys):
+                layer.trim(room, self._longest() + 1)
+
     def _longest(self) -> int:
         return max((member.length for member in self._members), default=0)
 
     def join(self, kv: KV) -> SlotKV:
         """Copy a sequence with at least one token into a slot of its own."""
-        index = len(self._members)
-        self._room = max(self._room, _rooms(index + 1))
+        index, room = len(self._members), _rooms(len(self._members) + 1)
+        if room > self._room:
+            if self._members:  # what is copied for more slots takes no more places than it has to
+                self._trim(self._room)
+            self._room = room
         for slot, layer in zip(self._flat, flat(kv.caches), strict=True):
             slot.put(index, layer, self._room)
         member = SlotKV(self, index, kv.length)
@@ -213,9 +223,7 @@ class Slots:
         room = _rooms(len(self._members))
         if 2 * room <= self._room:  # so that leaving and joining in turn copies nothing
             self._room = room
-            for layer in self._flat:
-                if isinstance(layer, SlotKeys):
-                    layer.trim(room, self._longest() + 1)
+            self._trim(room)
 
     def copy_of(self, member: SlotKV) -> KV:
         """The sequence of a slot in caches of its own."""

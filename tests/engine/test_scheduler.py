@@ -90,6 +90,18 @@ def test_what_has_ended_is_neither_rewound_nor_forked() -> None:
         hall.scheduler.fork(ticket)
 
 
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_rewind_to_where_a_row_is_changes_nothing(steps: int, recurrent: bool) -> None:
+    caches = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    hall = Hall(endless(**caches))
+    first = hall.submit(max_tokens=12)
+    hall.fork(first)
+    hall.steps(steps)
+    hall.rewind(first, first.row.position)
+    assert hall.finish() == [letters(12)] * 2
+
+
 @pytest.mark.parametrize("max_batch", [1, 2, 4])
 @pytest.mark.parametrize(
     "options",
@@ -242,6 +254,20 @@ def test_those_that_find_no_bytes_wait_and_say_the_same() -> None:
         hall.submit([63 + i] * 400, max_tokens=20)
     assert hall.finish() == [letters(20, 399)] * 4
     assert hall.most_running == 1
+
+
+def test_more_slots_are_not_made_as_long_as_one_that_has_left_was() -> None:
+    hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False)
+    long = hall.submit(max_tokens=600)
+    rows = [hall.submit(max_tokens=600) for _ in range(3)]
+    hall.steps(290)
+    hall.scheduler.cancel(long)
+    for ticket in rows:
+        hall.rewind(ticket, 20)
+    for _ in range(2):
+        hall.submit(max_tokens=30)
+    hall.steps(20)  # integrity, looked at after every step, includes the limit
+    assert hall.stats.running == 5
 
 
 def test_what_gives_way_starts_again_and_says_the_same() -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from ..errors import GrammarError
 from .calls import RequestError
-from .guard_child import LENGTH, OUT_OF_MEMORY, Facts, Verdict, packed
+from .guard_child import LENGTH, OUT_OF_MEMORY, OUT_OF_TIME, Facts, Verdict, packed
 from .logs import log, log_failure
 from .settings import KEY_VARIABLE
 
@@ -143,7 +143,7 @@ class Guard:
     def _reason(self, status: int, *, late: bool) -> str:
         if status == OUT_OF_MEMORY:
             return f"it takes more than {self._memory >> 20} MiB to compile; make it simpler"
-        if late or status < 0:
+        if late or status == OUT_OF_TIME:
             return f"it takes more than {self._cpu_seconds:g} s to compile; make it simpler"
         return "it cannot be compiled; make it simpler"
 

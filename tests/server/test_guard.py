@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -101,17 +102,32 @@ def test_what_takes_too_much_memory_is_refused(vocabulary: Vocabulary) -> None:
     with_guard(facts(vocabulary, cpu_seconds=30, memory=4 << 20), test, wall_seconds=30.0)
 
 
+class Crashes:
+    """Takes the process with it that compiles it."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return os.abort, ()
+
+
+def test_what_crashes_the_compiler_is_refused_and_the_next_is_not(vocabulary: Vocabulary) -> None:
+    async def test(guard: Guard) -> None:
+        assert "cannot be compiled" in (await reason(guard, Crashes()) or "")
+        assert await reason(guard, Regex("small")) is None
+
+    with_guard(facts(vocabulary), test, wall_seconds=30.0)
+
+
 def test_with_every_process_busy_the_answer_is_to_come_back(vocabulary: Vocabulary) -> None:
     async def test(guard: Guard) -> None:
         await guard.check(Regex("warm"))
-        busy = asyncio.create_task(reason(guard, huge(40_000)))
+        busy = asyncio.create_task(reason(guard, huge(16_000)))
         await asyncio.sleep(0.05)
         with pytest.raises(RequestError) as caught:
             await guard.check(Regex("waits"))
         assert caught.value.status == 503
         assert "to compile" in (await busy or "")
 
-    known = facts(vocabulary, cpu_seconds=30)
+    known = facts(vocabulary, cpu_seconds=30, memory=1 << 33)  # the time is what runs out
     with_guard(known, test, processes=1, wall_seconds=1.5)
 
 

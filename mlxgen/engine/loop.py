@@ -343,7 +343,7 @@ class Loop:
             kv = seat.row.sequence.kv
             if seat in self._stopped or not isinstance(kv, KV) or not kv.length:
                 continue
-            if slots.suits(kv.length):
+            if slots.suits(len(seat.row.sequence)):
                 seat.row.sequence.kv = slots.join(kv)
                 joined = True
         if joined:

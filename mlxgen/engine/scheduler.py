@@ -131,8 +131,7 @@ class Scheduler:
         twins = ticket.forks(ticket.row.fork_seeds(n))
         for twin in twins:
             if ticket in self._queue or not self._free_places or not self._fits(twin):
-                twin.row.sequence.kv, twin.logits = KV(self._make), None
-                self._preempted += 1
+                self._preempt(twin)
                 self._queue.append(twin)
             else:
                 self._loop.join(twin)
@@ -317,20 +316,22 @@ class Scheduler:
                 return
             last = rows[-1]
             self._take_out(last)
-            last.row.sequence.kv = KV(self._make)
-            last.logits = None
+            self._preempt(last)
             self._queue.appendleft(last)
-            self._preempted += 1
 
     def _drop_parked(self) -> bool:
         """Free the KV of the sequence that came to rest last, if one has any."""
         for ticket in reversed(self._parked):
             if ticket.kv.length:
-                ticket.row.sequence.kv = KV(self._make)
-                ticket.logits = None
-                self._preempted += 1
+                self._preempt(ticket)
                 return True
         return False
+
+    def _preempt(self, ticket: Ticket) -> None:
+        """Free a sequence's KV: all of it is run again when it takes part again."""
+        ticket.row.sequence.kv = KV(self._make)
+        ticket.logits = ticket.guess = None
+        self._preempted += 1
 
     def _needed_soon(self, *more: Ticket) -> int:
         """Bytes of all KV a few steps from now, when what is prefilled has joined the others."""
@@ -342,7 +343,7 @@ class Scheduler:
                 alone += ticket.row.drafter.nbytes_at(length)
             if ticket.slot is None:
                 alone += self._footprint.alone(length)
-                joining.append(length)
+                joining.append(len(ticket.row.sequence))
         together = 0
         if slots is not None:
             together = slots.nbytes_with(self._footprint, joining, HEADROOM)

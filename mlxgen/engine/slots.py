@@ -160,12 +160,14 @@ class Slots:
     def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
         """Bytes of all buffers when sequences of these lengths have joined that suit the others,
         and the longest one is ``ahead`` tokens longer."""
-        lengths = [length for length in joining if self.suits(length)]
-        count = len(self._members) + len(lengths)
-        if count < 2 and not self._members:
+        lengths = [member.length for member in self._members]
+        for length in joining:  # each suits those before it, or not
+            if _suits(length, lengths):
+                lengths.append(length)
+        if len(lengths) < 2 and not self._members:
             return 0
-        longest = max([self._longest() + ahead, *lengths])
-        return max(self.nbytes, footprint.together(max(self._room, _rooms(count)), longest))
+        rooms = max(self._room, _rooms(len(lengths)))
+        return max(self.nbytes, footprint.together(rooms, max(lengths) + ahead))
 
     def suits(self, length: int) -> bool:
         """Whether a sequence of ``length`` tokens is near enough to the others in length.
@@ -173,10 +175,7 @@ class Slots:
         Every slot has as many places as the longest sequence needs, so that one of another
         order of magnitude would take more memory and time here than next to the batch.
         """
-        longest = max(self._longest(), length)
-        held = length + sum(member.length for member in self._members)
-        count = len(self._members) + 1
-        return count * longest <= WASTE * held + count * GROWTH
+        return _suits(length, [member.length for member in self._members])
 
     def _trim(self, room: int) -> None:
         """Give back the slots beyond ``room``, and the places behind the longest sequence."""
@@ -304,6 +303,11 @@ class Slots:
         for layer in self._flat:
             layer.end()
         return logits
+
+
+def _suits(length: int, others: Tokens[int]) -> bool:
+    count = len(others) + 1
+    return count * max(length, *others, 0) <= WASTE * (length + sum(others)) + count * GROWTH
 
 
 def _rooms(count: int) -> int:

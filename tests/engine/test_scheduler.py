@@ -270,10 +270,20 @@ def test_more_slots_are_not_made_as_long_as_one_that_has_left_was() -> None:
     assert hall.stats.running == 5
 
 
-def test_what_gives_way_starts_again_and_says_the_same() -> None:
+def test_one_that_is_too_long_for_the_slots_does_not_surprise_them() -> None:
+    hall = Hall(endless(), max_bytes=20 * STEP, keep_prefixes=False)
+    for _ in range(7):
+        hall.submit(max_tokens=60)
+    hall.steps(30)
+    hall.submit([63] * 520, max_tokens=60)  # too long with what it may grow by, but not yet
+    assert hall.finish() == [*[letters(60)] * 7, letters(60, 519)]
+
+
+@pytest.mark.parametrize("draft", ["off", "ngram"])
+def test_what_gives_way_starts_again_and_says_the_same(draft: str) -> None:
     hall = Hall(endless(), max_bytes=int(10.5 * STEP), keep_prefixes=False)
     for i in range(3):
-        hall.submit([63 + i] * 5, max_tokens=560, seed=i)
+        hall.submit([63 + i] * 5, max_tokens=560, seed=i, draft=draft)
     assert hall.finish() == [letters(560, 4)] * 3
     assert hall.stats.preempted > 0
 

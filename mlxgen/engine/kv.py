@@ -145,8 +145,12 @@ class KV:
     def holding(cls, make: CacheFactory, caches: list[LayerCache], length: int) -> KV:
         """Caches that already hold ``length`` tokens, one for each layer of ``make()``."""
         kv = cls(make)
-        kv.caches, kv.length = caches, length
+        kv.hold(caches, length)
         return kv
+
+    def hold(self, caches: list[LayerCache], length: int) -> None:
+        """Hold these caches of ``length`` tokens from now on, where it held nothing."""
+        self.caches, self.length = caches, length
 
     @property
     def nbytes(self) -> int:

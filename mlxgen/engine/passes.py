@@ -16,6 +16,7 @@ import mlx.core as mx
 from ..tokens import Token
 from .guess import Guess
 from .kv import KV, PREFILL_STEP, Model
+from .padded import longest_padded, run_padded
 from .seat import Seat
 from .slots import SlotKV, Slots
 
@@ -26,11 +27,12 @@ SHORT_RUN = 4  # pending tokens of a slot up to which runs of several rows share
 class Passes:
     """The model, and the ``slots`` for what goes through it together, if it can."""
 
-    __slots__ = ("merges", "model", "slots")
+    __slots__ = ("longest_padded", "merges", "model", "slots")
 
     def __init__(self, model: Model, slots: Slots | None) -> None:
         self.model = model
         self.slots = slots
+        self.longest_padded = longest_padded(slots.make) if slots is not None else 0
         # Whether short runs go into the common pass. That copies the keys of every row, and
         # saves a pass over the weights: worth it where memory is fast, not on a CPU.
         self.merges = mx.default_device() != mx.Device(mx.cpu)
@@ -48,6 +50,18 @@ class Passes:
         mx.async_eval(arrays)
         kv.checkpoint()
         return arrays
+
+    def prefill_together(self, seats: Sequence[Seat]) -> None:
+        """Run what seats that hold nothing have pending, but not the last token, in one pass.
+
+        Each has ``longest_padded`` tokens to run at most.
+        """
+        assert self.slots is not None
+        kvs = [seat.kv for seat in seats if isinstance(seat.kv, KV)]
+        run_padded(self.model, self.slots.make, [seat.pending[:-1] for seat in seats], kvs)
+        mx.async_eval([kv.arrays() for kv in kvs])
+        for kv in kvs:
+            kv.checkpoint()
 
     def run_in_slots(
         self, seats: list[Seat], drawn: mx.array | None, arrays: list[mx.array]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from .history import in_common
 from .kv import KV
 from .loop import Loop
+from .padded import alike
 from .prefix_cache import PrefixCache
 from .seat import Seat
 
@@ -55,6 +56,7 @@ class Prefill:
         """
         fed = 0
         done: list[Seat] = []
+        together: list[Seat] = []  # short and new: these share a pass
         for _ in range(len(self._turns)):
             seat = self._turns[0]
             self._turns.rotate(-1)
@@ -64,14 +66,21 @@ class Prefill:
                 self._look_up(seat)
             missing = len(seat.pending) - 1
             count = min(missing, budget - fed)
-            if count > 0:
-                self._loop.passes.prefill(seat, count)
-                fed += count
             if count == missing:
-                self.remove(seat)
                 done.append(seat)
+            if count == missing > 0 and self._goes_with(seat, together):
+                together.append(seat)
+            elif count > 0:
+                self._loop.passes.prefill(seat, count)
+            fed += count
             if fed >= budget:
                 break
+        if len(together) == 1:
+            self._loop.passes.prefill(together[0], len(together[0].pending) - 1)
+        elif together:
+            self._loop.passes.prefill_together(together)
+        for seat in done:  # not before: what an interrupt cut off is done again
+            self.remove(seat)
         return fed, done
 
     def keep(self, seat: Seat, room: int) -> None:
@@ -97,6 +106,13 @@ class Prefill:
             (in_common(tokens, o.row.sequence.history) for o in (*self._begun, *done)), default=0
         )
         return shared > WORTH_WAITING and shared > self._cache.match(tokens) + WORTH_WAITING
+
+    def _goes_with(self, seat: Seat, others: list[Seat]) -> bool:
+        """Whether a prompt shares a pass with others, padded to the longest of them."""
+        if seat.kv.length:
+            return False
+        missing = [len(each.pending) - 1 for each in (*others, seat)]
+        return missing[-1] <= self._loop.passes.longest_padded and alike(missing)
 
     def _look_up(self, seat: Seat) -> None:
         """Take what the prefix cache has of a sequence."""

@@ -14,7 +14,7 @@ same for all, and a rewind of one has to roll its keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -194,11 +194,7 @@ class SlotKeys:
         """A copy of the first ``length`` tokens of a slot, as mlx-lm's cache of one sequence."""
         assert self.keys is not None and self.values is not None
         if self.window is None or self.ring is None:
-            plain = KVCache()
-            plain.keys = _copied(self.keys[slot : slot + 1, :, :length])
-            plain.values = _copied(self.values[slot : slot + 1, :, :length])
-            plain.offset = length
-            return plain
+            return first_tokens(self.keys, self.values, slot, length)
         kept = min(length, self.window)
         places = mx.arange(length - kept, length) % self.ring
         layer = RotatingKVCache(self.window)
@@ -362,6 +358,15 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         return sum(int(a.nbytes) for a in self._held if a is not None)
 
 
+def first_tokens(keys: mx.array, values: mx.array, row: int, length: int) -> KVCache:
+    """The first ``length`` places of a row, as mlx-lm's cache of one sequence."""
+    layer = KVCache()
+    layer.keys = _copied(keys[row : row + 1, :, :length])
+    layer.values = _copied(values[row : row + 1, :, :length])
+    layer.offset = length
+    return layer
+
+
 def _copied(part: mx.array) -> mx.array:
     """A part of an array that keeps the whole one not alive; ``mx.contiguous`` may share it."""
     return mx.concatenate([part, part[:0]])
@@ -395,3 +400,11 @@ def flat(layers: Sequence[Any]) -> list[Any]:
     for layer in layers:
         found.extend(flat(layer.caches) if isinstance(layer, CacheList) else [layer])
     return found
+
+
+def refilled(layers: Sequence[Any], taken: Iterator[Any]) -> list[Any]:
+    """Layer caches like these, with what is ``taken`` in the places that ``flat`` has."""
+    return [
+        CacheList(*refilled(layer.caches, taken)) if isinstance(layer, CacheList) else next(taken)
+        for layer in layers
+    ]

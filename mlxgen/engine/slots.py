@@ -16,7 +16,7 @@ import mlx.core as mx
 from ..errors import StateError
 from .footprint import Footprint
 from .kv import CHECKPOINT_EVERY, CHECKPOINTS_KEPT, KV, CacheFactory, Model
-from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, flat, slot_layer
+from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, flat, refilled, slot_layer
 
 FEW = 4  # slots that are added at a time, twice as many beyond 16
 WASTE = 3  # times the tokens held that the slots may have places for
@@ -130,7 +130,7 @@ class Slots:
     """
 
     def __init__(self, make: CacheFactory) -> None:
-        self._make = make
+        self.make = make
         layers = [slot_layer(layer) for layer in make()]
         if any(layer is None for layer in layers):
             raise StateError("this model's caches cannot hold several sequences")
@@ -226,15 +226,11 @@ class Slots:
 
     def copy_of(self, member: SlotKV) -> KV:
         """The sequence of a slot in caches of its own."""
-        taken = iter(
-            [layer.get(member.index, member.length) for layer in self._flat]
-            if member.length
-            else []
-        )
-        caches = self._make()
+        caches = self.make()
         if member.length:
-            caches = [_filled(layer, taken) for layer in caches]
-        return KV.holding(self._make, caches, member.length)
+            taken = (layer.get(member.index, member.length) for layer in self._flat)
+            caches = refilled(caches, taken)
+        return KV.holding(self.make, caches, member.length)
 
     def forward(self, model: Model, tokens: mx.array, members: Tokens[SlotKV]) -> mx.array:
         """Run one token of each member: ``tokens`` [n, 1]; returns logits [n, vocab], lazy.
@@ -314,9 +310,3 @@ def _rooms(count: int) -> int:
     """Slots to have for ``count`` sequences: a few more, as every change copies them all."""
     step = FEW if count <= 4 * FEW else 2 * FEW
     return -(-count // step) * step
-
-
-def _filled(layer: Any, taken: Any) -> Any:
-    if hasattr(layer, "caches"):
-        return type(layer)(*(_filled(inner, taken) for inner in layer.caches))
-    return next(taken)

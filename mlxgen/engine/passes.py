@@ -16,7 +16,7 @@ import mlx.core as mx
 from ..tokens import Token
 from .guess import Guess
 from .kv import KV, PREFILL_STEP, Model
-from .padded import longest_padded, run_padded
+from .padded import LONGEST, alike, longest_padded, run_padded
 from .seat import Seat
 from .slots import SlotKV, Slots
 
@@ -73,42 +73,47 @@ class Passes:
         slots = self.slots
         assert slots is not None
         known = drawn.shape[0] if drawn is not None else 0
-        early: list[tuple[Token, SlotKV]] = []
-        late: list[tuple[Guess, SlotKV]] = []
+        merged: list[tuple[Token, SlotKV]] = []
+        runs: list[tuple[mx.array, SlotKV]] = []
+        guesses: list[tuple[mx.array, SlotKV]] = []
+        guessing: list[tuple[Seat, Guess]] = []
         common: list[Seat] = seats[:known]
         last: list[Token] = []
         for seat in seats[known:]:
             run, slot = seat.pending, seat.slot
             assert slot is not None
+            if self.merges and not slots.recurrent and len(run) <= SHORT_RUN + 1:
+                merged += [(token, slot) for token in run[:-1]]
+            elif len(run) > 1:
+                runs.append((mx.array(run[:-1], mx.int32), slot))
+                seat.passes += 1
             if seat.guess is not None and (slots.recurrent or not self.merges):
-                arrays.append(self._run_guess(seat, slot, run, seat.guess))
-                continue
-            common.append(seat)
-            last.append(run[-1])
-            if slots.recurrent or len(run) > SHORT_RUN + 1:
-                if len(run) > 1:
-                    slots.run(self.model, mx.array([run[:-1]]), slot)
-                    seat.passes += 1
+                slot.keep_place(seat.guess.count + 1)
+                guesses.append((_joined(run[-1:], seat.guess), slot))
+                guessing.append((seat, seat.guess))
             else:
-                early += [(token, slot) for token in run[:-1]]
-                seat.passes += len(run) > 1 and not self.merges
-            if seat.guess is not None:
-                late.append((seat.guess, slot))
+                common.append(seat)
+                last.append(run[-1])
+        self._run_rows(slots, runs)
+        for (seat, guess), (logits, at) in zip(
+            guessing, self._run_rows(slots, guesses), strict=True
+        ):
+            seat.ahead = logits, range(at, at + guess.count + 1)
+            seat.passes += 1
+            arrays.append(logits)
         if not common:
             return
         tokens = mx.array(last, mx.int32) if drawn is None else drawn
         if drawn is not None and last:
             tokens = mx.concatenate([drawn, mx.array(last, drawn.dtype)])
+        late = [(s.guess, s.slot) for s in common[known:] if s.guess is not None and s.slot]
         order = sorted(range(len(common)), key=lambda i: _index(common[i]))
         if order != list(range(len(common))):
             tokens, common = tokens[mx.array(order)], [common[i] for i in order]
-        members = [seat.slot for seat in common if seat.slot is not None]
-        if early and not self.merges:
-            slots.forward(self.model, _column(early), [slot for _, slot in early])
-            early = []
+        members = [slot for _, slot in merged]
+        members += [seat.slot for seat in common if seat.slot is not None]
         drafted = [guess.array[:, None] for guess, _ in late]
-        tokens = mx.concatenate([*_column_of(early), tokens[:, None], *drafted])
-        members = [slot for _, slot in early] + members
+        tokens = mx.concatenate([*_column_of(merged), tokens[:, None], *drafted])
         behind = len(members)
         places: dict[SlotKV, range] = {}
         for guess, slot in late:
@@ -116,22 +121,40 @@ class Passes:
             members += [slot] * guess.count
             behind += guess.count
         logits = slots.forward(self.model, tokens, members)
-        for at, seat in enumerate(common, start=len(early)):
+        for at, seat in enumerate(common, start=len(merged)):
             assert seat.slot is not None
             seat.ahead = logits, (at, *places.get(seat.slot, ()))
             seat.passes += 1
         arrays.append(logits)
 
-    def _run_guess(self, seat: Seat, slot: SlotKV, pending: list[Token], guess: Guess) -> mx.array:
-        """A pass for one seat in the slots: the logits [n, vocab] from its last pending token."""
-        slots = slot.slots
-        if len(pending) > 1:
-            slots.run(self.model, mx.array([pending[:-1]]), slot)
-        slot.keep_place(guess.count + 1)
-        logits = slots.run(self.model, _joined(pending[-1:], guess), slot)[0]
-        seat.ahead = logits, range(guess.count + 1)
-        seat.passes += 1 + (len(pending) > 1)
-        return logits
+    def _run_rows(
+        self, slots: Slots, rows: Sequence[tuple[mx.array, SlotKV]]
+    ) -> list[tuple[mx.array, int]]:
+        """Run the next tokens [n] of several slots, in as few passes as their lengths allow.
+
+        For each, the logits [.., vocab] of its pass, and the index of its first ones.
+        """
+        found: dict[SlotKV, tuple[mx.array, int]] = {}
+        left = sorted(rows, key=lambda row: row[0].size)
+        while left:
+            group = [left.pop()]
+            most = group[0][0].size
+            padded = not slots.recurrent and most <= LONGEST
+            while left and padded and alike([row.size for row, _ in (*group, left[-1])]):
+                group.append(left.pop())
+            if len(group) == 1:
+                tokens, slot = group[0]
+                found[slot] = slots.run(self.model, tokens[None], slot)[0], 0
+                continue
+            group.sort(key=lambda row: row[1].index)  # so that nothing may have to be gathered
+            together = mx.stack([mx.pad(row, (0, most - row.size)) for row, _ in group])
+            members = [slot for _, slot in group]
+            logits = slots.run_side_by_side(
+                self.model, together, [row.size for row, _ in group], members
+            )
+            flat = logits.reshape(-1, logits.shape[-1])
+            found.update((slot, (flat, i * most)) for i, slot in enumerate(members))
+        return [found[slot] for _, slot in rows]
 
     def run_pending(self, seat: Seat, arrays: list[mx.array]) -> None:
         """Run what a seat outside of the slots has pending."""
@@ -146,7 +169,7 @@ class Passes:
         tokens = mx.array([pending])
         if guess is not None:
             seat.kv.keep_place(guess.count)
-            count, tokens = guess.count + 1, _joined(pending, guess)
+            count, tokens = guess.count + 1, _joined(pending, guess)[None]
         seat.ahead = self.run_alone(seat, tokens, count), range(count)
         arrays.append(seat.ahead[0])
 
@@ -176,5 +199,5 @@ def _column_of(run: Sequence[tuple[Token, SlotKV]]) -> list[mx.array]:
 
 
 def _joined(pending: list[Token], guess: Guess) -> mx.array:
-    """Known tokens with drafted ones behind them [1, n]."""
-    return mx.concatenate([mx.array(pending, mx.int32), guess.array])[None]
+    """Known tokens with drafted ones behind them [n]."""
+    return mx.concatenate([mx.array(pending, mx.int32), guess.array])

@@ -45,9 +45,22 @@ def _agree(model: Model, make: CacheFactory) -> bool:
         again = slots.forward(model, tokens[1:2], [rows[1][1]])
         if not _alike(alone[1], again):
             return False
-    run = mx.array([[4, 4, 2]])
-    alone_run = rows[0][0].forward(model, run)[:, -1]
-    return _alike(alone_run, slots.run(model, run, rows[0][1])[:, -1])
+    return _runs_agree(model, slots, rows)
+
+
+def _runs_agree(model: Model, slots: Slots, rows: list[tuple[KV, SlotKV]]) -> bool:
+    """The same for several tokens at a time, of one row and of two side by side."""
+    run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded, where it is not alone
+    alone = [
+        kv.forward(model, run[i : i + 1, :n])[0, -1]
+        for (kv, _), i, n in zip(rows, (0, 0, 1), (3, 3, 2), strict=True)
+    ]
+    if not _alike(alone[0], slots.run(model, run[:1], rows[0][1])[0, -1]):
+        return False
+    if slots.recurrent:
+        return True
+    both = slots.run_side_by_side(model, run, (3, 2), [slot for _, slot in rows[1:]])
+    return _alike(alone[1], both[0, -1]) and _alike(alone[2], both[1, 1])
 
 
 def _alike(first: mx.array, second: mx.array) -> bool:

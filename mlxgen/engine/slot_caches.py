@@ -31,9 +31,9 @@ SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of thes
 class Pass:
     """Where the tokens of one forward pass go; shared by the caches of all layers.
 
-    Either one token for each of ``slots`` (a slot may come several times, with rising
-    positions), or a run of ``count`` tokens of a single slot, which begins at its position.
-    ``spread``: the slots are 0, 1, 2 ... and nothing has to be gathered.
+    ``count`` tokens for each of ``slots``, from its position on. With a single token a slot may
+    come several times, with rising positions. ``spread``: the slots are 0, 1, 2 ... and nothing
+    has to be gathered.
     """
 
     __slots__ = ("_at", "_masks", "_where", "count", "positions", "slots", "spread")
@@ -66,7 +66,7 @@ class Pass:
     @property
     def offset(self) -> mx.array | int:
         """Tokens before these, as rotary embeddings ask for it."""
-        return self.positions[0] if self.count > 1 else self.at
+        return self.positions[0] if self.count > 1 and len(self.slots) == 1 else self.at
 
     @property
     def end(self) -> int:
@@ -74,7 +74,7 @@ class Pass:
         return max(self.positions) + self.count
 
     def mask(self, window: int | None, ring: int | None) -> mx.array:
-        """Which places each token sees: bool [tokens, 1, 1, places] or [1, 1, run, places].
+        """Which places each token sees: bool [slots, 1, count, places].
 
         Place s holds the latest position up to the token's own that falls there.
         """
@@ -82,10 +82,9 @@ class Pass:
         if known is not None:
             return known
         places = mx.arange(self.end if ring is None else min(self.end, ring))
+        own = self.at[:, None, None, None]
         if self.count > 1:
-            own = mx.arange(self.positions[0], self.end)[None, None, :, None]
-        else:
-            own = self.at[:, None, None, None]
+            own = own + mx.arange(self.count)[:, None]
         if ring is None:
             seen = places <= own
             if window is not None:
@@ -120,7 +119,7 @@ class SlotKeys:
         self.keys = self._store(step, self.keys, keys)
         self.values = self._store(step, self.values, values)
         self.offset = step.offset + step.count
-        if step.count > 1:
+        if len(step.slots) == 1:
             slot = step.slots[0]
             return self.keys[slot : slot + 1, :, :end], self.values[slot : slot + 1, :, :end]
         if step.spread:
@@ -238,21 +237,21 @@ class SlotKeys:
             self.keys, self.values = mx.pad(self.keys, more), mx.pad(self.values, more)
 
     def _store(self, step: Pass, held: mx.array, new: mx.array) -> mx.array:
-        if step.count > 1:
-            slot, start = step.slots[0], step.positions[0]
+        slots, start = step.slots, step.positions[0]
+        if len(slots) == 1 or (step.spread and min(step.positions) == max(step.positions)):
             for first, last in self._pieces(start, step.count):
                 place = first if self.ring is None else first % self.ring
-                held[slot : slot + 1, :, place : place + last - first] = new[
+                held[slots[0] : slots[0] + len(slots), :, place : place + last - first] = new[
                     :, :, first - start : last - start
                 ]
             return held
-        first = step.positions[0]
-        if step.spread and min(step.positions) == max(step.positions):
-            place = first if self.ring is None else first % self.ring
-            held[: len(step.slots), :, place : place + 1] = new
-            return held
-        at = step.at if self.ring is None else step.at % self.ring
-        held[step.where, :, at] = new[:, :, 0]
+        at = step.at if step.count == 1 else step.at[:, None] + mx.arange(step.count)
+        if self.ring is not None:
+            at = at % self.ring
+        if step.count == 1:
+            held[step.where, :, at] = new[:, :, 0]
+        else:
+            held[step.where[:, None], :, at] = new.transpose(0, 2, 1, 3)
         return held
 
     def _pieces(self, start: int, count: int) -> list[tuple[int, int]]:

@@ -267,6 +267,24 @@ class Slots:
         member.checkpoint()
         return logits
 
+    def run_side_by_side(
+        self, model: Model, tokens: mx.array, lengths: Tokens[int], members: Tokens[SlotKV]
+    ) -> mx.array:
+        """Run the next ``lengths`` tokens of several members; logits [n, most, vocab], lazy.
+
+        ``tokens`` [n, most] are padded at the ends of their rows, by ``SLACK`` at most. Not for
+        recurrent layers: a state would take in the padding.
+        """
+        indexes = [member.index for member in members]
+        positions = [member.length for member in members]
+        most = tokens.shape[1]
+        spread = indexes == list(range(len(indexes)))
+        logits = self._through(model, tokens, Pass(indexes, positions, spread=spread, count=most))
+        for member, length in zip(members, lengths, strict=True):
+            member.advance(most)  # the padding has been where a ring holds older keys
+            member.length -= most - length
+        return logits
+
     def undo(self, index: int, count: int) -> bool:
         """Take back the last ``count`` tokens of a slot in the recurrent layers, if possible.
 

@@ -36,6 +36,7 @@ MIXED = [
     for i in range(16)
 ]
 ALIKE = [{"temperature": 0.7}]
+WARM_STEPS = 8
 
 
 def prompt_of(length: int, seed: int, vocab_size: int = 256) -> list[int]:
@@ -109,14 +110,17 @@ def run_ours(
 
 
 def constrained(
-    lm: mlxgen.LanguageModel, rows: int, tokens: int, turns: int
+    lm: mlxgen.LanguageModel, rows: int, steps: int, turns: int
 ) -> tuple[Spread, Spread, float]:
-    """Rows with a schema each over rows without: speed a pass, tokens a second, tokens a pass."""
+    """Rows with a schema each over rows without: speed a pass, tokens a second, passes a token.
+
+    All rows run all the time: those with a schema would be done sooner with as many tokens.
+    """
     prompts = [prompt_of(8, i) for i in range(rows)]
     schemas = list(RECORDS.values())
     filters = [
         mlxgen.JsonSchema(
-            {"type": "array", "items": schemas[i % len(schemas)], "minItems": 60},
+            {"type": "array", "items": schemas[i % len(schemas)], "minItems": 200},
             whitespace=None,
             separators=(", ", ": "),
         )
@@ -127,7 +131,7 @@ def constrained(
         scheduler = Scheduler(lm, Limits(keep_prefixes=False))
         for i, prompt in enumerate(prompts):
             given: dict[str, Any] = {
-                "max_tokens": tokens,
+                "max_tokens": None,
                 "ignore_eos": True,
                 "seed": i,
                 "temperature": 0.7,
@@ -135,11 +139,19 @@ def constrained(
             if steered:
                 given["filters"] = filters[i]
             scheduler.submit(lm.prepare(prompt, Options.of(given)))
-        start = time.perf_counter()
-        while scheduler.busy:
+        for _ in range(WARM_STEPS):
             scheduler.step()
-        stats = scheduler.stats()
-        return time.perf_counter() - start, stats.forward_passes, stats.completion_tokens
+        before = scheduler.stats()
+        assert before.running == rows
+        start = time.perf_counter()
+        for _ in range(steps):
+            scheduler.step()
+        seconds = time.perf_counter() - start
+        after = scheduler.stats()
+        assert after.running == rows
+        scheduler.close()
+        passes = after.forward_passes - before.forward_passes
+        return seconds, passes, after.completion_tokens - before.completion_tokens
 
     run(True), run(False)
     by_pass, by_token, share = [], [], []

@@ -33,17 +33,18 @@ class Pass:
 
     ``count`` tokens for each of ``slots``, from its position on. With a single token a slot may
     come several times, with rising positions. ``spread``: the slots are 0, 1, 2 ... and nothing
-    has to be gathered.
+    has to be gathered. ``whole``: these are all that hold a sequence, which are ``held``.
     """
 
-    __slots__ = ("_at", "_masks", "_where", "count", "positions", "slots", "spread")
+    __slots__ = ("_at", "_masks", "_where", "count", "positions", "slots", "spread", "whole")
 
     def __init__(
-        self, slots: list[int], positions: list[int], *, spread: bool, count: int = 1
+        self, slots: list[int], positions: list[int], *, held: int, count: int = 1
     ) -> None:
         self.slots = slots
         self.positions = positions
-        self.spread = spread
+        self.spread = slots == list(range(len(slots)))
+        self.whole = self.spread and len(slots) == held
         self.count = count
         self._where: mx.array | None = None
         self._at: mx.array | None = None
@@ -245,13 +246,16 @@ class SlotKeys:
                     :, :, first - start : last - start
                 ]
             return held
-        at = step.at if step.count == 1 else step.at[:, None] + mx.arange(step.count)
+        at = step.at[:, None] + mx.arange(step.count)
         if self.ring is not None:
             at = at % self.ring
-        if step.count == 1:
-            held[step.where, :, at] = new[:, :, 0]
-        else:
-            held[step.where[:, None], :, at] = new.transpose(0, 2, 1, 3)
+        if step.whole:  # along all rows in one go, those without a sequence too
+            spare = held.shape[0] - len(slots)
+            if spare:
+                at = mx.pad(at, [(0, spare), (0, 0)])
+                new = mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)])
+            return mx.put_along_axis(held, at[:, None, :, None], new, axis=2)
+        held[step.where[:, None], :, at] = new.transpose(0, 2, 1, 3)
         return held
 
     def _pieces(self, start: int, count: int) -> list[tuple[int, int]]:
@@ -277,7 +281,7 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     def begin(self, step: Pass) -> None:
         self._pass = step
-        if step.spread and len(step.slots) == self.slots:
+        if step.whole:
             self.cache = list(self._held)
         else:
             self.cache = [None if a is None else a[step.where] for a in self._held]
@@ -286,7 +290,7 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         step = self._pass
         assert step is not None
         self._before, self._pass = self._held, None
-        if step.spread and len(step.slots) == self.slots:
+        if step.whole:
             self._held = self.cache
         else:
             self._held = [

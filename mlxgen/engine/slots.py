@@ -243,7 +243,7 @@ class Slots:
             positions.append(member.length)
             member.advance(1)
         indexes = [member.index for member in members]
-        step = Pass(indexes, positions, spread=indexes == list(range(len(indexes))))
+        step = Pass(indexes, positions, held=len(self))
         logits = self._through(model, tokens, step)[:, -1, :]
         self._undoable = frozenset(indexes)
         for member in members:
@@ -260,7 +260,7 @@ class Slots:
         logits = tokens  # n is at least 2
         for start in range(0, tokens.shape[1], SLACK):
             piece = tokens[:, start : start + SLACK]
-            step = Pass([member.index], [member.length], spread=False, count=piece.shape[1])
+            step = Pass([member.index], [member.length], held=len(self), count=piece.shape[1])
             logits = self._through(model, piece, step)
             member.advance(piece.shape[1])
         self._undoable = frozenset()
@@ -278,8 +278,8 @@ class Slots:
         indexes = [member.index for member in members]
         positions = [member.length for member in members]
         most = tokens.shape[1]
-        spread = indexes == list(range(len(indexes)))
-        logits = self._through(model, tokens, Pass(indexes, positions, spread=spread, count=most))
+        step = Pass(indexes, positions, held=len(self), count=most)
+        logits = self._through(model, tokens, step)
         for member, length in zip(members, lengths, strict=True):
             member.advance(most)  # the padding has been where a ring holds older keys
             member.length -= most - length

@@ -18,6 +18,7 @@ from mlxgen.engine.slots import SlotKV, Slots
 from tests.fakes.architectures import VOCAB, cache_kinds
 
 BATCHED = ["plain", "rotating", "sliding window", "recurrent", "hybrid", "list of caches"]
+PADDED = ["plain", "rotating", "sliding window"]
 ALONE = ["quantised", "concatenating", "chunked"]
 
 
@@ -56,6 +57,20 @@ class Rows:
         for row, (history, _) in zip(logits, rows, strict=True):
             same(row, alone(self.model, self.make, history))
         self.slots.check_integrity()
+
+    def run(self, runs: dict[int, list[int]]) -> None:
+        """Several tokens for some of the rows, in one pass."""
+        chosen = [self.rows[place] for place in runs]
+        most = max(map(len, runs.values()))
+        tokens = mx.array([[*run, *[0] * (most - len(run))] for run in runs.values()])
+        lengths = [len(run) for run in runs.values()]
+        logits = self.slots.run_side_by_side(
+            self.model, tokens, lengths, [member for _, member in chosen]
+        )
+        for i, ((history, member), run) in enumerate(zip(chosen, runs.values(), strict=True)):
+            history += run
+            assert member.length == len(history)
+            same(logits[i, len(run) - 1], alone(self.model, self.make, history))
 
     def feed(self, history: list[int], member: SlotKV) -> None:
         """Run what a rewind of a recurrent row left pending."""
@@ -106,7 +121,32 @@ def test_a_run_of_one_row_leaves_the_others_as_they_are(kind: str) -> None:
     rows.step([1, 2])
 
 
-@pytest.mark.parametrize("kind", ["plain", "rotating", "sliding window"])
+@pytest.mark.parametrize("kind", PADDED)
+@pytest.mark.parametrize("places", [(0, 1), (1, 2), (2, 0), (0, 1, 2)])
+def test_runs_of_some_rows_leave_the_others_as_they_are(kind: str, places: tuple[int, ...]) -> None:
+    rows = Rows(kind)
+    for start, length in ((1, 3), (30, 17), (60, 5)):
+        rows.join([start] * length)
+    rows.step([7, 8, 9])
+    rows.run({place: list(range(10, 12 + 5 * place)) for place in places})
+    rows.step([1, 2, 3])
+    rows.rewind(places[0], 4)
+    rows.step([4, 5, 6])
+
+
+def test_padding_counts_as_having_been_where_a_ring_forgets() -> None:
+    rows = Rows("rotating")
+    for start in (1, 30):
+        rows.join([start] * 20)
+    for token in range(SLACK - 16):
+        rows.step([token % VOCAB, 1])
+    rows.run({0: [5], 1: list(range(40))})
+    rows.rewind(0, SLACK - 20)
+    assert rows.rows[0][1].length == len(rows.rows[0][0])
+    rows.step([1, 2])
+
+
+@pytest.mark.parametrize("kind", PADDED)
 def test_short_runs_of_several_rows_go_through_together(kind: str) -> None:
     rows = Rows(kind)
     for start in (1, 30, 60):
@@ -182,7 +222,12 @@ def test_rows_that_come_go_and_go_back_are_what_they_would_be_alone(
     tokens = st.integers(0, VOCAB - 1)
     rows.join(data.draw(st.lists(tokens, min_size=1, max_size=20)))
     for _ in range(8):
-        match data.draw(st.sampled_from(["step", "join", "leave", "rewind"])):
+        match data.draw(st.sampled_from(["step", "join", "leave", "rewind", "run"])):
+            case "run" if kind in PADDED:
+                places = data.draw(st.permutations(range(len(rows.rows))))
+                chosen = places[: data.draw(st.integers(1, len(places)))]
+                run = st.lists(tokens, min_size=1, max_size=20)
+                rows.run({place: data.draw(run) for place in chosen})
             case "join" if len(rows.rows) < 6:
                 rows.join(data.draw(st.lists(tokens, min_size=1, max_size=20)))
             case "leave" if len(rows.rows) > 1:

@@ -1,0 +1,68 @@
+"""Prompts that go through the model together: each must come out as if it had been alone."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+from mlxgen.engine.kv import KV
+from mlxgen.engine.padded import LONGEST, alike, longest_padded, run_padded
+from tests.engine.test_slots import alone, same
+from tests.fakes.architectures import cache_kinds
+from tests.fakes.speaking import Hall, endless, letters
+
+ROOM = {"plain": LONGEST, "rotating": 15, "sliding window": 11}
+
+
+@pytest.mark.parametrize("kind", list(cache_kinds()))
+def test_which_caches_take_padding_and_how_much(kind: str) -> None:
+    _, make = cache_kinds()[kind]()
+    assert longest_padded(make) == ROOM.get(kind, 0)
+
+
+def test_a_window_that_keeps_its_beginning_takes_none() -> None:
+    assert longest_padded(lambda: [KVCache(), RotatingKVCache(16, keep=4)]) == 0
+
+
+@pytest.mark.parametrize("kind", list(ROOM))
+def test_prompts_of_different_lengths_go_on_as_they_would_alone(kind: str) -> None:
+    model, make = cache_kinds()[kind]()
+    prompts = [[1, 2, 3, 4, 5, 6, 7], [8], list(range(20, 20 + longest_padded(make)))]
+    kvs = [KV(make) for _ in prompts]
+    run_padded(model, make, prompts, kvs)
+    for prompt, kv in zip(prompts, kvs, strict=True):
+        assert kv.length == len(prompt)
+        for token in (9, 10, 11):
+            prompt.append(token)
+            logits = kv.forward(model, mx.array([[token]]))
+            same(logits[0, -1], alone(model, make, prompt))
+
+
+def test_padding_is_never_more_than_half_of_the_prompts() -> None:
+    assert alike([5]) and alike([4, 6, 7])
+    assert not alike([100, 1]) and not alike([3, 3, 30])
+
+
+def shapes(hall: Hall) -> list[tuple[int, int]]:
+    """Rows and tokens of the passes with more than one token."""
+    passes = hall.speaker.model.rows
+    return sorted((len(rows), len(rows[0])) for rows in passes if len(rows[0]) > 1)
+
+
+def test_short_prompts_share_a_pass_and_long_ones_do_not() -> None:
+    hall = Hall(endless(), keep_prefixes=False)
+    for length in (6, 7, 8, 300):
+        hall.submit([63] * length, max_tokens=3)
+    assert hall.finish() == [letters(3, n - 1) for n in (6, 7, 8, 300)]
+    assert shapes(hall) == [(1, 299), (3, 7)]
+
+
+def test_short_prompts_that_come_while_others_run_share_a_pass() -> None:
+    hall = Hall(endless(), keep_prefixes=False)
+    hall.submit(max_tokens=40)
+    hall.steps(8)
+    for length in (4, 5, 5):
+        hall.submit([63] * length, max_tokens=3)
+    assert hall.finish() == [letters(40), *(letters(3, n - 1) for n in (4, 5, 5))]
+    assert shapes(hall) == [(3, 4)]

@@ -274,6 +274,11 @@ def run_server(turns: int) -> Iterator[Figure]:
         for clients, target in ((1, 1.0), (4, None), (16, None)):
             yield from _served(servers, clients, turns, target, mixed=False)
         yield from _served(servers, 16, turns, 1.3, mixed=True)
+        cost = serving.cost_of_http(servers[0], turns)
+        found = f"{cost.median:.0f} µs ({cost.low:.0f} to {cost.high:.0f})"
+        yield Figure("1 client: cost of the HTTP layer a streamed token", found)
+        ours, theirs = (str(server.resets) for server in servers)
+        yield Figure("connections of good requests that were reset", f"{ours}; mlx_lm's: {theirs}")
         for what, (ours, theirs) in serving.bad_requests(servers).items():
             good = ours[0] in "24" and "died" not in ours
             yield Figure(what, f"{ours}; mlx_lm.server: {theirs}", "answered, and lives", good)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
 
-from .kv import PREFILL_STEP, CacheFactory, Model
+from .kv import PREFILL_STEP, CacheFactory
 from .slot_caches import GROWTH, SLACK, flat
 
 _STEP = 256  # places that mlx-lm's caches grow by
@@ -19,7 +21,7 @@ _STEP = 256  # places that mlx-lm's caches grow by
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes for each place of layers that grow, of windows, and for states.
+    """Bytes for each place of layers that grow, of windows, for states, and of the weights.
 
     ``windows`` are (bytes a place, width) of the layers with a sliding window.
     """
@@ -27,9 +29,10 @@ class Footprint:
     growing: int
     windows: tuple[tuple[int, int], ...]
     fixed: int
+    weights: int
 
     @classmethod
-    def of(cls, model: Model, make: CacheFactory) -> Footprint:
+    def of(cls, model: nn.Module, make: CacheFactory) -> Footprint:
         """Look at the caches of a sequence of one token; nothing is evaluated."""
         caches = make()
         model(mx.array([[0]]), cache=caches)
@@ -48,7 +51,13 @@ class Footprint:
                 growing += per_place
             else:
                 windows.append((per_place, int(width)))
-        return cls(growing, tuple(windows), fixed)
+        weights = sum(int(array.nbytes) for array in _leaves(tree_flatten(model.parameters())))
+        return cls(growing, tuple(windows), fixed, weights)
+
+    @property
+    def spare(self) -> int:
+        """Places that a pass may read in vain, rather than read the weights once more."""
+        return self.weights // max(1, self.growing)
 
     def alone(self, length: int) -> int:
         """Bytes of one sequence of ``length`` tokens in caches of its own, at most.

@@ -334,19 +334,28 @@ class Loop:
     # who is where
 
     def _gather(self) -> None:
-        """Take rows into the slots, as soon as there are several."""
+        """Take rows into the slots, as soon as there are several that suit each other."""
         slots = self.passes.slots
         if slots is None or len(self.seats) < 2:
             return
-        joined = False
-        for seat in self.seats:
-            kv = seat.row.sequence.kv
-            if seat in self._stopped or not isinstance(kv, KV) or not kv.length:
-                continue
-            if slots.suits(len(seat.row.sequence)):
-                seat.row.sequence.kv = slots.join(kv)
-                joined = True
-        if joined:
+        alone = [
+            (kv, seat)
+            for seat in self.seats
+            if isinstance(kv := seat.row.sequence.kv, KV)
+            and kv.length
+            and seat not in self._stopped
+        ]
+        if not alone:
+            return
+        lengths = [len(seat.row.sequence) for _, seat in alone]
+        longest = slots.in_the_way(min(lengths))
+        if longest is not None:
+            self.take_alone(next(seat for seat in self.seats if seat.slot is longest))
+        joining = slots.suitable(lengths)
+        for i in joining:
+            kv, seat = alone[i]
+            seat.row.sequence.kv = slots.join(kv)
+        if joining:
             self._in_order()
 
     def is_behind(self, seat: Seat) -> bool:

@@ -68,7 +68,9 @@ class Scheduler:
         self.limits = limits or Limits()
         self._footprint = lm.footprint
         self._make = lm.make_cache
-        slots = Slots(lm.make_cache) if lm.batches and self.limits.max_batch > 1 else None
+        slots = None
+        if lm.batches and self.limits.max_batch > 1:
+            slots = Slots(lm.make_cache, self._footprint.spare)
         self._loop = Loop(lm.model, lm.sampler, slots)
         self._loop.longest_run = BEHIND
         limit = self.limits.max_bytes

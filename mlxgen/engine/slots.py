@@ -19,7 +19,7 @@ from .kv import CHECKPOINT_EVERY, CHECKPOINTS_KEPT, KV, CacheFactory, Model
 from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, flat, refilled, slot_layer
 
 FEW = 4  # slots that are added at a time, twice as many beyond 16
-WASTE = 3  # times the tokens held that the slots may have places for
+WASTE = 2  # times the tokens held that may be padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,13 @@ class SlotKV:
 class Slots:
     """Up to as many sequences as there is memory for, in one set of caches.
 
-    ``make`` builds the model's empty caches for one sequence. Raises ``StateError`` for
-    models with a cache that has no counterpart for many; ask ``Slots.possible`` first.
+    ``make`` builds the model's empty caches for one sequence, and ``spare`` places may be read in
+    vain by a pass. Raises ``StateError`` for models with a cache that has no counterpart for
+    many; ask ``Slots.possible`` first.
     """
 
-    def __init__(self, make: CacheFactory) -> None:
+    def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
+        self._spare = spare
         self.make = make
         layers = [slot_layer(layer) for layer in make()]
         if any(layer is None for layer in layers):
@@ -161,27 +163,51 @@ class Slots:
         """Bytes of all buffers when sequences of these lengths have joined that suit the others,
         and the longest one is ``ahead`` tokens longer."""
         lengths = [member.length for member in self._members]
-        for length in joining:  # each suits those before it, or not
-            if _suits(length, lengths):
-                lengths.append(length)
-        if len(lengths) < 2 and not self._members:
+        lengths += [joining[i] for i in self.suitable(joining)]
+        if not lengths:
             return 0
         rooms = max(self._room, _rooms(len(lengths)))
         return max(self.nbytes, footprint.together(rooms, max(lengths) + ahead))
 
-    def suits(self, length: int) -> bool:
-        """Whether a sequence of ``length`` tokens is near enough to the others in length.
+    def suitable(self, joining: Tokens[int]) -> list[int]:
+        """Which of some sequences of these lengths are to join; shorter ones come first.
 
-        Every slot has as many places as the longest sequence needs, so that one of another
-        order of magnitude would take more memory and time here than next to the batch.
+        Every slot has as many places as the longest sequence needs, and a pass reads them all,
+        so that one of another order of magnitude would take more memory and time here than in
+        a pass of its own. One without others stays alone.
         """
-        return _suits(length, [member.length for member in self._members])
+        lengths = [member.length for member in self._members]
+        chosen = []
+        for i in sorted(range(len(joining)), key=lambda i: joining[i]):
+            if self._suits(joining[i], lengths):
+                lengths.append(joining[i])
+                chosen.append(i)
+        return chosen if len(lengths) > 1 else []
+
+    def in_the_way(self, length: int) -> SlotKV | None:
+        """The longest sequence, where one of ``length`` tokens suits the others but for it."""
+        members = sorted(self._members, key=lambda member: member.length)
+        lengths = [member.length for member in members]
+        if len(members) < 2 or self._suits(length, lengths) or length > lengths[-1]:
+            return None
+        return members[-1] if self._suits(length, lengths[:-1]) else None
+
+    def _suits(self, length: int, others: Tokens[int]) -> bool:
+        count, held = len(others) + 1, length + sum(others)
+        padding = count * max(length, *others, 0) - held
+        return padding <= min(WASTE * held, self._spare) + count * GROWTH
 
     def _trim(self, room: int) -> None:
         """Give back the slots beyond ``room``, and the places behind the longest sequence."""
         for layer in self._flat:
             if isinstance(layer, SlotKeys):
                 layer.trim(room, self._longest() + 1)
+
+    @property
+    def _places(self) -> int:
+        """Places of each slot in the layers that grow."""
+        layers = [c for c in self._flat if isinstance(c, SlotKeys) and c.window is None]
+        return max((c.keys.shape[2] for c in layers if c.keys is not None), default=0)
 
     def _longest(self) -> int:
         return max((member.length for member in self._members), default=0)
@@ -220,9 +246,12 @@ class Slots:
                 layer.clear()
             return
         room = _rooms(len(self._members))
-        if 2 * room <= self._room:  # so that leaving and joining in turn copies nothing
+        # Not at every chance, so that leaving and joining in turn copies nothing
+        if 2 * room <= self._room:
             self._room = room
             self._trim(room)
+        elif self._places > 2 * (self._longest() + GROWTH):
+            self._trim(self._room)
 
     def copy_of(self, member: SlotKV) -> KV:
         """The sequence of a slot in caches of its own."""
@@ -317,11 +346,6 @@ class Slots:
         for layer in self._flat:
             layer.end()
         return logits
-
-
-def _suits(length: int, others: Tokens[int]) -> bool:
-    count = len(others) + 1
-    return count * max(length, *others, 0) <= WASTE * (length + sum(others)) + count * GROWTH
 
 
 def _rooms(count: int) -> int:

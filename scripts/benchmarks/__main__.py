@@ -150,9 +150,8 @@ def run_passes(turns: int) -> Iterator[Figure]:
     yield Figure("random, 32,000 tokens: forward passes a token, bench's schemas", f"{found:.2f}")
 
 
-def run_batch(turns: int) -> Iterator[Figure]:
+def run_batch(given: int) -> Iterator[Figure]:
     """Many rows against mlx-lm's BatchGenerator."""
-    turns = max(2, turns // 2)
     models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int], ...] = (
         ("demo", mlxgen.load, 40),
         ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 12),
@@ -161,6 +160,7 @@ def run_batch(turns: int) -> Iterator[Figure]:
     peer = "tokens per second over mlx_lm.BatchGenerator's"
     for name, make, tokens in models:
         lm = make()
+        turns = given if name == "demo" else max(2, given // 2)  # these are short
         for rows in (1, 4, 16, 32):
             ratio = batch.speed(lm, rows, tokens, turns).ratio
             yield at_least(f"{name}, {rows} rows: {peer}", ratio.median, str(ratio), 1.0)
@@ -198,9 +198,10 @@ def run_prefix(turns: int) -> Iterator[Figure]:
         f"{peer.ratio}: {peer.theirs.median * 1e3:.1f} ms",
         1.0,
     )
-    usual, longest = batch.longest_gap(lm, 8, 4_000)
+    pairs = [batch.longest_gap(lm, 8, 4_000) for _ in range(3)]
+    usual, longest = sorted(pairs, key=lambda pair: pair[1] / pair[0])[1]
     yield at_most(
-        "8 rows, a prompt of 4,000 tokens arrives: longest gap over the usual one",
+        "8 rows, a prompt of 4,000 tokens arrives: longest gap over the usual one, middle of 3",
         longest / usual,
         f"{longest / usual:.2f}: {longest * 1e3:.1f} ms over {usual * 1e3:.1f} ms",
         3,

@@ -271,12 +271,12 @@ def test_more_slots_are_not_made_as_long_as_one_that_has_left_was() -> None:
 
 
 def test_one_that_is_too_long_for_the_slots_does_not_surprise_them() -> None:
-    hall = Hall(endless(), max_bytes=20 * STEP, keep_prefixes=False)
+    hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False)
     for _ in range(7):
         hall.submit(max_tokens=60)
     hall.steps(30)
-    hall.submit([63] * 520, max_tokens=60)  # too long with what it may grow by, but not yet
-    assert hall.finish() == [*[letters(60)] * 7, letters(60, 519)]
+    hall.submit([63] * 300, max_tokens=60)  # too long with what it may grow by, but not yet
+    assert hall.finish() == [*[letters(60)] * 7, letters(60, 299)]
 
 
 @pytest.mark.parametrize("draft", ["off", "ngram"])
@@ -332,6 +332,21 @@ def test_closing_frees_everything_but_the_prefixes() -> None:
     assert not hall.scheduler.busy
     assert hall.stats.kv_bytes == 0
     assert hall.scheduler.step() == []
+
+
+@pytest.mark.parametrize("long_first", [True, False])
+def test_a_long_row_runs_next_to_the_short_ones_and_keeps_none_of_them_out(
+    long_first: bool,
+) -> None:
+    hall = Hall(endless(), keep_prefixes=False)
+    for length in (900, 5, 5, 5, 5, 5) if long_first else (5, 5, 5, 5, 5, 900):
+        hall.submit([63] * length, max_tokens=120)
+        hall.steps(2)
+    hall.steps(60)
+    hall.speaker.model.forget()
+    hall.steps(3)
+    assert sorted(len(rows) for rows in hall.speaker.model.rows) == [1, 1, 1, 5, 5, 5]
+    assert sorted(hall.finish()) == sorted([letters(120, 899), *[letters(120, 4)] * 5])
 
 
 # ---- who waits for whom

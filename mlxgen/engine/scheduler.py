@@ -204,7 +204,8 @@ class Scheduler:
         if self._send_back():
             self._make_room(events)
         self._fed = 0
-        self._run_prompts(self._pace.piece if self._loop.seats else PREFILL_STEP)
+        if len(self._prefill):
+            self._run_prompts(self._pace.next() if self._loop.seats else PREFILL_STEP)
         self._events = []
         return events
 
@@ -337,18 +338,24 @@ class Scheduler:
 
     def _needed_soon(self, *more: Ticket) -> int:
         """Bytes of all KV a few steps from now, when what is prefilled has joined the others."""
-        alone, joining = 0, []
+        alone = 0
+        now: list[int] = []  # lengths of those that may join the slots in the next step
+        later: list[int] = []
         slots = self._loop.slots
         for ticket in [*self._loop.seats, *self._prefill, *more]:
-            length = len(ticket.row.sequence) + HEADROOM
+            length = len(ticket.row.sequence)
             if ticket.row.drafter is not None:
-                alone += ticket.row.drafter.nbytes_at(length)
+                alone += ticket.row.drafter.nbytes_at(length + HEADROOM)
             if ticket.slot is None:
-                alone += self._footprint.alone(length)
-                joining.append(len(ticket.row.sequence))
+                alone += self._footprint.alone(length + HEADROOM)
+                begun = ticket.kv.length > 0 and ticket not in self._prefill
+                (now if begun else later).append(length)
         together = 0
-        if slots is not None:
-            together = slots.nbytes_with(self._footprint, joining, HEADROOM)
+        if slots is not None:  # fewer may suit each other where more would not
+            together = max(
+                slots.nbytes_with(self._footprint, joining, HEADROOM)
+                for joining in (now, [*now, *later])
+            )
         return alone + together + sum(ticket.kv.nbytes for ticket in self._parked)
 
     def _fail_for_room(self, ticket: Ticket, events: list[Event]) -> None:

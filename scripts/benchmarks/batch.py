@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
@@ -214,14 +214,25 @@ def first_token(lm: mlxgen.LanguageModel, length: int, turns: int) -> tuple[Comp
     )
 
 
-def longest_gap(lm: mlxgen.LanguageModel, rows: int, length: int) -> tuple[float, float]:
-    """Seconds between two tokens of running rows: usually, and at most while a prompt arrives.
+class Gaps(NamedTuple):
+    """Gaps between two tokens of a row while a prompt arrives, over the usual ones there.
 
-    What is usual is measured over as many tokens of the same rows, without the prompt.
+    ``noise`` is the longest one without a prompt, over the same.
     """
-    with_prompt = _gaps(lm, rows, length, None)
-    without = _gaps(lm, rows, None, len(with_prompt))
-    return statistics.median(without), max(with_prompt)
+
+    longest: float
+    nearly_longest: float
+    noise: float
+
+
+def longest_gap(lm: mlxgen.LanguageModel, rows: int, length: int) -> Gaps:
+    """What is usual is the median of 41 gaps around the same token without the prompt."""
+    found = _gaps(lm, rows, length, None)
+    plain = _gaps(lm, rows, None, len(found))
+    usual = [statistics.median(plain[max(0, i - 20) : i + 21]) for i in range(len(plain))]
+    over = sorted(gap / at for gap, at in zip(found, usual, strict=True))
+    noise = max(gap / at for gap, at in zip(plain, usual, strict=True))
+    return Gaps(over[-1], over[int(0.99 * len(over))], noise)
 
 
 def _gaps(

@@ -367,7 +367,8 @@ class Loop:
         """Take rows out of the slots that went back further than their slot can."""
         gone = []
         for seat in self.seats:
-            waits = seat.logits is None and seat not in self._stopped and not seat.ahead
+            ended = seat in self._stopped or seat.row.finish_reason is not None
+            waits = seat.logits is None and not seat.ahead and not ended
             # What is pending may lie further back: all go there before any is copied to a slot,
             # as only their own caches have their checkpoints
             if waits and seat.pending and seat.slot is not None and not seat.slot.length:

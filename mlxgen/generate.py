@@ -60,7 +60,11 @@ ENGINE_OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("presence_penalty", float, "subtracted once from tokens that were generated (0)"),
     ("frequency_penalty", float, "subtracted for each time a token was generated (0)"),
     ("seed", int, "the same seed and settings give the same text (a new one each time)"),
-    ("num_draft_tokens", int, "tokens that --draft proposes at a time, at most (8)"),
+    (
+        "num_draft_tokens",
+        int,
+        "tokens that --draft proposes at a time, at most (a model 4, ngram 8)",
+    ),
 )
 FLAGS = {
     "ignore_eos": "go on after an end-of-sequence token",

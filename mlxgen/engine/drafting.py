@@ -42,7 +42,9 @@ class Proposal(NamedTuple):
 
 
 class Drafter(Protocol):
-    """Names tokens that may come next."""
+    """Names tokens that may come next; ``most`` at a time, unless the caller says otherwise."""
+
+    most: int
 
     def propose(self, row: Row, count: int) -> Proposal | None:
         """Up to ``count`` tokens behind the row's history; ``None``: nothing comes to mind."""
@@ -64,6 +66,8 @@ class NgramDrafter:
     Costs no model: "prompt lookup decoding" (Saxena 2023). The latest occurrence counts, of
     the longest end of up to 4 tokens that occurred at all.
     """
+
+    most = 8  # they cost nothing until they are tested
 
     def __init__(self) -> None:
         self._places: dict[tuple[Token, ...], int] = {}  # behind the latest occurrence of a gram
@@ -109,6 +113,8 @@ class ModelDrafter:
     Its filters' masks, penalties and biases hold for the draft as well, so that nothing is
     drafted that the row could not draw.
     """
+
+    most = 4  # each takes a pass of the draft, and the later ones stand less and less often
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class Options:
       ``"ngram"``: they are found in the text so far. The text is the same (greedy) or has the
       same distribution, only sooner. By default what the model was loaded with; ``"off"``: none.
     - ``num_draft_tokens``: the most that are proposed at a time (1 to 64); fewer, down to
-      none, where they are not accepted. Default 8.
+      none, where they are not accepted. Default 4 of a model, 8 of ``"ngram"``.
     """
 
     max_tokens: int | None = 256
@@ -109,7 +109,7 @@ class Options:
     prefix: tuple[Token, ...] = ()
     top_logprobs: int | None = None
     draft: Any = None
-    num_draft_tokens: int = 8
+    num_draft_tokens: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:

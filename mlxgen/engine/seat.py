@@ -58,7 +58,8 @@ class Seat:
         self.logits: mx.array | None = None
         self.at: Places = (0,)
         self.ahead: tuple[mx.array, Places] | None = None
-        self.appetite = Appetite(row.options.num_draft_tokens)
+        most = row.drafter.most if row.drafter is not None else 1
+        self.appetite = Appetite(row.options.num_draft_tokens or most)
         self.guess: Guess | None = None
         self.flat = 0
         self.passes = 0

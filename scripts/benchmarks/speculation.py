@@ -14,6 +14,7 @@ from typing import Any
 from mlx_lm import stream_generate
 
 import mlxgen
+from mlxgen.engine.appetite import Appetite
 from mlxgen.engine.drafting import Proposal
 from mlxgen.engine.row import Row
 
@@ -89,6 +90,8 @@ class Wrong:
         self._chance = random.Random(0)
         self._size = vocab_size
 
+    most = 8
+
     def propose(self, row: Row, count: int) -> Proposal | None:
         return Proposal.of([self._chance.randrange(self._size) for _ in range(count)])
 
@@ -113,6 +116,7 @@ def in_vain(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> Comparison:
     def drafting() -> float:
         stream = lm.stream(PROMPT, **options)
         stream._seat.row.drafter = Wrong(lm.vocab_size)
+        stream._seat.appetite = Appetite(Wrong.most)
         return timed(stream, tokens)
 
     return compare(drafting, lambda: timed(lm.stream(PROMPT, **options), tokens), turns)

@@ -255,6 +255,21 @@ def test_a_draft_with_other_tokens_is_refused_by_name(demo: tuple[LanguageModel,
         lm.stream("Hello", num_draft_tokens=0)
 
 
+def test_a_model_proposes_fewer_tokens_at_a_time_than_cost_nothing(
+    demo: tuple[LanguageModel, LanguageModel],
+) -> None:
+    lm, draft = demo
+
+    def passes(**options: Any) -> int:
+        prompt = [300, 301, 302] * 20
+        return lm.generate(prompt, max_tokens=60, ignore_eos=True, **options).usage.forward_passes
+
+    assert passes(draft=draft) == passes(draft=draft, num_draft_tokens=4)
+    assert passes(draft=draft) != passes(draft=draft, num_draft_tokens=1)
+    assert passes(draft="ngram") == passes(draft="ngram", num_draft_tokens=8)
+    assert passes(draft="ngram") != passes(draft="ngram", num_draft_tokens=4)
+
+
 def test_a_model_may_be_loaded_with_its_draft() -> None:
     folder = Path(mlxgen.__file__).parent / "demo" / "draft"
     lm = mlxgen.load(draft=folder)

@@ -88,13 +88,14 @@ class Passes:
                 runs.append((mx.array(run[:-1], mx.int32), slot))
                 seat.passes += 1
             if seat.guess is not None and (slots.recurrent or not self.merges):
-                slot.keep_place(seat.guess.count + 1)
                 guesses.append((_joined(run[-1:], seat.guess), slot))
                 guessing.append((seat, seat.guess))
             else:
                 common.append(seat)
                 last.append(run[-1])
         self._run_rows(slots, runs)
+        for tokens, slot in guesses:
+            slot.keep_place(tokens.size)
         for (seat, guess), (logits, at) in zip(
             guessing, self._run_rows(slots, guesses), strict=True
         ):

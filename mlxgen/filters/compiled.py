@@ -14,7 +14,12 @@ A shared automaton only grows, and has a limit. When a mask of one copy meets it
 an error, and the others refuse good tokens without one; when a look ahead meets it, there is
 no error at all. So refusals are doubted: ``proves_spent`` asks a new copy for a token that is
 surely allowed. What is spent is so for all who share it, and the grammar is compiled anew;
-and before it comes to that, after ``_COPIES``.
+and before it comes to that, after ``_COPIES``. The parser's limits are another matter: a copy
+that meets one has an error of its own, and would meet it again.
+
+Compiling may take a second, so an engine that runs many rows in one thread asks for it to be
+done ``ahead``: whoever binds the second row of a grammar then compiles a spare of it too, and a
+row that finds the automaton spent takes the spare, or fails. Only ``compiled`` compiles then.
 
 Invariant: what ``Engine.compiled`` returns is at its start, without error and not spent.
 """
@@ -22,6 +27,7 @@ Invariant: what ``Engine.compiled`` returns is at its start, without error and n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,7 +36,7 @@ from typing import Any
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
-from ..errors import GrammarError, PromptError
+from ..errors import FilterError, GrammarError, PromptError
 from ..tokens import AnyTokenizer, Token, Vocabulary
 from .protocol import tokens_of, word_count
 from .recent import Recent
@@ -39,8 +45,10 @@ _KEPT = 32  # compiled grammars for one vocabulary
 _COPIES = 512  # copies of one before it is compiled anew
 _TEXTS = 4096  # forced texts whose tokens are remembered
 _RUN = 1024  # forced tokens to look at; a grammar may force text without end
-_LIMITS = LLParserLimits(verbose_errors=False)
+_ITEMS = 10_000  # the parser's, in a row; an object takes four for each optional property
+_LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
 _INNER = "mlxgen_inner"
+_CROWDED = re.compile(r"row has (\d+) items; max is (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ class Compiled:
     first: Sequence[Token]  # a token that may come first, if there is one
     copies: int = 0
     spent: bool = False  # the automaton that its copies share has met its limit
+    spare: Compiled | None = None  # the same grammar with an automaton of its own
 
     def matcher(self) -> LLMatcher:
         """A matcher at the start of the grammar."""
@@ -111,6 +120,7 @@ class Engine:
         assert self.tokenizer.vocab_size == size
         self._kept: Recent[str, Compiled] = Recent(_KEPT)
         self._executors: Recent[int, LLExecutor] = Recent(1)  # its own default is 80 % of the cores
+        self._ahead = False
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> Engine:
@@ -123,13 +133,35 @@ class Engine:
         """Threads for many masks at once."""
         return self._executors.get(threads, lambda: LLExecutor(threads))
 
+    def compile_ahead(self) -> None:
+        """From now on compile only where something is bound, never for a row that runs."""
+        self._ahead = True
+
     def compiled(self, grammar: Grammar) -> Compiled:
         """The grammar, ready for use. GrammarError if it cannot be met."""
         kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
         if kept.spent or kept.copies >= _COPIES:
             self._kept.forget(grammar.text)
             kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
+        if self._ahead and kept.copies and kept.spare is None:
+            kept.spare = self._compile(grammar)
         return kept
+
+    def renewed(self, spent: Compiled) -> Compiled:
+        """The same grammar with another automaton, for a row that runs.
+
+        FilterError where there is none and this is no place to compile one.
+        """
+        grammar = spent.grammar
+        if not self._ahead:
+            return self.compiled(grammar)
+        if spent.spare is None or spent.spare.spent:
+            raise FilterError(
+                f"{grammar.name}: what it allows takes too many states to follow; make it simpler"
+            )
+        spare = spent.spare
+        self._kept.forget(grammar.text)
+        return self._kept.get(grammar.text, lambda: spare)
 
     def _compile(self, grammar: Grammar) -> Compiled:
         matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
@@ -157,7 +189,18 @@ def reason_of(matcher: LLMatcher) -> str:
     reason = matcher.get_error()
     for mark in ("<non-verbose/>", "<state>"):
         reason = reason.partition(mark)[0]
+    crowded = _CROWDED.search(reason)
+    if crowded:
+        return (
+            f"too much may come next in one place ({crowded[1]} items of the parser, where "
+            f"{crowded[2]} are the most); have fewer alternatives or optional properties there"
+        )
     return reason.strip()
+
+
+def has_met_shared_limit(matcher: LLMatcher) -> bool:
+    """Whether the error is that the automaton, which copies share, has met its limit."""
+    return matcher.get_error().startswith("lexer error")
 
 
 def is_dead_end(matcher: LLMatcher) -> bool:

@@ -19,7 +19,7 @@ from llguidance import LLMatcher
 
 from ..errors import FilterError
 from ..tokens import Token
-from .compiled import Engine, Grammar, is_dead_end, reason_of
+from .compiled import Engine, Grammar, has_met_shared_limit, is_dead_end, reason_of
 from .protocol import Int32Words
 
 _RUN = 1024  # tokens looked at in one go; a grammar may force text without end
@@ -58,23 +58,34 @@ class GrammarFilter:
 
     def _rebuild(self, tokens: Sequence[Token]) -> None:
         for _ in range(2):
-            compiled = self._engine.compiled(self._compiled.grammar)
-            matcher = compiled.matcher()
+            if self._compiled.spent:
+                self._compiled = self._engine.renewed(self._compiled)
+            matcher = self._compiled.matcher()
             if matcher.try_consume_tokens(list(tokens)) == len(tokens) and not matcher.is_error():
-                self._compiled, self._matcher = compiled, matcher
+                self._matcher = matcher
                 return
-            if not compiled.proves_spent():
+            if not self._compiled.proves_spent():
                 break
         raise self._error(reason_of(matcher) or "the text so far cannot be replayed")
 
-    def _met_limit(self) -> bool:
-        """Whether the matcher had met a limit; then it has been replaced."""
-        if self._matcher.is_error() and not is_dead_end(self._matcher):
+    def _mended(self) -> bool:
+        """Whether a limit was met, of which the matcher was replaced: then ask it again."""
+        failed = self._matcher.is_error() and not is_dead_end(self._matcher)
+        if failed and has_met_shared_limit(self._matcher):
             self._compiled.spent = True
-        elif not self._compiled.proves_spent():
+        elif not failed and not self._compiled.proves_spent():
             return False
         self._rebuild(self._fed)
         return True
+
+    def _given_up(self) -> FilterError | None:
+        """The error of a matcher that failed again after it was mended; it is replaced."""
+        if not self._matcher.is_error() or is_dead_end(self._matcher):
+            return None
+        error = self._error(reason_of(self._matcher))
+        self._compiled.spent |= has_met_shared_limit(self._matcher)
+        self._rebuild(self._fed)
+        return error
 
     def _error(self, what: str) -> FilterError:
         return FilterError(f"{self._compiled.grammar.name}: {what}")
@@ -97,13 +108,12 @@ class GrammarFilter:
         return True
 
     def _fill_again(self) -> None:
-        if self._met_limit():
+        if self._mended():
             self._matcher.unsafe_compute_mask_ptr(self._pointer, self._bytes)
         if is_dead_end(self._matcher):
             self._buffer[:] = 0
-        elif self._matcher.is_error():
-            self._compiled.spent = True
-            raise self._error(reason_of(self._matcher))
+        elif error := self._given_up():
+            raise error
 
     def _look_at(self, row: Int32Words) -> None:
         """Remember where the words of ``row`` lie: callers use one row again and again."""
@@ -125,12 +135,13 @@ class GrammarFilter:
         self._renew()
         if self._matcher.try_consume_tokens([token]) != 1 and not self._tried_again(token):
             piece = self._engine.vocabulary.piece(token)
-            raise self._error(f"token {token} ({piece!r}) is not allowed here")
+            refusal = self._error(f"token {token} ({piece!r}) is not allowed here")
+            raise self._given_up() or refusal
         self._fed.append(token)
         self._filled = None
 
     def _tried_again(self, token: Token) -> bool:
-        return self._met_limit() and self._matcher.try_consume_tokens([token]) == 1
+        return self._mended() and self._matcher.try_consume_tokens([token]) == 1
 
     def rewind(self, to: int) -> None:
         """Back to the state after the first ``to`` tokens."""
@@ -171,8 +182,10 @@ class GrammarFilter:
         """Tokens that must come next, as the tokenizer would have them."""
         self._renew()
         run = self._matcher.compute_ff_tokens()
-        if self._matcher.is_error() and self._met_limit():
+        if self._matcher.is_error() and self._mended():
             run = self._matcher.compute_ff_tokens()
+            if self._given_up():
+                return []
         return run[: self._ordinary(run)]
 
     def validate(self, tokens: Sequence[Token]) -> int:
@@ -183,8 +196,9 @@ class GrammarFilter:
         self._renew()
         asked = list(tokens[:ordinary])
         taken = self._matcher.validate_tokens(asked)
-        if taken < ordinary and self._met_limit():
+        if taken < ordinary and self._mended():
             taken = self._matcher.validate_tokens(asked)
+            self._given_up()
         return taken
 
     def _ordinary(self, tokens: Sequence[Token]) -> int:

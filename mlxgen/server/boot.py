@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MlxgenError, OptionError
+from ..filters.compiled import Engine as GrammarEngine
 from .calls import ServedModel
 from .engine_thread import Boot, Scheduler
 from .guard import CPU_SECONDS, MEMORY
@@ -66,6 +67,7 @@ def booting(settings: Settings) -> Boot:
 def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
     """What other threads use of a loaded model; for the thread that runs it."""
     aliases = [] if settings.model is None else [settings.model]
+    GrammarEngine.of(lm.vocabulary, lm.vocab_size).compile_ahead()
     facts = Facts.of(lm.vocabulary, lm.vocab_size, cpu_seconds=CPU_SECONDS, memory=MEMORY)
     return Engine(lm, ServedModel.of(lm, aliases=aliases), facts)
 

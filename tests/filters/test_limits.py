@@ -1,0 +1,114 @@
+"""What a grammar may cost while it runs, and where it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import llguidance
+import pytest
+
+from mlxgen.errors import FilterError
+from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
+from mlxgen.filters.compiled import Compiled, Engine, Grammar
+from mlxgen.filters.matcher import GrammarFilter
+from mlxgen.tokens import Vocabulary
+
+from ..fakes import alphabet_tokenizer
+from .helpers import EXTRA, alphabet, constrained, feed, state, takes
+
+
+def optional(count: int, whitespace: str | None = None) -> JsonSchema:
+    properties = {f"p{i}": {"type": "integer"} for i in range(count)}
+    return JsonSchema({"type": "object", "properties": properties}, whitespace=whitespace)
+
+
+@pytest.mark.parametrize("whitespace", [None, " ?"])
+def test_an_object_may_have_very_many_optional_properties(whitespace: str | None) -> None:
+    constraint = constrained(optional(1200, whitespace))
+    feed(constraint, '{"p3":1,"p700":2,')
+    assert takes(constraint, '"p1199":3}')
+    assert not takes(constraint, '"p5":3}')
+
+
+def test_more_than_the_parser_takes_is_an_error_with_that_reason_and_compiles_nothing() -> None:
+    constraint = constrained(optional(2600, " ?"))
+    before = state(constraint)
+    with (
+        counted(constraint.vocabulary) as compiled,
+        pytest.raises(FilterError, match=r"JsonSchema.*too much may come next.*10000"),
+    ):
+        feed(constraint, "{")
+    assert not compiled
+    assert state(constraint) == before
+
+
+def engine_of(vocabulary: Vocabulary) -> Engine:
+    return Engine.of(vocabulary, vocabulary.size)
+
+
+@contextmanager
+def counted(vocabulary: Vocabulary) -> Iterator[list[Grammar]]:
+    """The grammars that are compiled meanwhile."""
+    engine = engine_of(vocabulary)
+    compile_it = engine._compile
+    compiled: list[Grammar] = []
+
+    def counting(grammar: Grammar) -> Compiled:
+        compiled.append(grammar)
+        return compile_it(grammar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_compile", counting)
+        yield compiled
+
+
+def test_a_rewind_that_is_a_replay_compiles_nothing_even_if_the_grammar_was_forgotten() -> None:
+    vocabulary = alphabet()
+    constraint = constrained(Lark('start: t "z"\nt[max_tokens=9]: /[a-x]+/'), vocabulary=vocabulary)
+    feed(constraint, "aa")
+    expected = state(constraint)
+    feed(constraint, "bb")
+    for index in range(40):
+        constrained(Regex(f"b{index}"), vocabulary=vocabulary)
+    with counted(vocabulary) as compiled:
+        constraint.rewind(2)
+    assert state(constraint) == expected
+    assert not compiled
+
+
+@pytest.fixture
+def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = llguidance.LLParserLimits(max_lexer_states=80, verbose_errors=False)
+    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
+
+
+def spend(constraint: Constraint) -> None:
+    """Visit states of the automaton, until it has no room for more."""
+    running = constraint.parts[0].filter
+    assert isinstance(running, GrammarFilter)
+    compiled = running._compiled
+    for number in range(32, 512):
+        if compiled.spent:
+            return
+        feed(constraint.fork(), f"{number:b}".replace("0", "a").replace("1", "c"))
+    raise AssertionError("the automaton takes more than was visited")
+
+
+@pytest.mark.usefixtures("few_states")
+def test_an_engine_that_compiles_ahead_has_a_spare_for_rows_that_share_an_automaton() -> None:
+    vocabulary = Vocabulary.of(alphabet_tokenizer(EXTRA))
+    engine_of(vocabulary).compile_ahead()
+    spec = Regex("[a-c]*c[a-c]{7}")
+    rows = [feed(constrained(spec, vocabulary=vocabulary), "ab") for _ in range(3)]
+    expected = [state(row) for row in rows]
+    with counted(vocabulary) as compiled:
+        spend(rows[0])
+        assert [state(row) for row in rows] == expected
+        assert takes(rows[1], "abcabc")
+        with pytest.raises(FilterError, match=r"Regex.*simpler"):
+            spend(rows[1])
+        assert not compiled
+        fresh = constrained(spec, vocabulary=vocabulary)
+        assert compiled
+    assert takes(fresh, "abcabcacab")

@@ -55,7 +55,7 @@ def test_commands_of_the_readme_exist_and_ci_runs_two_of_them() -> None:
     for name in [*named, ".ci/run"]:
         assert (ROOT / name).stat().st_mode & 0o111, f"{name} cannot be executed"
     ci = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert ci[-2:] == ["scripts/check", "scripts/test"]
+    assert ci[-2:] == ["scripts/check", "scripts/test --all"]
 
 
 def test_options_that_the_readme_names_exist() -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from mlxgen.terminal import PALETTE, Painter, legend, paint, shade, wants_colour
 
+from .effort import tries
+
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -19,7 +21,7 @@ def plain(text: str) -> str:
     return ESCAPES.sub("", text)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=tries(100))
 @given(
     st.lists(st.tuples(st.text("ab\n\té中"), st.floats(-50, 0) | st.none()), max_size=20),
 )

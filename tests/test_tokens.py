@@ -22,6 +22,8 @@ from tests.fakes import (
     wordpiece_tokenizer,
 )
 
+from .effort import tries
+
 KINDS: dict[str, Callable[[], Any]] = {
     "byte-level": byte_level_tokenizer,
     "sentencepiece": sentencepiece_tokenizer,
@@ -183,7 +185,7 @@ def test_all_256_bytes_have_a_token() -> None:
 
 @pytest.mark.parametrize("vocabulary", SPELLING)
 @given(st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=tries(80))
 def test_tokens_are_found_by_the_start_of_their_bytes(
     vocabulary: Vocabulary, data: st.DataObject
 ) -> None:
@@ -269,7 +271,7 @@ def test_a_model_without_a_template_cannot_chat() -> None:
 
 @pytest.mark.parametrize("vocabulary", SPELLING)
 @given(st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode)))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=tries(150))
 def test_any_bytes_can_be_continued_with(vocabulary: Vocabulary, data: bytes) -> None:
     tokens = vocabulary.continue_with(data)
     assert joined(vocabulary, tokens) == data

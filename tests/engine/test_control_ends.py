@@ -51,7 +51,8 @@ def test_a_controller_that_fails_ends_its_branch_with_its_own_error() -> None:
     assert run.stats.running == run.stats.queued == 0
 
 
-def test_a_controller_that_gets_no_further_is_given_up() -> None:
+def test_a_controller_that_gets_no_further_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlxgen.engine.control.IDLE_CALLS", 200)
     woken = Wait("nothing")
     woken.wake()
     for answer in ([Branch(ff_tokens=[[]])], [Branch(1, None, [[1]])], woken):

@@ -19,6 +19,8 @@ from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.controllers import Recited, finish
 from tests.fakes.speaking import Speaker
 
+from ..effort import tries
+
 LETTERS = tuple(b"abcdef")
 WIDE = ("é", "😀", "ab")  # of which some have tokens, and the others several bytes
 
@@ -60,7 +62,7 @@ def finish_looking(run: Control[Any]) -> dict[Any, str]:
     return finish(run)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(
     numbers=st.lists(st.integers(0, 719), min_size=1, max_size=40),
     prompt=st.lists(st.sampled_from(LETTERS), min_size=1, max_size=6),
@@ -95,7 +97,7 @@ def test_a_random_controller_does_what_the_plain_interpreter_says(
     assert run.stats.running == run.stats.queued == run.stats.kv_bytes == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(
     numbers=st.lists(st.integers(0, 719), min_size=1, max_size=30),
     stop=st.sampled_from(["ab", "bca", "😀", "éé", "d"]),

@@ -20,6 +20,7 @@ from mlxgen.engine.pace import Pace
 from mlxgen.engine.scheduler import Ticket
 from mlxgen.errors import CapacityError
 from mlxgen.tokens import Token
+from tests.effort import tries
 from tests.fakes.speaking import Hall, Speaker
 
 STEP = 256 * 8  # bytes that a sequence of the scripted model takes at least
@@ -148,7 +149,7 @@ def alone(speaker: Speaker, one: Asked) -> str:
         return repr(error)
 
 
-@pytest.mark.parametrize("seed", [*range(60), 792])
+@pytest.mark.parametrize("seed", [*range(tries(60)), 792])
 def test_each_of_a_crowd_says_what_it_says_alone(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from mlxgen.engine.kv import KV
 from tests.fakes.architectures import VOCAB, cache_kinds
 
+from ..effort import tries
+
 KINDS = list(cache_kinds())
 _models: dict[str, Any] = {}
 
@@ -124,7 +126,7 @@ def test_plain_caches_take_no_checkpoints_and_lose_nothing() -> None:
     assert kv.length == 60
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=tries(15))
 @given(
     steps=st.lists(
         st.tuples(st.integers(1, 9), st.integers(0, 12), st.booleans()), min_size=1, max_size=8

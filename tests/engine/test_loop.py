@@ -27,6 +27,8 @@ from mlxgen.errors import CapacityError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 
+from ..effort import tries
+
 KINDS = [*cache_kinds(), "demo"]
 END = ord("@")  # a token that the small models have
 
@@ -301,7 +303,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_row_says_in_any_company_what_it_says_alone(kind: str, data: st.DataObject) -> None:
     lm = model_with(kind)

@@ -17,6 +17,8 @@ from mlxgen.engine.slot_caches import SLACK
 from mlxgen.engine.slots import SlotKV, Slots
 from tests.fakes.architectures import VOCAB, cache_kinds
 
+from ..effort import tries
+
 BATCHED = ["plain", "rotating", "sliding window", "recurrent", "hybrid", "list of caches"]
 PADDED = ["plain", "rotating", "sliding window"]
 ALONE = ["quantised", "concatenating", "chunked"]
@@ -213,7 +215,7 @@ def test_caches_without_a_counterpart_are_known_before(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BATCHED)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=tries(6), deadline=None)
 @given(st.data())
 def test_rows_that_come_go_and_go_back_are_what_they_would_be_alone(
     kind: str, data: st.DataObject

@@ -22,6 +22,8 @@ from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
 
+from ..effort import tries
+
 KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
 PROMPT = [t % 96 for t in b"ababcbabcabab"]
 
@@ -190,7 +192,7 @@ RECORD = {
 }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 @given(st.data())
 def test_random_requests_to_the_demo_model_read_the_same(
     demo: tuple[LanguageModel, LanguageModel], data: st.DataObject

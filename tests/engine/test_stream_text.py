@@ -13,6 +13,8 @@ from mlxgen import OptionError, PromptError
 from mlxgen.engine.chunk import Chunk
 from tests.fakes.speaking import PROMPT, Speaker, reciter
 
+from ..effort import tries
+
 
 def run(speaker: Speaker, **options: object) -> list[Chunk]:
     return list(speaker.lm.stream(PROMPT, **options))  # type: ignore[arg-type]
@@ -132,7 +134,7 @@ def test_stream_shows_text_and_tokens_as_they_are_delivered() -> None:
     assert seen == [("a", 1), ("a", 2), ("astb", 3), ("astb", 4)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=tries(60))
 @given(
     pieces=st.lists(st.sampled_from(["a", "b", "ab", "é", "😀", "stop", "st", "op"]), max_size=12),
     cut=st.lists(st.integers(1, 3), min_size=1, max_size=30),

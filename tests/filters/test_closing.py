@@ -24,6 +24,7 @@ from mlxgen.filters import (
     shortest_end,
 )
 
+from ..effort import tries
 from .helpers import (
     Fixed,
     NativeToy,
@@ -207,7 +208,7 @@ def ordered(value: Any, schema: Any) -> Any:
     return {name: ordered(value[name], properties[name]) for name in properties if name in value}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(DOCUMENTS, st.data())
 def test_json_is_closed_validly_wherever_it_is_cut(document: Any, data: st.DataObject) -> None:
     vocabulary = data.draw(st.sampled_from([alphabet(), byte_level(), sentencepiece()]))

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from mlxgen import Guide, Label
 from tests.programs.helpers import carry_out, letters
 
+from ..effort import tries
+
 OPERATIONS = st.one_of(
     st.tuples(st.just("fixed"), st.sampled_from(["", "x", "yz ", "😀", "é"])),
     st.tuples(st.just("gen"), st.integers(0, 4)),
@@ -56,7 +58,7 @@ async def perform(g: Guide, operation: tuple[str, Any], labels: list[tuple[Label
     return ""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(
     operations=st.lists(OPERATIONS, min_size=1, max_size=8),
     before=st.lists(OPERATIONS, max_size=5),

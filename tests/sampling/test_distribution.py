@@ -14,6 +14,7 @@ from mlx_lm import sample_utils
 from mlxgen.sampling import DrawRow, SamplingSettings, final_distribution
 from mlxgen.sampling.distribution import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 
+from ..effort import tries
 from .reference import counts_of, excludes, reference, reference_and_whether_sure, spread, words_of
 
 VOCAB = 500
@@ -126,7 +127,7 @@ SETTINGS = st.builds(
 
 
 @given(st.integers(0, 10**6), SETTINGS, st.floats(0.3, 1))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=tries(150))
 def test_it_is_the_distribution_that_numpy_gives(
     seed: int, options: SamplingSettings, density: float
 ) -> None:

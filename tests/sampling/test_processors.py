@@ -19,6 +19,7 @@ from mlxgen.sampling.program import (
 from mlxgen.sampling.rows import Want
 from mlxgen.sampling.stack import stack_biases, stack_counts, stack_masks, stack_penalties
 
+from ..effort import tries
 from .reference import counts_of, spread, words_of
 
 
@@ -106,7 +107,7 @@ def test_rows_without_penalties_or_biases_keep_their_bits() -> None:
 
 
 @given(st.integers(1, 130), st.integers(0, 2**32), st.sampled_from(["float32", "bfloat16"]))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=tries(40))
 def test_a_mask_forbids_exactly_the_tokens_without_a_bit(vocab: int, seed: int, dtype: str) -> None:
     rng = np.random.default_rng(seed)
     allowed = rng.random((2, vocab)) < 0.5

@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from ..effort import tries
 from .running import WAIT, Running
 
 CHECKS = [
@@ -26,7 +27,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 SETTINGS = settings(
-    max_examples=15,
+    max_examples=tries(15),
     deadline=None,
     derandomize=True,
     database=None,

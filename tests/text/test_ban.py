@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mlxgen.errors import OptionError, RewindError, StateError
 from mlxgen.text import BanMatch, BanMatcher
 
+from ..effort import tries
 from .laws import Operations, check_laws, chunkings, operations
 
 Pattern = str | re.Pattern[str]
@@ -52,7 +53,7 @@ def plain_local(pattern: re.Pattern[str], text: str) -> BanMatch | None:
 
 @pytest.mark.parametrize("expression", LOCAL)
 @given(TEXTS, st.data())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=tries(30))
 def test_a_local_expression_is_banned_where_it_first_completes(
     expression: str, text: str, data: st.DataObject
 ) -> None:
@@ -64,7 +65,7 @@ def test_a_local_expression_is_banned_where_it_first_completes(
 
 @pytest.mark.parametrize("expression", AHEAD)
 @given(TEXTS, st.data())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=tries(30))
 def test_an_expression_that_looks_ahead_is_banned_for_what_really_follows(
     expression: str, text: str, data: st.DataObject
 ) -> None:
@@ -79,7 +80,7 @@ def test_an_expression_that_looks_ahead_is_banned_for_what_really_follows(
 
 
 @given(PATTERNS, TEXTS, st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=tries(200))
 def test_which_ban_wins_does_not_depend_on_how_the_text_comes_nor_on_their_order(
     patterns: list[Pattern], text: str, data: st.DataObject
 ) -> None:
@@ -92,7 +93,7 @@ def test_which_ban_wins_does_not_depend_on_how_the_text_comes_nor_on_their_order
 
 
 @given(PATTERNS, operations(st.text("aaabc ", max_size=3)))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=tries(100))
 def test_a_matcher_that_was_rewound_is_a_fresh_one(
     patterns: list[Pattern], operations: Operations
 ) -> None:

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from mlxgen.text import sequence_overlap
 
+from ..effort import tries
+
 SHORT = st.text("ab", max_size=12)
 
 
@@ -33,7 +35,7 @@ def test_the_longest_end_of_the_first_that_starts_the_second(
 
 
 @given(SHORT, SHORT)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=tries(200))
 def test_overlap_equals_trying_every_length(s1: str, s2: str) -> None:
     plain = max(n for n in range(min(len(s1), len(s2)) + 1) if s1.endswith(s2[:n]))
     assert sequence_overlap(s1, s2) == plain

@@ -15,6 +15,7 @@ from mlxgen.server.calls import parse_chat
 from mlxgen.server.wire.chat_reply import ChatReply
 from mlxgen.tokens import Token
 
+from ...effort import tries
 from . import kit
 from .kit import HELLO, chunks_of, demo, tool, usage, without
 
@@ -268,7 +269,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(
     st.lists(WORDS, max_size=7).map("".join),
     st.lists(st.integers(0, 9), min_size=1, max_size=4),

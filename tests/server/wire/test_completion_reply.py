@@ -12,6 +12,7 @@ from openai.types import Completion
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason
 from mlxgen.server.calls import parse_completion
 
+from ...effort import tries
 from . import kit
 from .kit import chunks_of, demo, plain, usage
 
@@ -124,7 +125,7 @@ def test_token_ids_come_only_when_asked_for() -> None:
     assert choice["token_ids"] == [token["id"] for token in choice["tokens"]] == tokens
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(
     st.lists(st.integers(3, 1023), min_size=1, max_size=12),
     st.lists(st.integers(0, 9), min_size=1, max_size=4),

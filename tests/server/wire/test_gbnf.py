@@ -18,6 +18,8 @@ from mlxgen.server.wire.gbnf_syntax import Class, Either, Node, Ref, Repeat, Row
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 
+from ...effort import tries
+
 VOCABULARY = Vocabulary.of(byte_level_tokenizer())
 
 JSON = r"""
@@ -228,7 +230,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_any_grammar_takes_exactly_its_texts(root: str, other: str) -> None:
     grammar = f'root ::= "a" ({root}) | "b"\nother ::= "c" | {other} "c"'

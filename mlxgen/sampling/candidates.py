@@ -46,7 +46,7 @@ def best(logits: mx.array, k: int) -> tuple[mx.array, mx.array]:
     batch, vocab = logits.shape
     rows = rows_of(vocab, most=32)
     if k >= vocab:
-        ids = mx.broadcast_to(ramp(vocab), (batch, vocab))
+        ids = mx.broadcast_to(mx.arange(vocab, dtype=mx.uint32), (batch, vocab))
         values = logits
     elif vocab >= _LONG and vocab >= 2 * rows * k:
         width = vocab // rows
@@ -70,13 +70,12 @@ def truncate(
     *,
     log_mass: mx.array | None,
     exclusion: Exclusion | None,
-    ranked: bool,
 ) -> tuple[mx.array, mx.array]:
     """Which candidates top-p, min-p, XTC and top-k keep, in this order.
 
     ``ids``, ``values``: from ``best``. ``log_mass`` [batch, 1]: log-sum-exp of all the
-    logits; without it top-p and XTC are left out, without ``exclusion`` XTC, and top-k
-    unless ``ranked`` (of rows that have these off, the result is the same).
+    logits; without it top-p and XTC are left out, without ``exclusion`` XTC (of rows that
+    have these off, the result is the same).
 
     Returns kept [batch, k], and exact [batch, 1]: whether a longer list of candidates
     would have changed nothing. Tokens outside are at most as likely as the last
@@ -104,9 +103,9 @@ def truncate(
         spared = exclusion.spared[ids] if exclusion.spared is not None else None
         kept = kept & ~is_top_choice(log_shares, limit, spared)
 
-    if ranked and exclusion is None:  # what is kept so far are the first ones
+    if exclusion is None:  # what is kept so far are the first ones
         kept = kept & (ramp(kept.shape[-1]) < limits.top_k)
-    elif ranked:
+    else:
         kept = kept & (mx.cumsum(kept.astype(mx.int32), axis=-1) <= limits.top_k)
 
     return kept, known & _ends_inside(values, kept)

@@ -16,7 +16,7 @@ import mlx.core as mx
 from .candidates import best
 from .draws import uniforms
 from .plan import effective
-from .processors import apply_bias, apply_mask, apply_penalties
+from .processors import adjust, apply_mask
 from .rows import DrawRow
 from .stack import (
     stack_biases,
@@ -42,11 +42,9 @@ def final_distribution(
     """
     settings = [effective(row) for row in rows]
     vocab_size = logits.shape[-1]
-    logits = logits.astype(mx.float32)
-    if biases := stack_biases(settings):
-        logits = apply_bias(logits, *biases)
-    if penalties := stack_penalties(settings):
-        logits = apply_penalties(logits, *stack_counts(settings, rows), *penalties)
+    penalties = stack_penalties(settings)
+    counts = stack_counts(settings, rows) if penalties else ()
+    logits = adjust(logits, stack_biases(settings), counts, penalties)
     if any(row.words is not None for row in rows):
         logits = apply_mask(logits, stack_masks(rows, vocab_size))
     limits = stack_limits(settings, vocab_size)

@@ -2,7 +2,7 @@
 
 Owns the grouping of rows by the work that they need, with their settings as arrays. Must
 never know logits, seeds or masks. Invariant: how a row is drawn follows from its own
-settings; other rows only decide which groups there are.
+settings; other rows only decide which groups there are, and how many rows each has.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from .candidates import CANDIDATES
 from .rows import DrawRow
 from .settings import SamplingSettings
 from .stack import stack_biases, stack_limits, stack_penalties
+from .traces import size_for
+
+MOST_AS_THEY_ARE = 32  # rows of a batch of one group, whose logits need not be copied then
 
 
 class Kind(enum.IntEnum):
@@ -51,28 +53,26 @@ class Kind(enum.IntEnum):
 
 
 class Part(NamedTuple):
-    """The static facts of a group of rows: whether top-k and XTC may apply to any."""
+    """What decides how a row is drawn, apart from numbers: its work, and whether XTC applies."""
 
     kind: Kind
-    ranked: bool
     excludes: bool
 
-
-class Form(NamedTuple):
-    """The static facts of a plan: its groups, and what happens to logits before a draw."""
-
-    parts: tuple[Part, ...]
-    biased: bool
-    penalised: bool
+    @classmethod
+    def of(cls, settings: SamplingSettings, vocab_size: int) -> Part:
+        kind = Kind.of(settings, vocab_size)
+        return cls(kind, kind != Kind.GREEDY and settings.xtc_probability > 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """Rows that are drawn in the same way.
 
-    ``places`` are their indexes in the batch, ``at`` the same as an array, ``None`` if
-    the group is the whole batch. ``limits`` are the arrays of ``Limits``, none for
-    greedy rows.
+    ``places`` are their indexes in the batch. Where the group is not the whole of a small batch,
+    the last one is repeated up to one of few sizes: each size needs a program of its own. ``at``
+    is the same as an array, ``None`` if that is the batch as it is. ``settings``, ``limits`` (the
+    arrays of ``Limits``, none for greedy rows), ``biases`` and ``penalties`` (what ``stack`` makes
+    of them) are those of these places.
     """
 
     part: Part
@@ -80,46 +80,41 @@ class Group:
     at: mx.array | None
     settings: tuple[SamplingSettings, ...]
     limits: tuple[mx.array, ...]
+    biases: tuple[mx.array, ...]
+    penalties: tuple[mx.array, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Groups and arrays for rows with certain settings, in a certain order.
 
-    ``settings`` are the rows' own, a temperature for one draw included; ``order`` [batch]
-    undoes the grouping, where there is more than one group; ``biases`` and ``penalties``
-    are what ``stack`` makes of them. ``form`` is all that is not an array. ``given`` are
-    the settings as they came: who holds the plan keeps them, and so their ids.
+    ``order`` [batch] finds the rows in what the groups give behind one another, ``None`` where
+    that is the batch. ``given`` are the settings as they came: who holds the plan keeps them,
+    and so their ids.
     """
 
     given: tuple[SamplingSettings, ...]
-    settings: tuple[SamplingSettings, ...]
     groups: tuple[Group, ...]
     order: mx.array | None
-    biases: tuple[mx.array, ...]
-    penalties: tuple[mx.array, ...]
-    form: Form
 
 
 def make_plan(rows: Sequence[DrawRow], vocab_size: int) -> Plan:
     """Group ``rows`` and stack what their settings say."""
     settings = tuple(effective(row) for row in rows)
-    places: dict[Kind, list[int]] = {}
+    places: dict[Part, list[int]] = {}
     for place, each in enumerate(settings):
-        places.setdefault(Kind.of(each, vocab_size), []).append(place)
-    groups = tuple(_group(kind, places[kind], settings, vocab_size) for kind in sorted(places))
-    order = None
-    if len(groups) > 1:
-        order = mx.array(np.argsort([place for group in groups for place in group.places]))
-    biases, penalties = stack_biases(settings), stack_penalties(settings)
+        places.setdefault(Part.of(each, vocab_size), []).append(place)
+    groups, order, start = [], [0] * len(rows), 0
+    for part in sorted(places):
+        group = _group(part, places[part], settings, vocab_size)
+        for index, place in enumerate(places[part], start):
+            order[place] = index
+        start += len(group.places)
+        groups.append(group)
     return Plan(
         given=tuple(row.settings for row in rows),
-        settings=settings,
-        groups=groups,
-        order=order,
-        biases=biases,
-        penalties=penalties,
-        form=Form(tuple(group.part for group in groups), bool(biases), bool(penalties)),
+        groups=tuple(groups),
+        order=mx.array(order) if len(groups) > 1 or start > len(rows) else None,
     )
 
 
@@ -131,17 +126,17 @@ def effective(row: DrawRow) -> SamplingSettings:
 
 
 def _group(
-    kind: Kind, places: list[int], settings: Sequence[SamplingSettings], vocab_size: int
+    part: Part, places: list[int], settings: Sequence[SamplingSettings], vocab_size: int
 ) -> Group:
+    if not len(places) == len(settings) <= MOST_AS_THEY_ARE:
+        places = [*places, *places[-1:] * (size_for(len(places)) - len(places))]
     chosen = tuple(settings[place] for place in places)
     return Group(
-        part=Part(
-            kind,
-            ranked=kind.truncates and any(each.top_k > 0 for each in chosen),
-            excludes=kind != Kind.GREEDY and any(each.xtc_probability > 0 for each in chosen),
-        ),
+        part=part,
         places=tuple(places),
-        at=None if len(places) == len(settings) else mx.array(places),
+        at=None if len(places) == len(settings) == len(set(places)) else mx.array(places),
         settings=chosen,
-        limits=() if kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
+        limits=() if part.kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
+        biases=stack_biases(chosen),
+        penalties=stack_penalties(chosen),
     )

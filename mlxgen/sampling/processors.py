@@ -11,6 +11,8 @@ same value. A row without any takes id 0 with numbers that leave the logit as it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
 
@@ -32,6 +34,24 @@ def pad_vocabulary(logits: mx.array) -> mx.array:
     if not surplus:
         return logits
     return mx.pad(logits, [(0, 0), (0, surplus)], constant_values=-mx.inf)
+
+
+def adjust(
+    logits: mx.array,
+    biases: Sequence[mx.array],
+    counts: Sequence[mx.array],
+    penalties: Sequence[mx.array],
+) -> mx.array:
+    """Logits [batch, vocab] as float32 with biases, then penalties, as mlx-lm has them.
+
+    The arrays are those of ``apply_bias`` and ``apply_penalties``, none for what is not at work.
+    """
+    logits = logits.astype(mx.float32)
+    if biases:
+        logits = apply_bias(logits, *biases)
+    if penalties:
+        logits = apply_penalties(logits, *counts, *penalties)
+    return logits
 
 
 def apply_bias(logits: mx.array, ids: mx.array, biases: mx.array) -> mx.array:

@@ -1,6 +1,7 @@
 """The sampler: settings and logits of a batch to tokens.
 
-Owns the caches that make repeated draws cheap: plans of rows, and compiled programs.
+Owns the caches that make repeated draws cheap: plans of rows, and compiled programs for
+groups of rows. Both are bounded, whatever the batches of a long life.
 Must never know sequences, text or where logits come from. Invariant: a draw depends on
 its logits and its ``DrawRow`` only, never on earlier calls or on the rest of the batch.
 """
@@ -8,25 +9,27 @@ its logits and its ``DrawRow`` only, never on earlier calls or on the rest of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
 
 from .distribution import final_distribution
-from .draws import INNER, OUTER, Uniforms, uniforms
-from .plan import Group, Kind, Plan, make_plan
+from .draws import INNER, OUTER, uniforms
+from .plan import Group, Plan, make_plan
 from .processors import padded_size
-from .program import Program, Request, make_program, needs_outer, outputs
+from .program import NOTHING, Form, joined, make_adjust, make_draw, only
 from .rows import Draw, DrawRow, Want
 from .speculation import Verified, verify
 from .stack import column, stack_counts, stack_masks, stack_thresholds
+from .traces import Traces
 
 if TYPE_CHECKING:
     from ..tokens import Token
 
 _PLANS = 64  # that are kept; a batch rarely has more than a few in turn
-_NOTHING = Want()
+_FORMS = 256
 
 
 class Sampler:
@@ -37,7 +40,7 @@ class Sampler:
     thread that evaluates its draws.
     """
 
-    __slots__ = ("_plans", "_programs", "_spared", "_special", "vocab_size")
+    __slots__ = ("_form", "_plans", "_spared", "_special", "_traces", "vocab_size")
 
     def __init__(self, vocab_size: int, *, xtc_special: Iterable[Token] = ()) -> None:
         self.vocab_size = vocab_size
@@ -48,14 +51,15 @@ class Sampler:
             spared[self._special] = True
             self._spared = mx.array(spared)
         self._plans: dict[tuple[object, ...], Plan] = {}
-        self._programs: dict[Request, tuple[Program, tuple[str, ...]]] = {}
+        self._form = lru_cache(_FORMS)(Form.of)  # which would take a third of a short draw
+        self._traces = Traces()
 
     def sample(
         self,
         logits: mx.array,
         rows: Sequence[DrawRow],
         *,
-        want: Want = _NOTHING,
+        want: Want = NOTHING,
         exact: bool = False,
     ) -> Draw:
         """Draw one token for each row of ``logits`` [batch, vocab], of any float type.
@@ -67,33 +71,8 @@ class Sampler:
         """
         assert logits.shape == (len(rows), self.vocab_size), (logits.shape, len(rows))
         plan = self._plan(rows)
-        masked = any(row.words is not None for row in rows)
-        request = Request(plan.form, masked, exact, want)
-        inputs = [logits, *plan.biases]
-        if plan.penalties:
-            inputs.extend(stack_counts(plan.settings, rows))
-            inputs.extend(plan.penalties)
-        if masked:
-            inputs.append(stack_masks(rows, self.vocab_size))
-        for group in plan.groups:
-            if group.at is not None:
-                inputs.append(group.at)
-            if group.part.kind == Kind.GREEDY:
-                continue
-            inputs.extend(group.limits)
-            numbers = _uniforms(rows, group)
-            inputs.append(column([each[INNER] for each in numbers]))
-            if needs_outer(request, group.part, self.vocab_size):
-                inputs.append(column([each[OUTER] for each in numbers]))
-            if group.part.excludes:
-                inputs.append(stack_thresholds(group.settings, numbers))
-        if plan.order is not None:
-            inputs.append(plan.order)
-        program, fields = self._program(request)
-        results = program(*inputs)
-        if len(fields) == 1:
-            return Draw(results[0])
-        return Draw(**dict(zip(fields, results, strict=True)))
+        draws = [self._draw(logits, rows, group, want, exact) for group in plan.groups]
+        return draws[0] if plan.order is None else joined(draws, plan.order)
 
     def distribution(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
         """The probabilities [batch, vocab] that rows are drawn with: ``final_distribution``."""
@@ -105,12 +84,43 @@ class Sampler:
         """Test ``drafted`` [n], drawn from ``probs`` [n, vocab]: see ``speculation.verify``."""
         return verify(logits, rows, drafted, probs, xtc_special=self._special)
 
-    def _program(self, request: Request) -> tuple[Program, tuple[str, ...]]:
-        known = self._programs.get(request)
-        if known is None:
-            program = make_program(request, self._spared)
-            known = self._programs[request] = (program, outputs(request))
-        return known
+    def _draw(
+        self,
+        logits: mx.array,
+        rows: Sequence[DrawRow],
+        group: Group,
+        want: Want,
+        exact: bool,
+    ) -> Draw:
+        if group.at is not None:
+            logits = logits[group.at]
+            rows = [rows[place] for place in group.places]
+        masked = any(row.words is not None for row in rows)
+        changed = bool(group.biases or group.penalties)
+        form = self._form(group.part, want, exact, masked, changed)
+        inputs = [self._adjusted(logits, rows, group) if changed else logits]
+        if form.changed:
+            inputs.append(logits)
+        if masked:
+            inputs.append(stack_masks(rows, self.vocab_size))
+        if group.limits:
+            inputs.extend(group.limits)
+            numbers = [uniforms(row.seed, row.position, row.attempt) for row in rows]
+            inputs.append(column([each[INNER] for each in numbers]))
+            if form.needs_outer(self.vocab_size):
+                inputs.append(column([each[OUTER] for each in numbers]))
+            if form.excludes:
+                inputs.append(stack_thresholds(group.settings, numbers))
+        key = (form, len(rows), inputs[0].dtype)
+        program = self._traces.get(key, lambda: make_draw(form, self._spared))
+        return only(program(*inputs), want, self.vocab_size)
+
+    def _adjusted(self, logits: mx.array, rows: Sequence[DrawRow], group: Group) -> mx.array:
+        counts = stack_counts(group.settings, rows) if group.penalties else ()
+        arrays = [group.biases, counts, group.penalties]
+        widths = [each[0].shape[1] if each else 0 for each in arrays]
+        key = (make_adjust, *widths, len(rows), logits.dtype)
+        return self._traces.get(key, make_adjust)(logits, *arrays)["logits"]
 
     def _plan(self, rows: Sequence[DrawRow]) -> Plan:
         # A plan holds its rows' settings, so that their ids stay theirs while it is kept
@@ -121,8 +131,3 @@ class Sampler:
                 del self._plans[next(iter(self._plans))]
             plan = self._plans[key] = make_plan(rows, self.vocab_size)
         return plan
-
-
-def _uniforms(rows: Sequence[DrawRow], group: Group) -> list[Uniforms]:
-    chosen = rows if group.at is None else [rows[place] for place in group.places]
-    return [uniforms(row.seed, row.position, row.attempt) for row in chosen]

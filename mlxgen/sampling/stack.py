@@ -21,7 +21,7 @@ from .settings import SamplingSettings
 
 MAX_INVERSE_TEMPERATURE = 1e20  # so that nothing overflows in float32
 
-_LEAST_COUNTS = 64
+_LEAST_BIASES, _LEAST_COUNTS = 16, 64
 
 
 def column(numbers: Iterable[float]) -> mx.array:
@@ -55,12 +55,13 @@ def stack_thresholds(settings: Sequence[SamplingSettings], numbers: Sequence[Uni
 
 
 def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
-    """Ids and biases [rows, n]; nothing if no row has any."""
+    """Ids and biases [rows, n]; nothing if no row has any. n is one of few, a power of two."""
     most = max(len(each.logit_bias) for each in settings)
     if most == 0:
         return ()
-    ids = np.zeros((len(settings), most), dtype=np.int32)
-    biases = np.zeros((len(settings), most), dtype=np.float32)
+    width = _width(most, _LEAST_BIASES)
+    ids = np.zeros((len(settings), width), dtype=np.int32)
+    biases = np.zeros((len(settings), width), dtype=np.float32)
     for row, each in enumerate(settings):
         if count := len(each.logit_bias):
             ids[row], biases[row] = next(iter(each.logit_bias.items()))  # the padding
@@ -92,7 +93,7 @@ def stack_counts(
         assert not each.penalises or row.counts is not None, "settings that penalise need counts"
         counted.append(row.counts if each.penalises else None)
     most = max((counts.distinct for counts in counted if counts is not None), default=0)
-    width = max(_LEAST_COUNTS, 1 << (most - 1).bit_length())
+    width = _width(most, _LEAST_COUNTS)
     ids = np.zeros((len(rows), width), dtype=np.int32)
     generated = np.zeros((len(rows), width), dtype=np.float32)
     for place, counts in enumerate(counted):
@@ -101,6 +102,10 @@ def stack_counts(
             ids[place, : counts.distinct] = counts.ids
             generated[place, : counts.distinct] = counts.generated
     return mx.array(ids), mx.array(generated)
+
+
+def _width(most: int, least: int) -> int:
+    return max(least, 1 << (most - 1).bit_length())
 
 
 def stack_masks(rows: Sequence[DrawRow], vocab_size: int) -> mx.array:

@@ -14,6 +14,7 @@ from mlxgen import Choice, LanguageModel, PostSamplingResult, Regex
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduler import Scheduler, Ticket
+from mlxgen.sampling.traces import KEPT
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.speaking import Hall, endless
@@ -113,7 +114,25 @@ KINDS_OF_REQUEST: list[dict[str, Any]] = [
     {"hooks": stubborn},
     {"top_logprobs": 2},
     {"logit_bias": {120: 5.0}},
+    {"draft": "ngram", "temperature": 0.5},
+    {"heal": True},
 ]
+
+
+def any_settings(dice: random.Random) -> dict[str, Any]:
+    """Settings and wishes that few requests share."""
+    if dice.random() < 0.5:
+        return {}
+    return {
+        "temperature": dice.choice([0.0, 0.5, 0.7, 1.0, 1.5]),
+        "top_p": dice.choice([1.0, 1.0, 0.9, 0.5]),
+        "top_k": dice.choice([0, 0, 5, 200]),
+        "min_p": dice.choice([0.0, 0.0, 0.1]),
+        "xtc_probability": dice.choice([0.0, 0.0, 0.5]),
+        "frequency_penalty": dice.choice([0.0, 0.0, 0.5]),
+        "top_logprobs": dice.choice([None, None, 0, dice.randrange(1, 21)]),
+        "seed": dice.randrange(1 << 40),
+    }
 
 
 class Held:
@@ -127,6 +146,7 @@ class Held:
         self.active = mx.get_active_memory()
         self.kv = hall.stats.kv_bytes
         self.cached = hall.stats.cache_bytes
+        self.traces = len(hall.speaker.lm.sampler._traces)
         self.inside = [
             *map(len, (scheduler._queue, scheduler._loop.seats, scheduler._loop._stopped)),
             *map(len, (prefill._turns, prefill._begun)),
@@ -137,7 +157,7 @@ def wave(hall: Hall, dice: random.Random, count: int) -> None:
     """Requests of all kinds, some of which are cancelled, rewound or forked on the way."""
     tickets: list[Ticket] = []
     for _ in range(count):
-        options = dice.choice(KINDS_OF_REQUEST)
+        options = {**dice.choice(KINDS_OF_REQUEST), **any_settings(dice)}
         prompt = [dice.randrange(128) for _ in range(dice.choice([1, 3, 20, 40]))]
         tickets.append(hall.submit(prompt, max_tokens=dice.choice([1, 2, 4]), **options))
         if dice.random() < 0.5:
@@ -187,7 +207,8 @@ def test_a_thousand_short_requests_leave_nothing_behind() -> None:
     assert last.kv == first.kv == 0
     assert last.inside == first.inside == [0] * 5
     assert last.cached <= 60_000
-    # A request's KV takes 2,048 bytes at least; programs for new shapes of batches are kept
+    assert last.traces <= KEPT
+    # A request's KV takes 2,048 bytes at least; 128 compiled draws with their constants are kept
     assert last.active <= first.active + 60_000 + 40_000
     assert last.objects <= first.objects * 1.02 + 500
     assert hall.stats.prompt_tokens > 10_000

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_logits_processors
 
 from mlxgen.sampling import DrawRow, SamplingSettings
-from mlxgen.sampling.plan import Form
-from mlxgen.sampling.processors import apply_mask, pad_vocabulary
-from mlxgen.sampling.program import (
-    Request,  # the order of the work
-    process,
-)
-from mlxgen.sampling.rows import Want
+from mlxgen.sampling.processors import adjust, apply_mask, pad_vocabulary
 from mlxgen.sampling.stack import stack_biases, stack_counts, stack_masks, stack_penalties
 
 from ..effort import tries
@@ -25,15 +19,12 @@ from .reference import counts_of, spread, words_of
 
 def processed(logits: mx.array, rows: list[DrawRow]) -> mx.array:
     each = [row.settings for row in rows]
-    biases, penalties = stack_biases(each), stack_penalties(each)
-    inputs = [*biases]
-    if penalties:
-        inputs += [*stack_counts(each, rows), *penalties]
-    masked = any(row.words is not None for row in rows)
-    if masked:
-        inputs.append(stack_masks(rows, logits.shape[-1]))
-    form = Form((), bool(biases), bool(penalties))
-    return process(logits, Request(form, masked, False, Want()), iter(inputs))
+    penalties = stack_penalties(each)
+    counts = stack_counts(each, rows) if penalties else ()
+    logits = adjust(logits, stack_biases(each), counts, penalties)
+    if all(row.words is None for row in rows):
+        return logits
+    return apply_mask(logits, stack_masks(rows, logits.shape[-1]))
 
 
 def by_mlx_lm(logits: mx.array, tokens: list[int], **options: Any) -> mx.array:

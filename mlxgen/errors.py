@@ -23,16 +23,24 @@ a message that names the thing, the value and what to do next.
      ├── HookError                     500   a hook that failed or asked for nonsense
      └── StateError (RuntimeError)     500   a call on something closed or finished
 
-The number is ``status``: the HTTP status that a server should answer with.
+The number is ``status``: the HTTP status that a server should answer with. All of them can be
+pickled and copied, with their fields and notes: they come back from a process pool as they are.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 
 class MlxgenError(Exception):
     """Base of everything that mlxgen raises on purpose."""
 
     status: int = 500
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        # Exception's own way calls the class with the message alone, whatever it takes.
+        return _again, (type(self), *self.args), self.__dict__
 
 
 class OptionError(MlxgenError, ValueError):
@@ -130,3 +138,8 @@ class HookError(MlxgenError):
 
 class StateError(MlxgenError, RuntimeError):
     """A call on something that is closed, finished or in another thread's hands."""
+
+
+def _again(kind: type[MlxgenError], *args: Any) -> MlxgenError:
+    """An error with its message; its fields follow, as after unpickling anything."""
+    return kind.__new__(kind, *args)

@@ -62,6 +62,11 @@ class LanguageModel:
     - ``draft``: what proposes tokens where a generation does not say: see ``Options``.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
       attention layers.
+
+    Several threads may generate with one model at a time. What they get from it (a stream, a
+    batch, a control) belongs to the thread that uses it first, and raises ``StateError`` in
+    others. A thread that has generated should call ``mlx.core.clear_streams()`` before it ends:
+    MLX can abort a process that ends right after one that did not.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class LanguageModel:
     ) -> None:
         if kv_bits not in (None, 2, 3, 4, 5, 6, 8):
             raise OptionError("kv_bits", f"{kv_bits} is not one of 2, 3, 4, 5, 6, 8")
+        _compute(model)
         self.model = model
         self.vocabulary = Vocabulary.of(tokenizer)
         self.tokenizer = self.vocabulary.tokenizer
@@ -132,7 +138,10 @@ class LanguageModel:
 
         It may hold half of what the device, or the machine, has left; ``max_bytes`` can be set.
         """
-        return PrefixCache(self.make_cache, default_bytes(), model=self.model)
+        made = PrefixCache(self.make_cache, default_bytes(), model=self.model)
+        # The first one, where two threads ask at the same time.
+        first: PrefixCache = vars(self).setdefault("prefix_cache", made)
+        return first
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""
@@ -326,8 +335,10 @@ class LanguageModel:
 
     def _stream(self, row: Row) -> Stream:
         seat = Seat(row)
-        if "prefix_cache" in vars(self):  # it is made when somebody asks for it
-            take_prefix(seat, self.prefix_cache)
+        # It is made when somebody asks for it. Another thread may run what is taken here.
+        if "prefix_cache" in vars(self) and take_prefix(seat, self.prefix_cache):
+            assert isinstance(seat.kv, KV), "a stream's row is alone"
+            mx.eval(seat.kv.arrays())
         return Stream(Loop(self.model, self.sampler), seat, lambda: self.prefix_cache)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:
@@ -344,6 +355,16 @@ class LanguageModel:
                 f"{self.max_context} with at least one to generate; shorten the prompt"
             )
         return min(wanted, room)
+
+
+def _compute(model: Any) -> None:
+    """Compute every array of a model, those included that are no parameters of it.
+
+    Frequencies of rotary embeddings, for one, are computed when they are first used; only the
+    thread that made them can do that.
+    """
+    modules = model.modules() if hasattr(model, "modules") else ()
+    mx.eval([array for part in modules for array in part.values() if isinstance(array, mx.array)])
 
 
 def _context_of(config: Mapping[str, Any]) -> int | None:

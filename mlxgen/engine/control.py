@@ -20,6 +20,7 @@ from .branches import C, Controller, Decision, Path, Wait, decide, name_of
 from .chunk import Chunk, Result, Usage, fold
 from .limits import Stats
 from .options import Options
+from .owner import Owner
 from .row import Row
 from .scheduler import Event, Scheduler, Ticket
 
@@ -103,9 +104,14 @@ class Control(Generic[C]):
     ``controller`` is the root's.
 
     Controllers are asked after the chunks of a step were taken, before the next step.
+
+    It belongs to the thread that calls ``next()`` first: from others ``next()`` and ``leave``
+    raise ``StateError``; they may ``close`` it, and read what it has.
     """
 
     def __init__(self, scheduler: Scheduler, row: Row, controller: C) -> None:
+        self._owner = Owner("control")
+        self._closed = False
         self._scheduler = scheduler
         self.controller: C = controller
         self.results: dict[Path, Result] = {}
@@ -120,6 +126,9 @@ class Control(Generic[C]):
         return self
 
     def __next__(self) -> tuple[Path, Chunk]:
+        self._owner.check()
+        if self._closed:
+            self._free()
         while not self._ready:
             self._decide()
             if self._ready:
@@ -168,13 +177,23 @@ class Control(Generic[C]):
 
         Its result says ``"cancelled"``, and has the text of chunks that were not taken yet.
         """
+        self._owner.check()
         live = self._find(branch)
         if live.ticket in self._live:
             self._ready = deque(item for item in self._ready if item[0] is not live)
             self._cancel(live)
 
     def close(self) -> None:
-        """Leave all branches; a second call does nothing."""
+        """Leave all branches; a second call does nothing.
+
+        Any thread may. From another one than its own it is a request, which the next
+        ``next()`` obeys.
+        """
+        self._closed = True
+        if self._owner.is_here():
+            self._free()
+
+    def _free(self) -> None:
         self._ready.clear()
         for live in list(self._live.values()):
             self._cancel(live)

@@ -13,6 +13,7 @@ from types import TracebackType
 from ..errors import MlxgenError
 from .chunk import Chunk, Result, fold
 from .limits import Stats
+from .owner import Owner
 from .row import Row
 from .scheduler import Event, Scheduler, Ticket
 
@@ -27,6 +28,9 @@ class Batch:
     the iterator can be gone on with: the others are not concerned. ``results`` has what each
     prompt has come to so far, ``None`` for those that have not ended or have failed (these
     are in ``errors``, by index).
+
+    It belongs to the thread that calls ``next()`` first: from others ``next()`` raises
+    ``StateError``; they may ``close`` it, and read what it has.
     """
 
     def __init__(
@@ -35,6 +39,8 @@ class Batch:
         rows: Iterator[Callable[[], Row]],
         watch: Callable[[Batch], object] | None = None,
     ) -> None:
+        self._owner = Owner("batch")
+        self._closed = False
         self._scheduler = scheduler
         self._rows: Iterator[Callable[[], Row]] | None = rows
         self._watch = watch or _unwatched
@@ -50,6 +56,9 @@ class Batch:
         return self
 
     def __next__(self) -> tuple[int, Chunk]:
+        self._owner.check()
+        if self._closed:
+            self._free()
         while not self._ready:
             self._submit()
             if not self._scheduler.busy:
@@ -93,7 +102,16 @@ class Batch:
         return self._scheduler.stats()
 
     def close(self) -> None:
-        """Stop generating and free all caches; a second call does nothing."""
+        """Stop generating and free all caches; a second call does nothing.
+
+        Any thread may. From another one than the batch's own it is a request, which the next
+        ``next()`` obeys.
+        """
+        self._closed = True
+        if self._owner.is_here():
+            self._free()
+
+    def _free(self) -> None:
         self._rows = None
         self._ready.clear()
         self._scheduler.close()

@@ -1,10 +1,13 @@
 """The KV of token sequences that were run before, for those that begin alike.
 
 Owns a tree of what is kept (``prefix_tree``), its limit in bytes, and what of it goes when
-it is reached. Must never know rows, requests or text: it belongs to the engine's thread, and
-whoever calls it says which tokens a KV holds. Invariants: ``nbytes`` is the sum of the arrays
-held and never more than ``max_bytes``; nothing that was given or taken shares a buffer that
-either side writes to, so the cache disturbs no row and no row the cache.
+it is reached. Must never know rows, requests or text: whoever calls it says which tokens a KV
+holds. Invariants: ``nbytes`` is the sum of the arrays held and never more than ``max_bytes``;
+nothing that was given or taken shares a buffer that either side writes to, so the cache
+disturbs no row and no row the cache.
+
+Any thread may call it, as all that is held was computed when it came in. What it gives is not
+computed yet, and so belongs to the thread that took it.
 
 How many bytes a call copies:
 
@@ -19,6 +22,7 @@ How many bytes a call copies:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +32,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from ..errors import LoadError, StateError
-from ..tokens import Token
+from ..tokens import Token, TokenIds
 from . import prefix_file
 from .kv import KV, CacheFactory
 from .prefix_tree import BLOCK, Found, PrefixTree, as_ids
@@ -60,6 +64,7 @@ class PrefixCache:
         any_length = all(sliceable(leaf) for leaf in leaves(make()))
         self._tree = PrefixTree(any_length=any_length, block=block)
         self._signature: list[str] | None = None  # of the first KV that was kept
+        self._lock = threading.RLock()  # held by whatever looks at the tree
 
     def __len__(self) -> int:
         return self.entries
@@ -67,7 +72,8 @@ class PrefixCache:
     @property
     def entries(self) -> int:
         """How many sequences are held that are not the beginning of another one."""
-        return self._tree.ends
+        with self._lock:
+            return self._tree.ends
 
     @property
     def any_length(self) -> bool:
@@ -96,9 +102,13 @@ class PrefixCache:
         what is larger than that alone, or comes from layers that do not all hold every token.
         """
         assert kv.length <= len(tokens), "a KV holds more than the tokens it was said to hold"
-        ids, tree = as_ids(tokens[: kv.length]), self._tree
-        if not len(ids) or not holds(kv.caches, len(ids)):
-            return
+        ids = as_ids(tokens[: kv.length])
+        if len(ids) and holds(kv.caches, len(ids)):
+            with self._lock:
+                self._insert(ids, kv)
+
+    def _insert(self, ids: TokenIds, kv: KV) -> None:
+        tree = self._tree
         found = tree.find(ids, len(ids))
         if found is not None and found.length == len(ids):
             tree.touch(found.holder)
@@ -130,7 +140,8 @@ class PrefixCache:
 
     def match(self, tokens: Sequence[Token]) -> int:
         """How many leading tokens ``take`` would give. Changes nothing, not even what is old."""
-        found = self._tree.find(as_ids(tokens), len(tokens) - 1)
+        with self._lock:
+            found = self._tree.find(as_ids(tokens), len(tokens) - 1)
         return 0 if found is None else found.length
 
     def take(self, tokens: Sequence[Token]) -> KV | None:
@@ -139,19 +150,22 @@ class PrefixCache:
         Never all of ``tokens``: the last one has to run for its logits. Nothing is evaluated
         here; see the module for what is copied when it is.
         """
-        found = self._tree.find(as_ids(tokens), len(tokens) - 1)
-        if found is None:
-            return None
-        self._tree.touch(found.holder)
         steps = len(tokens) // _STEP + 1  # room for all of the sequence and a token more
-        return self._kv(found, capacity=steps * _STEP)
+        with self._lock:
+            found = self._tree.find(as_ids(tokens), len(tokens) - 1)
+            if found is None:
+                return None
+            self._tree.touch(found.holder)
+            return self._kv(found, capacity=steps * _STEP)
 
     def shrink(self, max_bytes: int) -> None:
         """Evict until at most ``max_bytes`` are held, now; the limit stays as it is."""
-        self._tree.evict(max_bytes)
+        with self._lock:
+            self._tree.evict(max_bytes)
 
     def clear(self) -> None:
-        self._tree.clear()
+        with self._lock:
+            self._tree.clear()
 
     def save(self, path: str | Path, tokens: Sequence[Token]) -> int:
         """Write the most leading ``tokens`` that can be had to a file; returns how many.
@@ -159,12 +173,13 @@ class PrefixCache:
         Here it may be all of them. Raises ``StateError`` where nothing of them is held, and
         ``OptionError`` for a path that cannot be written.
         """
-        found = self._tree.find(as_ids(tokens), len(tokens))
-        if found is None:
-            raise StateError(
-                f"nothing of these {len(tokens)} tokens is in the prefix cache; run them first"
-            )
-        kv = self._kv(found, capacity=found.length)
+        with self._lock:
+            found = self._tree.find(as_ids(tokens), len(tokens))
+            if found is None:
+                raise StateError(
+                    f"nothing of these {len(tokens)} tokens is in the prefix cache; run them first"
+                )
+            kv = self._kv(found, capacity=found.length)
         ids = [int(token) for token in tokens[: kv.length]]
         prefix_file.write(Path(path), ids, kv.caches, make=self._make, model=self._model)
         return kv.length
@@ -179,8 +194,9 @@ class PrefixCache:
             Path(path), make=self._make, model=self._model, expected=self._signature
         )
         kv = KV.holding(self._make, caches, len(ids))
-        self.insert(ids, kv)
-        found = self._tree.find(as_ids(ids), len(ids))
+        with self._lock:
+            self.insert(ids, kv)
+            found = self._tree.find(as_ids(ids), len(ids))
         if found is None or found.length < len(ids):
             raise LoadError(
                 f"{path} holds {kv.nbytes:,} bytes of KV, but the prefix cache may have"

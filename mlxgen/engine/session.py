@@ -21,6 +21,7 @@ from .assembly import assemble, xtc_special
 from .chunk import Chunk, FinishReason, Usage
 from .drawn import Drawn, DrawnView
 from .options import GenerationOptions, Options
+from .owner import OneAtATime
 from .prompt import AnyPrompt, Prompt
 from .row import Row
 from .verdict import Verdict
@@ -45,9 +46,12 @@ class Session:
     Where a ban or a hook takes tokens back, ``chunk.rewound`` says how many, and ``keep``
     and ``pending`` have gone back with them. Tokens that filters force are not appended
     by themselves: ``forced()`` names them, and ``push_token`` takes them.
+
+    Nothing in it belongs to a thread; but a call that comes while another one has not returned,
+    from another thread or from a hook, raises ``StateError``.
     """
 
-    __slots__ = ("_held", "_row", "_sampler")
+    __slots__ = ("_held", "_row", "_sampler", "_turn")
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Session:
         )
         self._row.start(forced=False)
         self._sampler = Sampler(width, xtc_special=xtc_special(vocabulary))
+        self._turn = OneAtATime("session")
         self._held = 0  # positions of the history that the caller's cache holds
 
     @property
@@ -130,12 +135,16 @@ class Session:
 
         ``None``: all of them. Raises ``DeadEndError`` where nothing is left.
         """
-        return self._row.mask()
+        with self._turn:
+            return self._row.mask()
 
     def forced(self) -> list[Token]:
         """The tokens that the filters allow no alternative to, possibly none."""
         constraint = self._row.sequence.constraint
-        return constraint.forced() if constraint is not None else []
+        if constraint is None:
+            return []
+        with self._turn:
+            return constraint.forced()
 
     def push_logits(self, logits: Any) -> Chunk:
         """Sample from the logits of the next position; returns what became of it.
@@ -152,44 +161,49 @@ class Session:
                 f"{array.shape[1]} values for a vocabulary of {row.vocab_size}; give "
                 f"Session(..., vocab_size={array.shape[1]}) if that is the model's width",
             )
-        start = row.position
-        self._held = len(row.sequence)
-        while True:
-            view = DrawnView(Drawn(self._sampler, array, [row.request()], row.want), 0)
-            verdict = row.settle(view.token, view)
-            if verdict is not Verdict.AGAIN or row.position != start:
-                self._shrink()
-                return self._chunk(view.token, start, verdict)
+        with self._turn:
+            start = row.position
+            self._held = len(row.sequence)
+            while True:
+                view = DrawnView(Drawn(self._sampler, array, [row.request()], row.want), 0)
+                verdict = row.settle(view.token, view)
+                if verdict is not Verdict.AGAIN or row.position != start:
+                    self._shrink()
+                    return self._chunk(view.token, start, verdict)
 
     def push_token(self, token: Token) -> Chunk:
         """Put a token that was chosen elsewhere (or is forced) at the next position."""
         row = self._open()
         if not 0 <= token < row.vocab_size:
             raise OptionError("token", f"{token} is not in 0 to {row.vocab_size - 1}")
-        start = row.position
-        verdict = row.push(token)
-        self._shrink()
-        return self._chunk(token, start, verdict)
+        with self._turn:
+            start = row.position
+            verdict = row.push(token)
+            self._shrink()
+            return self._chunk(token, start, verdict)
 
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
         """Take back the last ``tokens`` tokens, or all after the first ``to`` generated ones.
 
         Raises ``RewindError`` for more than there are; then nothing has changed.
         """
-        self._row.rewind(self._row.target_of(tokens, to, self._row.position))
-        self._shrink()
+        with self._turn:
+            self._row.rewind(self._row.target_of(tokens, to, self._row.position))
+            self._shrink()
 
     def fork(self, n: int = 1) -> list[Session]:
         """``n`` independent sessions that go on from here, each with a seed of its own."""
-        return [self._twin(seed) for seed in self._row.fork_seeds(n)]
+        with self._turn:
+            return [self._twin(seed) for seed in self._row.fork_seeds(n)]
 
     def finish(self, reason: FinishReason = "stop") -> Chunk:
         """End here, unless it has ended; the chunk has no token and the text still held."""
         row = self._row
         if row.finish_reason is not None:
             return Chunk("", None, row.position, finish_reason=row.finish_reason)
-        row.end(reason)
-        return row.take()[-1]
+        with self._turn:
+            row.end(reason)
+            return row.take()[-1]
 
     def _shrink(self) -> None:
         """What was taken back of the history is no longer right in the caller's cache."""
@@ -214,5 +228,6 @@ class Session:
         twin = Session.__new__(Session)
         twin._row = self._row.fork(seed)
         twin._sampler = self._sampler
+        twin._turn = OneAtATime("session")
         twin._held = self._held
         return twin

@@ -18,6 +18,7 @@ from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
 from .kv import KV, PREFILL_STEP
 from .loop import Loop
+from .owner import Owner
 from .prefix_cache import PrefixCache
 from .seat import Seat
 
@@ -25,20 +26,38 @@ from .seat import Seat
 class Stream:
     """An iterator of ``Chunk`` and a context manager; made by ``LanguageModel.stream``.
 
-    It belongs to the thread that made it. Errors of hooks and filters come out of
-    ``next()``; after one, only ``rewind`` makes the stream usable again.
+    It belongs to the thread that uses it first: it may be handed to another one before its
+    first ``next()``, and not after. Calls from other threads raise ``StateError``, apart from
+    ``close`` and from what can be read (``text``, ``tokens``, ``usage``, ...); its forks belong
+    to the same thread.
+
+    Errors of hooks and filters come out of ``next()``; after one, only ``rewind`` makes the
+    stream usable again.
     """
 
-    __slots__ = ("_cache", "_closed", "_error", "_failed", "_loop", "_ready", "_seat", "_text")
+    __slots__ = (
+        "_cache",
+        "_closed",
+        "_error",
+        "_failed",
+        "_freed",
+        "_loop",
+        "_owner",
+        "_ready",
+        "_seat",
+        "_text",
+    )
 
     def __init__(self, loop: Loop, seat: Seat, cache: Callable[[], PrefixCache]) -> None:
         self._cache = cache  # asked when something is to be kept, as there may be none yet
         self._loop = loop
         self._seat = seat
+        self._owner = Owner("stream")
         loop.join(seat)
         self._ready: deque[Chunk] = deque()
         self._text: list[str] = []
         self._closed = False
+        self._freed = False  # later than closed, where another thread has closed it
         self._failed: BaseException | None = None
         self._error: Exception | None = None  # to be raised, behind what is ready
 
@@ -46,12 +65,15 @@ class Stream:
         return self
 
     def __next__(self) -> Chunk:
+        self._owner.check()
         ready = self._ready
         while not ready:
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
             if self._closed or self._seat.row.finish_reason is not None:
+                if self._closed:
+                    self._free()
                 raise StopIteration
             if self._failed is not None:
                 raise StateError(
@@ -121,6 +143,7 @@ class Stream:
         Raises ``RewindError`` for more tokens than were generated here; then nothing has
         changed.
         """
+        self._owner.check()
         if self._closed:
             raise StateError("the stream is closed; a rewind has nothing to go on from")
         target = self._seat.row.target_of(tokens, to, len(self.tokens))
@@ -135,11 +158,13 @@ class Stream:
         They share the KV cache of the common history until they write. Each draws from a
         seed of its own, derived from this stream's.
         """
+        self._owner.check()
         if self._closed or self._failed is not None:
             raise StateError("a stream that is closed or failed cannot be forked")
         twins = []
         for seed in self._seat.row.fork_seeds(n):
             twin = Stream(self._loop.alike(), self._seat.fork(seed), self._cache)
+            twin._owner = self._owner.alike()
             twin._ready.extend(self._ready)
             twin._text = list(self._text)
             twins.append(twin)
@@ -153,6 +178,7 @@ class Stream:
         other model from everywhere, and there this does nothing). A stream that has failed
         gives nothing.
         """
+        self._owner.check()
         if self._closed:
             raise StateError("the stream is closed; keep what it has run before that")
         if self._failed is not None:
@@ -179,9 +205,18 @@ class Stream:
             raise
 
     def close(self) -> None:
-        """Stop generating and free the cache; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
+        """Stop generating and free the cache; a second call does nothing.
+
+        Any thread may. From another one than the stream's own it is a request: the stream ends
+        with what is ready, and its cache is freed by the next ``next()`` or with the stream.
+        """
+        self._closed = True
+        if self._owner.is_here():
+            self._free()
+
+    def _free(self) -> None:
+        if not self._freed:
+            self._freed = True
             self._ready.clear()
             self._loop.leave(self._seat)
             self._seat.close()

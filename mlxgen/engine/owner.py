@@ -1,0 +1,76 @@
+"""Who may call: the thread that something belongs to, or one call at a time.
+
+MLX's streams belong to a thread, and so does every array that is not computed yet: what a
+step has left for the next one can be computed nowhere else, and two threads in one step end
+the process. Owns the two checks that say so in time. Must never know what is checked.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from ..errors import StateError
+
+
+class Owner:
+    """The first thread that asks; ``what`` is the thing that it owns, for messages.
+
+    The thread itself is remembered, as the number of one that has ended is given to others.
+    """
+
+    __slots__ = ("_lock", "_thread", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def check(self) -> None:
+        """Raise ``StateError`` unless the calling thread is the owner, or becomes it."""
+        if self._thread is not threading.current_thread() and not self.is_here():
+            owner = self._thread
+            assert owner is not None
+            raise StateError(
+                f"this {self._what} belongs to the thread {owner.name!r}, which used it first;"
+                f" use it there, or make one {self._what} for each thread"
+            )
+
+    def is_here(self) -> bool:
+        """Whether the calling thread is the owner; it becomes it where there is none."""
+        here = threading.current_thread()
+        with self._lock:
+            if self._thread is None:
+                self._thread = here
+            return self._thread is here
+
+    def alike(self) -> Owner:
+        """Another owner, the same thread, of something alike."""
+        twin = Owner(self._what)
+        twin._thread = self._thread
+        return twin
+
+
+class OneAtATime:
+    """Lets one call in; ``what`` is the thing that is called, for messages."""
+
+    __slots__ = ("_lock", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise StateError(
+                f"another call of this {self._what} has not returned, in another thread or around"
+                f" this one; make one {self._what} for each thread, or wait for the call"
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()

@@ -1,0 +1,208 @@
+"""What belongs to a thread says so to the others, and what does not works in all of them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models import llama
+
+import mlxgen
+from mlxgen import LanguageModel, Session, StateError
+from mlxgen.engine.owner import Owner
+from tests.fakes import byte_level_tokenizer
+from tests.fakes.controllers import Recited
+from tests.fakes.speaking import PROMPT, reciter
+
+WORDS = ["one ", "two ", "three ", "four ", "five ", "six "]
+
+
+def elsewhere(call: Callable[[], Any]) -> Any:
+    """What a call gives, or raises, in another thread."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append((call(), None))
+        except BaseException as error:
+            found.append((None, error))
+        mx.clear_streams()  # or MLX may abort, when the process ends right after the thread
+
+    thread = threading.Thread(target=run, name="other")
+    thread.start()
+    thread.join()
+    value, error = found[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def refused(call: Callable[[], Any]) -> None:
+    with pytest.raises(StateError, match="belongs to the thread 'MainThread', which used it first"):
+        elsewhere(call)
+
+
+def test_a_stream_belongs_to_the_thread_that_uses_it_first() -> None:
+    speaker = reciter(WORDS)
+    with speaker.lm.stream(PROMPT) as stream:
+        assert next(stream).text == "one "
+        for call in (
+            lambda: next(stream),
+            lambda: stream.rewind(tokens=1),
+            stream.fork,
+            stream.keep,
+        ):
+            refused(call)
+        assert elsewhere(lambda: (stream.text, len(stream.tokens), stream.finish_reason)) == (
+            "one ",
+            1,
+            None,
+        )
+        twin = stream.fork()[0]
+        refused(lambda: next(twin))
+        assert "".join(chunk.text for chunk in stream) == "two three four five six "
+        assert next(chunk.text for chunk in twin) == "two "
+
+
+def test_a_stream_that_was_not_used_can_be_handed_over() -> None:
+    speaker = reciter(WORDS)
+    stream = speaker.lm.stream(PROMPT)
+    assert elsewhere(lambda: "".join(chunk.text for chunk in stream)) == "".join(WORDS)
+    with pytest.raises(StateError, match="thread 'other'"):
+        next(stream)
+
+
+def test_what_a_prefix_cache_gave_can_be_handed_over_with_the_stream() -> None:
+    lm = mlxgen.load()
+    prompt = "Once upon a time there was a clever fox who lived near the sea and liked it."
+    with lm.stream(prompt, max_tokens=4, temperature=0) as stream:
+        said = "".join(chunk.text for chunk in stream)
+        stream.keep()
+    again = lm.stream(prompt, max_tokens=4, temperature=0)
+    assert again.usage.cached_tokens >= 16
+    assert elsewhere(lambda: "".join(chunk.text for chunk in again)) == said
+
+
+def test_close_is_a_request_from_another_thread() -> None:
+    speaker = reciter(WORDS)
+    stream = speaker.lm.stream(PROMPT)
+    next(stream)
+    elsewhere(stream.close)
+    reason = stream.finish_reason
+    assert reason is None  # nothing has changed under whoever runs it
+    with pytest.raises(StateError, match="closed"):
+        stream.rewind(tokens=1)
+    assert list(stream) == []
+    assert stream.finish_reason == "cancelled" and stream.text == "one "
+    stream.close()
+
+
+def test_a_generator_that_another_thread_finalises_is_no_error() -> None:
+    speaker = reciter(WORDS)
+
+    def texts() -> Iterator[str]:
+        with speaker.lm.stream(PROMPT) as stream:
+            for chunk in stream:
+                yield chunk.text
+
+    held = [texts()]
+    assert next(held[0]) == "one "
+    elsewhere(held.clear)
+    elsewhere(gc.collect)
+    assert speaker.lm.generate(PROMPT).text == "".join(WORDS)
+
+
+def test_a_batch_belongs_to_a_thread_and_any_may_close_it() -> None:
+    speaker = reciter(WORDS)
+    batch = speaker.lm.batch([PROMPT, PROMPT])
+    next(batch)
+    refused(lambda: next(batch))
+    elsewhere(batch.close)
+    assert batch.busy
+    assert list(batch) == [] and not batch.busy
+
+
+def test_a_control_belongs_to_a_thread_and_any_may_close_it() -> None:
+    speaker = reciter(WORDS)
+    control = speaker.lm.control(PROMPT, Recited([mlxgen.Branch(sample_mask=list(b"xyz"))]))
+    next(control)
+    refused(lambda: next(control))
+    refused(lambda: control.leave(()))
+    elsewhere(control.close)
+    assert list(map(len, [control.branches, list(control), control.branches])) == [1, 0, 0]
+    assert control.results[()].finish_reason == "cancelled"
+
+
+def test_a_session_takes_one_call_at_a_time_from_any_thread() -> None:
+    speaker = reciter(WORDS)
+    errors: list[StateError] = []
+
+    def hook(result: Any) -> None:
+        for call in (session.fork, session.mask, lambda: session.push_token(65)):
+            with pytest.raises(StateError, match="has not returned") as caught:
+                elsewhere(call)
+            errors.append(caught.value)
+
+    session = Session(speaker.tokenizer, prompt=PROMPT, hooks=[hook])
+    logits = [0.0] * speaker.vocabulary.size
+    elsewhere(lambda: session.push_logits(logits))
+    assert len(errors) == 3 and len(session.tokens) == 1
+    session.push_logits(logits)
+    assert len(session.tokens) == 2
+
+
+def test_several_threads_generate_with_one_model() -> None:
+    lm = mlxgen.load()
+    prompts = ["Once upon a time there was a clever fox who", "Once upon a time there was a king"]
+
+    def work() -> list[int]:
+        said = [lm.generate(p, max_tokens=12, temperature=0.9, seed=3) for p in prompts]
+        batch = lm.batch(prompts, max_tokens=12, temperature=0.9, seed=3)
+        list(batch)
+        return [len(result.tokens) for result in (*said, *batch.results) if result is not None]
+
+    found: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: found.append(elsewhere(work))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[12] * 4] * 3
+    lm.prefix_cache.check_integrity()
+
+
+def test_a_model_is_whole_before_another_thread_uses_it() -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    model = llama.Model(
+        llama.ModelArgs(
+            model_type="llama",
+            hidden_size=32,
+            num_hidden_layers=1,
+            intermediate_size=32,
+            num_attention_heads=2,
+            rms_norm_eps=1e-5,
+            vocab_size=300,
+            rope_scaling=scaling,
+        )
+    )
+    mx.eval(model.parameters())  # as mlx_lm.load does; the frequencies are no parameters
+    lm = LanguageModel(model, byte_level_tokenizer())
+    assert len(elsewhere(lambda: lm.generate([1, 2, 3], max_tokens=3, ignore_eos=True).tokens)) == 3
+
+
+def test_an_owner_is_the_thread_and_not_its_number() -> None:
+    owner = Owner("thing")
+    elsewhere(owner.check)
+    for _ in range(5):  # the system gives numbers of threads that ended to new ones
+        with pytest.raises(StateError, match="this thing belongs to the thread 'other'"):
+            elsewhere(owner.check)

@@ -15,6 +15,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack, overload
 
+from . import mlx_lm_first  # noqa: F401
+
+# isort: split
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from . import mlx_lm_first  # noqa: F401
+
+# isort: split
 import mlx.core as mx
 import mlx_lm.utils
 from mlx.utils import tree_flatten

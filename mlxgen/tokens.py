@@ -321,6 +321,9 @@ def _eos_of(wrapper: TokenizerWrapper) -> frozenset[Token]:
 
 
 def _wrapped(tokenizer: Any) -> TokenizerWrapper:
+    from . import mlx_lm_first  # noqa: F401
+
+    # isort: split
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     return tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)

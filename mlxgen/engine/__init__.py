@@ -1,5 +1,8 @@
 """The engine: sequences, caches, the step loop, and the pull and push interfaces."""
 
+from .. import mlx_lm_first  # noqa: F401
+
+# isort: split
 from .branches import Branch, Controller, Splice, Wait
 from .chunk import Alternative, Chunk, FinishReason, Result, Usage
 from .control import Control

@@ -45,7 +45,13 @@ def make_app(service: Service) -> App:
     app.add_exception_handler(RequestError, _request_error)
     _add_docs(app, service)
     settings = service.settings
-    gate = Gate(app, host=settings.host, api_key=settings.api_key, origins=settings.cors_origins)
+    gate = Gate(
+        app,
+        host=settings.host,
+        api_key=settings.api_key,
+        origins=settings.cors_origins,
+        allow_hosts=settings.allow_hosts,
+    )
     return Last(gate)
 
 

@@ -8,8 +8,9 @@ made somebody's browser send, with or without a key.
   whatever the two have in common.
 - ``Origin`` has to be the server's own or an allowed one. Requests without it that a browser
   marks as cross-site are refused too, unless somebody followed a link.
-- Without a key, on a loopback address, ``Host`` has to name the loopback: else a page could
-  reach the server by a name of its own that it has pointed there (DNS rebinding).
+- Without a key, ``Host`` has to be an IP address, a name of the loopback, the one that the server
+  listens on, or an allowed one: else a page could reach the server by a name of its own that it
+  has pointed there (DNS rebinding). An address cannot be pointed anywhere.
 """
 
 from __future__ import annotations
@@ -46,16 +47,17 @@ class Gate:
         host: str,
         api_key: str | None = None,
         origins: Iterable[str] = (),
+        allow_hosts: Iterable[str] = (),
     ) -> None:
         self._app = app
         self._key = None if api_key is None else api_key.encode()
         self._origins = frozenset(origin.lower().encode() for origin in origins)
         self._any_origin = b"*" in self._origins
-        checks = api_key is None and is_loopback(host)
-        self._hosts: frozenset[str] | None = None
-        if checks:
+        allowed = [name.lower() for name in allow_hosts]
+        self._hosts: frozenset[str] | None = None  # None: names do not matter
+        if api_key is None or allowed:
             known = (urlsplit(origin).hostname for origin in origins)
-            self._hosts = frozenset({"localhost", host.lower(), *filter(None, known)})
+            self._hosts = frozenset({"localhost", host.lower(), *allowed, *filter(None, known)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,10 +86,10 @@ class Gate:
             return
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = _host_name(host)
-        if name not in self._hosts and not is_loopback(name):
+        if name not in self._hosts and not _is_address(name):
             raise RequestError(
-                f"this server answers to its loopback address only, not to {host[:100]!r}; "
-                "set an API key to serve it under other names",
+                f"this server does not go by the name {host[:100]!r}; call it by its address, or "
+                "start it with --allow-host NAME or with an API key",
                 status=403,
                 code="host_not_allowed",
             )
@@ -136,11 +138,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _host_name(host: str) -> str:
-    """A ``Host`` header without its port, and an IPv6 address without its brackets."""
+    """A ``Host`` header without its port, its last dot, and the brackets of an IPv6 address."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    return host.partition(":")[0].removesuffix(".")
 
 
 def _other_origin(name: str) -> RequestError:

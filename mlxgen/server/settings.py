@@ -45,6 +45,8 @@ class Settings:
     - ``max_context``: tokens of prompt and answer together; ``None``: what the model has.
     - ``cache_bytes``: memory for KV caches, the prefix cache included; ``None``: from the device.
     - ``request_timeout``: seconds for one request, from its headers to its last byte; 0: no limit.
+    - ``allow_hosts``: names that clients may call the server by, besides addresses and the
+      loopback's; with a key and none given, any.
     - ``cors_origins``: origins whose pages may call the server; ``"*"`` is any.
     - ``shutdown_grace``: seconds that running requests get after SIGTERM or SIGINT.
     """
@@ -64,6 +66,7 @@ class Settings:
     max_context: int | None = None
     cache_bytes: int | None = None
     request_timeout: float = 600.0
+    allow_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     log_format: Literal["text", "json"] = "text"
     log_level: str = "info"
@@ -83,6 +86,8 @@ class Settings:
             raise OptionError("host", "is empty; give an address, say 127.0.0.1")
         if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
             raise OptionError("api_key", "give at least one character, all of them printable ASCII")
+        for name in self.allow_hosts:
+            _check_name(name)
         for origin in self.cors_origins:
             _check_origin(origin)
 
@@ -95,6 +100,13 @@ def _whole(name: str, value: int, low: int, high: int) -> None:
 def _seconds(name: str, value: float) -> None:
     if not (math.isfinite(value) and 0 <= value <= 1e7):
         raise OptionError(name, f"{value} is out of range, give seconds from 0 to 10000000")
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+        raise OptionError(
+            "allow_host", f"{name!r} is not a host name; give one without port, such as box.local"
+        )
 
 
 def _check_origin(origin: str) -> None:
@@ -160,6 +172,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--port", type=int, help=f"port to listen on, 0 takes a free one ({default.port})")
     add("--api-key", metavar="KEY", help=f"what clients have to send (${KEY_VARIABLE}, or none)")
     add(
+        "--allow-host",
+        dest="allow_hosts",
+        action="append",
+        metavar="NAME",
+        help="a name that clients may call this server by; repeatable, and needed without a key "
+        "for all but addresses, localhost and --host",
+    )
+    add(
         "--cors-origin",
         dest="cors_origins",
         action="append",
@@ -191,7 +211,8 @@ def read_settings(
     given: dict[str, Any] = vars(parser.parse_args(argv))
     if "api_key" not in given and environment.get(KEY_VARIABLE):
         given["api_key"] = environment[KEY_VARIABLE]
-    given["cors_origins"] = tuple(given.get("cors_origins", ()))
+    for several in ("allow_hosts", "cors_origins"):
+        given[several] = tuple(given.get(several, ()))
     try:
         return Settings(**given)
     except OptionError as error:

@@ -27,6 +27,7 @@ def ask(
     host: str = "127.0.0.1",
     key: str | None = None,
     origins: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
 ) -> tuple[int, dict[str, str], Any]:
     """The status, headers and JSON of the answer."""
     sent: list[MutableMapping[str, Any]] = []
@@ -43,7 +44,8 @@ def ask(
         "path": path,
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }
-    asyncio.run(Gate(inner, host=host, api_key=key, origins=origins)(scope, receive, send))
+    gate = Gate(inner, host=host, api_key=key, origins=origins, allow_hosts=names)
+    asyncio.run(gate(scope, receive, send))
     start, body = sent
     got = {name.decode(): value.decode() for name, value in start["headers"]}
     return start["status"], got, json.loads(body["body"] or b"null")
@@ -54,18 +56,38 @@ def test_without_a_key_programs_on_this_machine_get_in() -> None:
         assert ask({"host": host})[0] == 200
 
 
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "192.168.1.5", "box.local"])
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "", "127.0.0.1.evil.example"]
-)
-def test_a_name_that_was_pointed_at_the_loopback_does_not_get_in(host: str) -> None:
-    status, _, body = ask({"host": host})
-    assert (status, body["error"]["code"]) == (403, "host_not_allowed")
+    "host",
+    ["evil.example", "evil.example:8080", "", "127.0.0.1.evil.example", "box.local.evil.example",
+     "[evil.example]", "[", ".", "1"],
+)  # fmt: skip
+def test_a_name_that_was_pointed_here_does_not_get_in(bound: str, host: str) -> None:
+    own = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}
+    for headers in ({"host": host}, own):
+        status, _, body = ask(headers, host=bound)
+        assert (status, body["error"]["code"]) == (403, "host_not_allowed")
 
 
-def test_hosts_do_not_matter_with_a_key_or_on_another_address() -> None:
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "192.168.1.5"])
+def test_addresses_cannot_be_pointed_anywhere_and_get_in(bound: str) -> None:
+    for host in ("192.168.1.5:8080", "10.0.0.1", "[fe80::1]:8080", "localhost:8080", "LocalHost."):
+        assert ask({"host": host}, host=bound)[0] == 200
+
+
+def test_names_get_in_that_the_server_listens_on_or_allows() -> None:
+    names = ("models.example", "Box.local")
+    for host in ("models.example:8080", "MODELS.example.", "box.local", "127.0.0.1"):
+        assert ask({"host": host}, host="0.0.0.0", names=names)[0] == 200
+    assert ask({"host": "sub.models.example"}, host="0.0.0.0", names=names)[0] == 403
+    assert ask({"host": "models.example"}, host="models.example")[0] == 200
+
+
+def test_with_a_key_names_do_not_matter_unless_some_are_allowed() -> None:
     named = {"host": "models.example", "authorization": "Bearer secret"}
-    assert ask(named, key="secret")[0] == 200
-    assert ask({"host": "models.example"}, host="0.0.0.0")[0] == 200
+    assert ask(named, key="secret", host="0.0.0.0")[0] == 200
+    assert ask(named, key="secret", names=("models.example",))[0] == 200
+    assert ask(named, key="secret", names=("other.example",))[0] == 403
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,14 @@ def test_what_an_exception_says_is_only_logged_when_debugging(
         assert "secret" in TextFormatter().format(records[1])
 
 
+def test_hosts_are_allowed_by_name() -> None:
+    given = ["--allow-host", "box.local", "--allow-host", "a_1"]
+    assert read_settings(given, {}).allow_hosts == ("box.local", "a_1")
+    for wrong in ("http://box.local", "box.local:80", "*", "", "a b", "a..b", "/"):
+        with pytest.raises(OptionError, match="allow_host"):
+            Settings(allow_hosts=(wrong,))
+
+
 def test_a_draft_model_may_be_named() -> None:
     assert read_settings([], {}).draft_model is None
     assert read_settings(["--draft-model", "ngram"], {}).draft_model == "ngram"

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from .settings import read_settings
+from .stop_signals import leave_at_once
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server; returns the exit status."""
     settings = read_settings(argv)
+    leave_at_once()
     from .process import serve  # what takes long to import comes after the arguments were read
 
     return serve(settings)

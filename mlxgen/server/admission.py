@@ -1,13 +1,19 @@
 """How many requests are let in, and how much their bodies may hold together.
 
 Owns these two counts and the guess when it is worth trying again. Must never know what a
-request asks for. It belongs to the event loop. Invariant: everything that was admitted is
-given back, whatever becomes of it.
+request asks for. It belongs to the event loop.
+
+A request counts from when its body is there, so that clients who send slowly keep nobody out. If
+all bodies together hold too much, the one whose turn began first gives way of those that are still
+arriving.
+
+Invariant: everything that was admitted is given back, whatever becomes of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import TracebackType
 
 from .calls import RequestError
@@ -19,18 +25,31 @@ _LONGEST_WAIT = 60
 class Admission:
     """The door: ``with admission.enter() as visit``."""
 
-    def __init__(self, *, max_batch: int, max_queue: int, bodies: int = BODIES) -> None:
+    def __init__(self, *, max_batch: int, most: int, bodies: int = BODIES) -> None:
         self._max_batch = max_batch
-        self._most = max_batch + max_queue
+        self._most = most
         self._bodies_left = bodies
+        self._arriving: dict[Visit, None] = {}  # in the order in which they began
         self._typical = 1.0  # seconds of a recent request that was answered
         self.inside = 0
 
-    def enter(self) -> Visit:
-        """Let a request in; RequestError (429) where there are too many."""
+    @property
+    def arriving(self) -> int:
+        """How many bodies are being waited for."""
+        return len(self._arriving)
+
+    def enter(self, give_way: Callable[[RequestError], None]) -> Visit:
+        """Let a request in; RequestError (429) where there are too many.
+
+        ``give_way`` is called if it has to go while its body arrives.
+        """
+        self.check()
+        return Visit(self, give_way)
+
+    def check(self) -> None:
+        """RequestError (429) where there are too many."""
         if self.inside >= self._most:
             raise self.full()
-        return Visit(self)
 
     def full(self) -> RequestError:
         """The error of a request that has no place."""
@@ -53,14 +72,16 @@ class Admission:
 class Visit:
     """One request that was let in."""
 
-    __slots__ = ("_admission", "_held")
+    __slots__ = ("_admission", "_counts", "_give_way", "_held")
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, give_way: Callable[[RequestError], None]) -> None:
         self._admission = admission
+        self._give_way = give_way
         self._held = 0
+        self._counts = False
 
     def __enter__(self) -> Visit:
-        self._admission.inside += 1
+        self._admission._arriving[self] = None
         return self
 
     def __exit__(
@@ -70,14 +91,32 @@ class Visit:
         trace: TracebackType | None,
     ) -> None:
         self.understood()
-        self._admission.inside -= 1
+        self._admission._arriving.pop(self, None)
+        self._admission.inside -= self._counts
+        self._counts = False
 
     def hold(self, count: int) -> None:
         """Bytes of the body arrived; RequestError (429) where all bodies are too much."""
-        self._admission._bodies_left -= count
+        admission = self._admission
+        admission._bodies_left -= count
         self._held += count
-        if self._admission._bodies_left < 0:
-            raise self._admission.full()
+        while admission._bodies_left < 0:
+            first = next((visit for visit in admission._arriving if visit._held), self)
+            if first is self:
+                raise admission.full()
+            first._leave()
+
+    def _leave(self) -> None:
+        self.understood()
+        del self._admission._arriving[self]
+        self._give_way(self._admission.full())
+
+    def arrived(self) -> None:
+        """The body is there; RequestError (429) where there are too many requests by now."""
+        self._admission.check()
+        self._admission._arriving.pop(self, None)
+        self._counts = True
+        self._admission.inside += 1
 
     def understood(self) -> None:
         """The bytes of the body are needed no more."""

@@ -1,59 +1,197 @@
-"""One TCP connection: what uvicorn's leaves open.
+"""One TCP connection: how long its client may take for each part of a request.
 
-Owns what ASGI has no words for: hanging up at once on a client that does not read, and on one
-that connects and sends no request. Must never know what is served. Invariant: a connection that
-waits for its first request, or for its client to take the last answer, ends after ``HEADERS``
-seconds.
+Owns what ASGI has no words for: the time that a client has, hanging up on it, and the answer to
+what is not HTTP. Must never know what is served. uvicorn limits none of this but the time between
+two requests, and forgets that after a byte.
+
+Invariant: a connection always waits for one thing, which is derived from the states of both sides
+and never set. As long as it is the client's turn it has a deadline, counted from when that part of
+the request began; a byte more or less does not move it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEADERS = 30.0  # seconds
+from .body import READING
+from .calls import RequestError
+from .event_stream import to_json
+from .room import Phase, Room
+
 ABORT = "mlxgen.abort"
 """Where a request's scope has the function that hangs up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Seconds that a client has, and the least bytes a second that it has to take of an answer."""
+
+    idle: float = 5.0  # until the first byte of another request
+    head: float = 30.0  # until the end of the headers
+    body: float = READING + 5.0  # until the end of the body; who reads it has its chance before
+    taking: float = 30.0  # between two looks at how much was taken
+    least_taken: float = 1024.0
+
+    def of(self, phase: Phase) -> float | None:
+        """The seconds for a phase; None where it is the server's turn."""
+        return {
+            Phase.IDLE: self.idle,
+            Phase.HEAD: self.head,
+            Phase.BODY: self.body,
+            Phase.TAKING: self.taking,
+            Phase.ANSWER: None,
+        }[phase]
+
+
 class Connection(H11Protocol):
-    """uvicorn's connection, with ``scope[ABORT]`` and a limit for sending the first request."""
+    """uvicorn's connection, with ``scope[ABORT]``, deadlines, and a place in the ``room``."""
 
-    _deadline: asyncio.TimerHandle | None = None
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, *, room: Room, patience: Patience, **options: Any) -> None:
+        super().__init__(**options)
+        self._room = room
+        self._patience = patience
+        self._waits: tuple[Phase, object] | None = None  # the phase, of which request
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unsent = 0  # bytes, when it was looked at last
+        self._lost = False
+        room.put(self, Phase.HEAD)
         inner: Any = self.app
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            self._in_time()
             scope[ABORT] = self.transport.abort
-            await inner(scope, receive, send)
+            try:
+                await inner(scope, receive, send)
+            finally:
+                self.loop.call_soon(self._look)  # after uvicorn has had its look at the answer
 
         self.app = app
+
+    # ---- the event loop and uvicorn ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As of ``asyncio.Protocol``."""
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(HEADERS, transport.abort)
+        if self._lost:
+            transport.abort()
+        self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As of ``asyncio.Protocol``."""
-        self._in_time()
+        self._lost = True
+        self._room.remove(self)
+        self._disarm()
         super().connection_lost(exc)
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and hang up where what was sent is not taken."""
-        super().timeout_keep_alive_handler()
-        self._deadline = self.loop.call_later(HEADERS, self.transport.abort)
+    def data_received(self, data: bytes) -> None:
+        """As of ``asyncio.Protocol``."""
+        super().data_received(data)
+        self._look()
 
-    def _in_time(self) -> None:
+    def eof_received(self) -> None:
+        """As of ``asyncio.Protocol``."""
+        super().eof_received()
+        self.loop.call_soon(self._look)  # the transport closes itself after this
+
+    def pause_writing(self) -> None:
+        """As of ``asyncio.Protocol``."""
+        super().pause_writing()
+        self._look()
+
+    def resume_writing(self) -> None:
+        """As of ``asyncio.Protocol``."""
+        super().resume_writing()
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """As of uvicorn."""
+        super().on_response_complete()
+        self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, unless an answer was begun; whoever answers can stop."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        error = RequestError("this is not a valid HTTP/1.1 request", code="invalid_http")
+        body = to_json(error.body())
+        headers = [
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        whole = (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in whole))
+        self.transport.close()
+
+    # ---- whose turn it is --------------------------------------------------------------------
+
+    def _phase(self) -> Phase:
+        if self.transport.is_closing() or self.flow.write_paused:
+            return Phase.TAKING
+        theirs = self.conn.their_state
+        if theirs is h11.SEND_BODY:
+            return Phase.BODY
+        if theirs is not h11.IDLE:
+            return Phase.ANSWER
+        began = self.cycle is None or self.conn.trailing_data[0]
+        return Phase.HEAD if began else Phase.IDLE
+
+    def _look(self) -> None:
+        """Begin to count anew if something else is waited for than before."""
+        if self._lost:
+            return
+        phase = self._phase()
+        waits = (phase, self.cycle)
+        if waits == self._waits:
+            return
+        self._waits = waits
+        self._room.put(self, phase)
+        self._arm()
+
+    def _arm(self) -> None:
+        assert self._waits is not None
+        self._disarm()
+        self._unsent = self.transport.get_write_buffer_size()
+        seconds = self._patience.of(self._waits[0])
+        if seconds is not None:
+            self._deadline = self.loop.call_later(seconds, self._expire)
+
+    def _disarm(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _expire(self) -> None:
+        assert self._waits is not None
+        if self._waits[0] is Phase.TAKING:
+            taken = self._unsent - self.transport.get_write_buffer_size()
+            if taken >= self._patience.taking * self._patience.least_taken:
+                self._arm()
+                return
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Close it; what was sent goes out only if nothing else is waited for."""
+        if self._waits is None:  # it is being made
+            self._lost = True
+        elif self._waits[0] is Phase.IDLE:
+            self.timeout_keep_alive_handler()
+            self._look()
+        else:
+            self.transport.abort()
 
 
 def abort_of(scope: MutableMapping[str, Any]) -> Callable[[], None]:

@@ -83,6 +83,7 @@ class Exchange:
         limit = self.service.body_limit
         check_headers(self._scope["headers"], limit)
         data = await read_body(self._receive, limit, self._visit.hold)
+        self._visit.arrived()
         self._watcher = asyncio.create_task(self._watch_client())
         return data
 
@@ -142,7 +143,7 @@ class Exchange:
             stack.callback(self._release)
             try:
                 service.check_open()
-                self._visit = stack.enter_context(service.admission.enter())
+                self._visit = stack.enter_context(service.admission.enter(self.interrupt))
                 stack.enter_context(service.present(self))
                 stack.enter_context(self._timed(service.settings.request_timeout))
                 await work(self)

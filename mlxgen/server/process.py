@@ -1,8 +1,9 @@
-"""The process: its socket, its signals, its exit status.
+"""The process: its socket, its open files, its signals, its exit status.
 
 Owns the event loop of the main thread and uvicorn in it. Must never know a request. The port is
 taken before the model is loaded, so that a wrong one is known at once, and ``/health`` answers
-meanwhile.
+meanwhile. Of the files that may be open, some are kept for what is not a connection: the processes
+of the guard, the model's files.
 
 Invariant: the exit status says what happened (see ``service``), and whatever hangs, the process
 ends.
@@ -14,32 +15,49 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from ..open_files import count_open, raise_limit
+from . import stop_signals
 from .app import make_app
 from .boot import booting
-from .connection import Connection
+from .connection import Connection, Patience
 from .engine_thread import Boot
 from .gate import is_loopback
+from .listener import Listener
 from .logs import log, set_up_logs
+from .room import Room
 from .service import REFUSED, Service, why
 from .settings import NAME, Settings
 
-CONNECTIONS = 1024  # open at a time; more get a 503 from uvicorn
+CONNECTIONS = 1024  # open at a time, and always twice as many as requests that are answered
+RESERVE = 64  # files for what is not a connection
+_FILES = 4096  # that may be open, if the system allows it
+_LEAST = 8  # connections that a server is worth starting for
 _BACKLOG = 512
 _SEND_BUFFER = 1 << 18  # bytes that the system holds for a client that does not read
 _FAREWELL = 3  # seconds in which connections have to close at the end
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its handling of signals."""
+    """uvicorn's server without its handling of signals and its sockets."""
+
+    def connection(self, room: Room, patience: Patience) -> Connection:
+        """The protocol of a connection that was accepted."""
+        return Connection(
+            room=room,
+            patience=patience,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -53,9 +71,15 @@ def serve(settings: Settings, *, boot: Boot | None = None) -> int:
     """Serve until a signal or a failure; returns the exit status.
 
     For the main thread. ``boot`` loads the engine in its thread; by default it loads what
-    ``settings`` say. A thread that does not end makes the process exit right here.
+    ``settings`` say. A thread that does not end makes the process exit right here. The process has
+    to end after this: signals that would stop the server are ignored from then on.
     """
     set_up_logs(settings.log_format, settings.log_level)
+    wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))
+    files = raise_limit(max(_FILES, wanted + 2 * RESERVE))
+    most = connections_of(files - count_open(), wanted)
+    if most < _LEAST:
+        return refuse(f"only {files} files may be open, which is too few; raise ulimit -n")
     try:
         listening = listen(settings.host, settings.port)
     except (OSError, UnicodeError) as error:
@@ -66,7 +90,13 @@ def serve(settings: Settings, *, boot: Boot | None = None) -> int:
             logging.WARNING,
             f"anybody who reaches {settings.host} can use this server; set --api-key",
         )
-    status, ended = asyncio.run(_serve(settings, boot or booting(settings), listening))
+    if most < wanted:
+        log(
+            logging.WARNING,
+            f"only {files} files may be open, so at most {most} connections are taken at a time; "
+            "raise ulimit -n for more",
+        )
+    status, ended = asyncio.run(_serve(settings, boot or booting(settings), listening, Room(most)))
     if not ended:
         logging.shutdown()
         sys.stdout.flush()
@@ -78,6 +108,11 @@ def refuse(reason: str) -> int:
     """Say on one line why the server does not start; returns the exit status."""
     print(f"{NAME}: error: {reason}", file=sys.stderr, flush=True)
     return REFUSED
+
+
+def connections_of(files: int, wanted: int) -> int:
+    """How many connections to take if so many more files may be open."""
+    return min(wanted, files - min(RESERVE, files // 2))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -97,36 +132,45 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-async def _serve(settings: Settings, boot: Boot, listening: socket.socket) -> tuple[int, bool]:
+async def _serve(
+    settings: Settings, boot: Boot, listening: socket.socket, room: Room
+) -> tuple[int, bool]:
     """The exit status, and whether all threads have ended."""
-    service = Service(settings, boot)
-    server = Server(
-        uvicorn.Config(
-            make_app(service),
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=CONNECTIONS,
-            backlog=_BACKLOG,
-            timeout_graceful_shutdown=_FAREWELL,
-        )
+    service = Service(settings, boot, most=room.most // 2)
+    stop_signals.hear(service.stop)
+    try:
+        return await _serve_until_ended(service, listening, room)
+    finally:
+        stop_signals.ignore()
+
+
+async def _serve_until_ended(
+    service: Service, listening: socket.socket, room: Room
+) -> tuple[int, bool]:
+    config = uvicorn.Config(
+        make_app(service),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_FAREWELL,
     )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, service.stop)
-    address = _address(settings.host, listening.getsockname()[1])
+    config.load()
+    server = Server(config)
+    listener = Listener(listening, room, partial(server.connection, room, Patience()))
+    address = _address(service.settings.host, listening.getsockname()[1])
     service.became_ready.add_done_callback(lambda _: _announce(service, address))
     service.start()
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    listener.open()
+    serving = asyncio.create_task(server.serve(sockets=[]))
     try:
         waited: set[asyncio.Future[Any]] = {service.ended, serving}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         status = service.ended.result() if service.ended.done() else 1
     finally:
+        listener.close()
         server.should_exit = True
     with contextlib.suppress(asyncio.CancelledError):
         await serving

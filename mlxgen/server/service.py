@@ -46,13 +46,19 @@ class Loaded(Protocol):
 
 
 class Service:
-    """Everything that requests share; ``boot`` loads the engine, in its thread."""
+    """Everything that requests share; ``boot`` loads the engine, in its thread.
 
-    def __init__(self, settings: Settings, boot: Boot) -> None:
+    ``most`` bounds the requests that are answered at a time, besides what the settings say.
+    """
+
+    def __init__(self, settings: Settings, boot: Boot, *, most: int | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.engine = EngineThread(boot, self._on_engine, loop=loop)
-        self.admission = Admission(max_batch=settings.max_batch, max_queue=settings.max_queue)
+        rows = settings.max_batch + settings.max_queue
+        self.admission = Admission(
+            max_batch=settings.max_batch, most=rows if most is None else min(rows, most)
+        )
         self.metrics = Metrics(stats=lambda: self.engine.stats, is_ready=lambda: self.is_ready)
         self.state = State.LOADING
         self.is_stopping = False

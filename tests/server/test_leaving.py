@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -84,3 +85,16 @@ def test_a_row_that_leaves_a_batch_does_not_change_the_others(server: Running) -
         links.close()
         assert answer.result().json()["choices"][0]["text"] == alone
     server.wait_idle()
+
+
+def test_bodies_that_never_arrive_keep_nobody_out(server: Running) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
+    with contextlib.ExitStack() as links:
+        for _ in range(300):  # more than may run and wait
+            link = links.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            link.sendall(head)
+        server.wait_until(
+            lambda: server.figure("mlxgen_requests_in_progress") >= 300, "they do not wait"
+        )
+        assert server.chat({"max_tokens": 2}).status_code == 200
+    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "they stay")

@@ -6,7 +6,10 @@ import contextlib
 import logging
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mlxgen.server.process import serve
+from mlxgen.server.process import connections_of, serve
 from mlxgen.server.settings import Settings
 
 from .running import WAIT, Running, endless, events, running
@@ -23,11 +26,14 @@ TEXT = "/v1/completions"
 
 
 @pytest.fixture
-def logging_as_it_was() -> Iterator[None]:
-    """``serve`` takes over some loggers of this process."""
+def process_as_it_was() -> Iterator[None]:
+    """``serve`` takes over some loggers and signals of this process."""
     loggers = [logging.getLogger(name) for name in ("mlxgen.server", "uvicorn", "asyncio")]
     before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
+    for number, handler in signals.items():
+        signal.signal(number, handler)
     for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
@@ -59,7 +65,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded() -> None:
             server.close()
 
 
-@pytest.mark.usefixtures("logging_as_it_was")
+@pytest.mark.usefixtures("process_as_it_was")
 def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no folder" in refusal(capsys, model="./not/here")
     (tmp_path / "config.json").write_text("{}")
@@ -68,7 +74,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     assert "cannot listen on 203.0.113.1 port 0" in refusal(capsys, host="203.0.113.1")
 
 
-@pytest.mark.usefixtures("logging_as_it_was")
+@pytest.mark.usefixtures("process_as_it_was")
 def test_an_open_door_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, host="0.0.0.0", model="./not/here")
     assert "--api-key" in said.splitlines()[0]
@@ -135,6 +141,49 @@ def test_a_second_signal_does_not_wait() -> None:
         server.process.send_signal(signal.SIGINT)
         server.wait_until(lambda: server.get("/health").status_code == 503, "it goes on")
         assert server.end(signal.SIGINT) == 0
+
+
+def test_a_signal_that_comes_late_does_not_change_the_exit_status() -> None:
+    with running() as server:
+        while server.process.poll() is None:
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+        assert server.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_there_is_anything_to_stop_is_a_stop_too(number: signal.Signals) -> None:
+    program = """if True:
+        from mlxgen.server.stop_signals import leave_at_once
+        leave_at_once()
+        print("here", flush=True)
+        while True: pass
+    """
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        process.send_signal(number)
+        assert process.wait(WAIT) == 0
+
+
+def test_few_files_are_said_and_kept_for_what_is_not_a_connection() -> None:
+    with running(module="tests.server.few_files") as server, contextlib.ExitStack() as links:
+        assert sum("80 files" in line for line in server.log) == 1
+        for _ in range(300):
+            link = socket.create_connection(("127.0.0.1", server.port), timeout=WAIT)
+            links.enter_context(link)
+        for n in range(3):
+            schema = {"type": "object", "properties": {f"a{n}": {"type": "boolean"}}}
+            answer = server.post(TEXT, {"prompt": "a", "max_tokens": 9, "json_schema": schema})
+            assert answer.status_code == 200
+        assert len(server.log) < 10
+
+
+def test_files_are_kept_for_what_is_not_a_connection() -> None:
+    assert connections_of(10_000, 1024) == 1024
+    assert connections_of(256, 1024) == 192
+    assert connections_of(40, 1024) == 20
 
 
 def test_a_failed_engine_is_reported_and_ends_the_process() -> None:

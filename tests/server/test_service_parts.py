@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
+import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from mlxgen.server.admission import Admission
 from mlxgen.server.app import make_app
 from mlxgen.server.calls import RequestError
 from mlxgen.server.docs_page import docs_page
+from mlxgen.server.engine_thread import State
 from mlxgen.server.event_stream import to_json, to_large_json
 from mlxgen.server.mailbox import Delivery, Mailbox
 from mlxgen.server.metrics import _COUNTERS, _GAUGES, Metrics
@@ -26,14 +29,23 @@ from mlxgen.server.page import policy_of, read_page
 from mlxgen.server.service import Service
 from mlxgen.server.settings import Settings
 
+from .links import HOST, run, serving
+
+
+def never(error: RequestError) -> None:
+    raise AssertionError("it does not have to go")
+
 
 def test_admission_counts_requests_and_bytes_and_gives_both_back() -> None:
-    door = Admission(max_batch=1, max_queue=1, bodies=100)
-    with door.enter() as first:
+    door = Admission(max_batch=1, most=2, bodies=100)
+    with door.enter(never) as first:
         first.hold(60)
-        with door.enter() as second:
+        assert door.inside == 0
+        first.arrived()
+        with door.enter(never) as second:
+            second.arrived()
             with pytest.raises(RequestError) as caught:
-                door.enter()
+                door.enter(never)
             assert caught.value.status == 429
             second.hold(40)
             with pytest.raises(RequestError):
@@ -42,12 +54,64 @@ def test_admission_counts_requests_and_bytes_and_gives_both_back() -> None:
             first.hold(40)
         assert door.inside == 1
     assert door.inside == 0
-    with door.enter() as again:
+    with door.enter(never) as again:
         again.hold(100)
 
 
+def test_bodies_that_arrive_keep_nobody_out() -> None:
+    door = Admission(max_batch=1, most=1)
+    with contextlib.ExitStack() as stack:
+        slow, slower, quick = (stack.enter_context(door.enter(never)) for _ in range(3))
+        slower.hold(1)
+        quick.arrived()
+        with pytest.raises(RequestError):
+            slow.arrived()
+        assert door.inside == 1
+    assert door.inside == 0
+
+
+def test_the_body_that_began_first_gives_way_of_those_that_still_arrive() -> None:
+    door = Admission(max_batch=1, most=9, bodies=100)
+    left: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for name, size in (("whole", 30), ("empty", 0), ("old", 40), ("young", 30)):
+            visit = stack.enter_context(door.enter(lambda error, name=name: left.append(name)))  # type: ignore[misc]
+            visit.hold(size)
+            if name == "whole":
+                visit.arrived()
+        with door.enter(never) as new:
+            new.hold(40)
+            assert left == ["old"]
+            new.hold(30)
+            assert left == ["old", "young"]
+            with pytest.raises(RequestError) as caught:
+                new.hold(1)
+            assert caught.value.status == 429
+    with door.enter(never) as again:
+        again.hold(100)
+
+
+def test_a_client_whose_body_gives_way_is_told() -> None:
+    async def test() -> None:
+        service = Service(Settings(), lambda: (None, None))  # type: ignore[arg-type, return-value]
+        service.state = State.READY
+        service.admission = Admission(max_batch=1, most=9, bodies=1000)
+        head = b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Content-Length: 2000\r\n\r\n"
+        async with serving(make_app(service)) as network:
+            first, second = await network.link(), await network.link()
+            await first.send(head + bytes(800))
+            while not service.admission.arriving:
+                await asyncio.sleep(0.01)
+            await second.send(head + bytes(300))
+            status, headers, body = await first.answer()
+            assert (status, headers["retry-after"]) == (429, "1")
+            assert json.loads(body)["error"]["code"] == "queue_full"
+
+    run(test)
+
+
 def test_the_wait_that_is_recommended_grows_with_the_queue_and_has_bounds() -> None:
-    door = Admission(max_batch=2, max_queue=100)
+    door = Admission(max_batch=2, most=102)
     assert door.retry_after() == 1
     for _ in range(100):
         door.took(4.0)

@@ -20,6 +20,7 @@ from .event_stream import Send, send_error
 from .gate import App, Gate
 from .logs import log_failure
 from .openapi import answers, describe
+from .plain_form import PlainForm
 from .routes import JsonResponse, make_router
 from .service import Service
 
@@ -52,7 +53,7 @@ def make_app(service: Service) -> App:
         origins=settings.cors_origins,
         allow_hosts=settings.allow_hosts,
     )
-    return Last(gate)
+    return Last(PlainForm(gate))
 
 
 def _add_docs(app: FastAPI, service: Service) -> None:
@@ -86,7 +87,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
         status=error.status_code,
         code={404: "not_found", 405: "method_not_allowed"}.get(error.status_code),
     )
-    headers = dict(error.headers) if error.headers else None
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
     return JsonResponse(wrong.body(), status_code=wrong.status, headers=headers)
 
 

@@ -1,0 +1,92 @@
+"""What HTTP lets clients say in several ways, said in one.
+
+Owns these forms, before anything looks at a request. Must never know a route. Invariant: behind
+it a target is a path, ``Host`` names the host that was asked for, and a body has one length.
+
+- The absolute form of a target (``GET http://host/path``) is a path, and its host counts instead
+  of the header.
+- HEAD is GET without the body of the answer.
+- What has two lengths for two readers (``Content-Length`` together with ``Transfer-Encoding``) is
+  refused, and the connection closed: nobody knows where the next request begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from .body import Receive
+from .calls import RequestError
+from .event_stream import Send, send_error
+from .gate import App, Scope
+
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
+
+
+class PlainForm:
+    """ASGI middleware around the application."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            _check_length(scope)
+            scope = _with_path(scope)
+        except RequestError as error:
+            await send_error(send, error, headers=[(b"connection", b"close")])
+            return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _without_body(send)
+        await self._app(scope, receive, send)
+
+
+def _check_length(scope: Scope) -> None:
+    names = {name for name, _ in scope["headers"]}
+    if b"transfer-encoding" not in names:
+        return
+    if b"content-length" in names:
+        raise RequestError(
+            "the body has two lengths: send Content-Length or Transfer-Encoding, not both",
+            code="invalid_http",
+        )
+    if scope["http_version"] == "1.0":
+        raise RequestError(
+            "Transfer-Encoding is not part of HTTP/1.0: send Content-Length, or use HTTP/1.1",
+            code="invalid_http",
+        )
+
+
+def _with_path(scope: Scope) -> Scope:
+    target: bytes = scope.get("raw_path") or b""
+    match = _ABSOLUTE.match(target)
+    if match is None:
+        return scope
+    host = match[1]
+    if not host or b"@" in host:
+        raise RequestError(
+            "the target of the request names no host: send a path, or http://host/path",
+            code="invalid_http",
+        )
+    path = target[match.end() :] or b"/"
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    return {
+        **scope,
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "headers": [(b"host", host), *others],
+    }
+
+
+def _without_body(send: Send) -> Send:
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return sending

@@ -1,8 +1,7 @@
 """How many tokens to draft next.
 
-Owns the answer, from what was accepted so far. Must never know models or clocks: the answer
-is a function of the history, so that a seed gives the same text again. Invariant: where
-nothing is ever accepted, drafts become as rare as one token in 256.
+Owns the answer, from what was accepted so far. Must never know models or clocks. Invariant:
+where nothing is ever accepted, drafts become as rare as one token in 256.
 """
 
 from __future__ import annotations

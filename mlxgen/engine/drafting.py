@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, cast
 import mlx.core as mx
 
 from ..errors import OptionError
-from ..sampling import DrawRow, Sampler, draw_from
+from ..sampling import DrawRow, Sampler
 from ..tokens import Token, Vocabulary
 from .ahead import is_free, walk
 from .footprint import Footprint
@@ -27,12 +27,10 @@ LONGEST_GRAM, SHORTEST_GRAM = 4, 2  # tokens that must be alike for a continuati
 class Proposal(NamedTuple):
     """Drafted tokens [n] int32, perhaps still lazy.
 
-    ``probs`` [n, vocab] are what they were drawn from, ``None``: certain. ``free``: the draws
-    behind them depend on nothing but their positions.
+    ``free``: the draws behind them depend on nothing but their positions.
     """
 
     tokens: mx.array
-    probs: mx.array | None = None
     free: bool = False
 
     @classmethod
@@ -111,7 +109,8 @@ class ModelDrafter:
     """Drafts with a smaller model of the same tokenizer, under the row's own settings.
 
     Its filters' masks, penalties and biases hold for the draft as well, so that nothing is
-    drafted that the row could not draw.
+    drafted that the row could not draw. A position is drawn with the row's own random numbers:
+    where the two models think alike, the same token comes out.
     """
 
     most = 4  # each takes a pass of the draft, and the later ones stand less and less often
@@ -181,22 +180,18 @@ class ModelDrafter:
     def _draw_freely(self, row: Row, logits: mx.array, count: int) -> Proposal:
         """Submit all draws at once: none depends on anything but the one before."""
         tokens: list[mx.array] = []
-        probs: list[mx.array] = []
         for i in range(count):
-            request = row.plain_request(row.position + i)
-            token, distribution = self._draw(logits, request)
+            token = self._draw(logits, row.plain_request(row.position + i))
             tokens.append(token)
-            probs += distribution
             if i + 1 < count:
                 logits = self._run(token[:, None])
         drawn = mx.concatenate(tokens)
         self._unread = drawn[: count - 1] if count > 1 else None
-        return Proposal(drawn, mx.concatenate(probs) if probs else None, free=True)
+        return Proposal(drawn, free=True)
 
     def _draw_in_steps(self, row: Row, logits: mx.array, count: int) -> Proposal | None:
         """Draw one token after another, each under the mask that the ones before it leave."""
         drawn: list[Token] = []
-        probs: list[mx.array] = []
         at = logits
 
         def choose(request: DrawRow) -> Token | None:
@@ -206,27 +201,18 @@ class ModelDrafter:
             if drawn:
                 at = self._run(mx.array([drawn[-1:]]))
                 self._fed.append(drawn[-1])
-            array, distribution = self._draw(at, request)
-            token = _integers(array)[0]
+            token = _integers(self._draw(at, request))[0]
             if token < 0:
                 return None
             drawn.append(token)
-            probs.extend(distribution)
             return token
 
         walk(row, choose)
-        if not drawn:
-            return None
-        return Proposal(mx.array(drawn, mx.int32), mx.concatenate(probs) if probs else None)
+        return Proposal.of(drawn)
 
-    def _draw(self, logits: mx.array, request: DrawRow) -> tuple[mx.array, list[mx.array]]:
-        """A token [1], and what it was drawn from [1, vocab] unless it was certain."""
-        logits = _widened(logits, self._width)
-        temperature = request.temperature
-        if (request.settings.temperature if temperature is None else temperature) == 0:
-            return self._sampler.sample(logits, [request]).token, []
-        probs = self._sampler.distribution(logits, [request])
-        return draw_from(probs, [request]), [probs]
+    def _draw(self, logits: mx.array, request: DrawRow) -> mx.array:
+        """A token [1], drawn as the row draws it, but that the likeliest candidates will do."""
+        return self._sampler.sample(_widened(logits, self._width), [request]).token
 
 
 def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:

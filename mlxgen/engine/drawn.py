@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ModelError
-from ..sampling import CANDIDATES, Draw, DrawRow, Sampler, Want, final_distribution
+from ..sampling import CANDIDATES, Draw, DrawRow, Sampler, Want
 from ..tokens import Token
 
 
@@ -125,7 +125,7 @@ class DrawnView:
     def distribution(self) -> npt.NDArray[np.float32]:
         """The final distribution [vocab], computed anew: for what the draw does not report."""
         drawn, row = self._drawn, self._row
-        whole = final_distribution(drawn.logits[row : row + 1], [drawn.requests[row]])
+        whole = drawn._sampler.distribution(drawn.logits[row : row + 1], [drawn.requests[row]])
         return np.array(whole[0])
 
     def probability(self, token: Token) -> float:

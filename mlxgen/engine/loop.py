@@ -90,9 +90,9 @@ class Loop:
             slot.slots.leave(slot)
             self._in_order()
 
-    def rewind(self, seat: Seat, target: int) -> None:
-        """Keep the first ``target`` generated tokens of a seat, ended or failed or not."""
-        seat.rewind(target)
+    def rewind(self, seat: Seat, target: int, seen: int | None = None) -> None:
+        """``Seat.rewind`` for one that takes part, ended or failed or not."""
+        seat.rewind(target, seen)
         self._stopped.discard(seat)
         self._blind = None
 
@@ -227,11 +227,7 @@ class Loop:
         want = Want.common([seat.row.want for seat in places])
         exact = 2 * sum(seat.flat > 0 for seat in places) > len(places)
         logits = logits_of(places)
-        drawn = Drawn(self._sampler, logits, requests, want, exact=exact)
-        for seat, place in places.items():
-            if seat.guess is not None:
-                mx.async_eval(seat.guess.verify(self._sampler, logits[place:]))
-        return drawn, places
+        return Drawn(self._sampler, logits, requests, want, exact=exact), places
 
     def _warm(self, seats: Sequence[Seat]) -> None:
         """Compute the masks of the next position while the model runs."""

@@ -85,8 +85,8 @@ class Options:
     - ``top_logprobs``: 0 to 20 alternatives with each token's log-probability;
       ``None`` reports none and computes none.
     - ``draft``: a smaller ``LanguageModel`` of the same tokenizer that proposes tokens, or
-      ``"ngram"``: they are found in the text so far. The text is the same (greedy) or has the
-      same distribution, only sooner. By default what the model was loaded with; ``"off"``: none.
+      ``"ngram"``: they are found in the text so far. The text is the same, token for token,
+      only sooner. By default what the model was loaded with; ``"off"``: none.
     - ``num_draft_tokens``: the most that are proposed at a time (1 to 64); fewer, down to
       none, where they are not accepted. Default 4 of a model, 8 of ``"ngram"``.
     """

@@ -19,12 +19,15 @@ class Retries:
 
     - ``attempts``: how often a position was drawn before; another attempt draws from
       another uniform.
+    - ``agreed``: the attempts that the consumer's rewinds have come to; those beyond them, at
+      positions that he has not seen yet, are between the draws and the rules.
     - ``asked``: how often hooks have asked for another draw at a position.
     - ``banned``: tokens that bans have excluded there.
     - ``exclude``, ``temperature``: what a hook wants of the very next draw.
     """
 
     attempts: dict[int, int] = field(default_factory=dict)
+    agreed: dict[int, int] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     banned: dict[int, frozenset[Token]] = field(default_factory=dict)
     exclude: frozenset[Token] = frozenset()
@@ -35,6 +38,7 @@ class Retries:
         return replace(
             self,
             attempts=dict(self.attempts),
+            agreed=dict(self.agreed),
             asked=dict(self.asked),
             banned=dict(self.banned),
         )
@@ -43,9 +47,14 @@ class Retries:
         """Tokens that the next draw at ``position`` may not give."""
         return self.banned.get(position, frozenset()) | self.exclude
 
+    @property
+    def differs(self) -> bool:
+        """Whether a hook wants the very next draw to be another than those behind it."""
+        return bool(self.exclude) or self.temperature is not None
+
     def accepted(self) -> None:
         """The next draw has happened and stands: what a hook wanted of it is done with."""
-        if self.exclude or self.temperature is not None:
+        if self.differs:
             self.exclude, self.temperature = frozenset(), None
 
     def ask(
@@ -67,3 +76,17 @@ class Retries:
         for position in range(target, drawn):
             self.attempts[position] = self.attempts.get(position, 0) + 1
         self.exclude, self.temperature = frozenset(), None
+
+    def back_for(self, target: int, seen: int) -> None:
+        """``back`` for a consumer who has seen the first ``seen`` positions.
+
+        What was decided for those behind them is forgotten: how far the draws have run ahead of
+        him must not be told from what he gets.
+        """
+        self.back(target, seen)
+        self.agreed.update((p, self.attempts[p]) for p in range(target, seen))
+        for table in (self.asked, self.banned):
+            for later in [p for p in table if p >= seen]:
+                del table[later]
+        for later in [p for p in self.attempts if p >= seen]:
+            self.attempts[later] = self.agreed.get(later, 0)

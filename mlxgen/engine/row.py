@@ -173,10 +173,14 @@ class Row:
 
     @property
     def may_draft(self) -> bool:
-        """Whether drafted tokens make sense here: not while the prompt is healed or a way to the
-        end is forced."""
+        """Whether drafted tokens make sense here: not where the next draw is one of its kind."""
+        return not self._is_led and not self.retries.differs
+
+    @property
+    def _is_led(self) -> bool:
+        """Whether the healing of the prompt or a way to the end says what comes next."""
         healer, closing = self.sequence.healer, self._closing
-        return (healer is None or healer.done) and (closing is None or not closing.forcing)
+        return (healer is not None and not healer.done) or (closing is not None and closing.forcing)
 
     @property
     def is_last(self) -> bool:
@@ -287,14 +291,19 @@ class Row:
             )
         return target
 
-    def rewind(self, target: int) -> None:
-        """Keep the first ``target`` generated tokens, delivered or not; draw on from there."""
+    def rewind(self, target: int, seen: int | None = None) -> None:
+        """Keep the first ``target`` generated tokens, delivered or not; draw on from there.
+
+        The caller has seen ``seen`` tokens, all of them by default: what was generated behind
+        these is as if it never was.
+        """
         drawn = self.position
         if target == drawn:
             self.sequence.rewind(len(self.sequence))  # parts that an interrupt left ahead
             self.outbox.forgive()
             return
-        self.rewind_parts(target, drawn)
+        self._rewind_parts(target)
+        self.retries.back_for(target, drawn if seen is None else seen)
         self.outbox.forgive()
         self.retries.asked.pop(target, None)
         self.finish_reason, self._match, self._tail = None, None, ""
@@ -340,7 +349,7 @@ class Row:
         self, token: Token, view: DrawView, *, forced: bool = False, from_draft: bool = False
     ) -> Verdict:
         constraint = self.sequence.constraint
-        if self.options.top_logprobs is not None and constraint is not None and self.may_draft:
+        if self.options.top_logprobs is not None and constraint is not None and not self._is_led:
             forced = forced or constraint.only() is not None  # drawn for its log-probability
         position = self.position
         withheld = exhausted = False
@@ -426,8 +435,11 @@ class Row:
 
     def rewind_parts(self, target: int, drawn: int) -> None:
         """Keep the first ``target`` of the generated tokens, of which ``drawn`` were drawn."""
-        self.sequence.rewind(self.sequence.base + target)
+        self._rewind_parts(target)
         self.retries.back(target, drawn)
+
+    def _rewind_parts(self, target: int) -> None:
+        self.sequence.rewind(self.sequence.base + target)
         self.outbox.rewind(target, self.sequence.transcript)
         if self._closing is not None:
             self._closing.restart(self.budget - target)

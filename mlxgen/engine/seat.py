@@ -135,9 +135,9 @@ class Seat:
         self.row.sequence.rewind(len(self.row.sequence))
         self.logits = self.ahead = self.guess = None
 
-    def rewind(self, target: int) -> None:
-        """Keep the first ``target`` generated tokens."""
-        self.row.rewind(target)
+    def rewind(self, target: int, seen: int | None = None) -> None:
+        """Keep the first ``target`` generated tokens; see ``Row.rewind``."""
+        self.row.rewind(target, seen)
         self.forget()
 
     def fork(self, seed: int) -> Seat:

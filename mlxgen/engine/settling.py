@@ -67,14 +67,14 @@ def _settle_one(seat: Seat, token: Token, view: DrawnView, *, from_draft: bool =
 
 
 def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, place: int) -> None:
-    """Settle position after position, as long as what comes out is what was drafted."""
+    """Settle position after position, as long as what is drawn is what was drafted."""
     row, sequence = seat.row, seat.row.sequence
     start = len(sequence)
     at = accepted = 0
     seat.guess = None
     drafted = [*guess.tokens, -1]
     while True:
-        token = guess.token(at, tokens[place + at])
+        token = tokens[place + at]
         stands = token == drafted[at]
         accepted += stands
         if not stands:  # the cache holds the drafted one and what came behind it

@@ -146,9 +146,10 @@ class Stream:
         self._owner.check()
         if self._closed:
             raise StateError("the stream is closed; a rewind has nothing to go on from")
-        target = self._seat.row.target_of(tokens, to, len(self.tokens))
+        seen = len(self.tokens)
+        target = self._seat.row.target_of(tokens, to, seen)
         self._ready.clear()
-        self._loop.rewind(self._seat, target)
+        self._loop.rewind(self._seat, target, seen)
         self._text = [self._seat.row.delivered_text]
         self._failed = self._error = None
 
@@ -156,17 +157,24 @@ class Stream:
         """``n`` independent streams that go on from here; this one is not changed.
 
         They share the KV cache of the common history until they write. Each draws from a
-        seed of its own, derived from this stream's.
+        seed of its own, derived from this stream's, whatever this one has drawn already and
+        not delivered.
         """
         self._owner.check()
         if self._closed or self._failed is not None:
             raise StateError("a stream that is closed or failed cannot be forked")
+        row, seen = self._seat.row, len(self.tokens)
         twins = []
-        for seed in self._seat.row.fork_seeds(n):
-            twin = Stream(self._loop.alike(), self._seat.fork(seed), self._cache)
+        for seed in row.fork_seeds(n):
+            seat = self._seat.fork(seed)
+            twin = Stream(self._loop.alike(), seat, self._cache)
             twin._owner = self._owner.alike()
-            twin._ready.extend(self._ready)
-            twin._text = list(self._text)
+            if row.position > seen:
+                seat.rewind(seen, seen)
+                twin._text = [seat.row.delivered_text]
+            else:
+                twin._ready.extend(self._ready)
+                twin._text = list(self._text)
             twins.append(twin)
         return twins
 

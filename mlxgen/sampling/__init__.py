@@ -21,7 +21,6 @@ from .hooks import (
 from .rows import Draw, DrawRow, Want
 from .sampler import Sampler
 from .settings import MAX_TEMPERATURE, SamplingSettings
-from .speculation import Verified, draw_from
 
 __all__ = [
     "CANDIDATES",
@@ -38,10 +37,8 @@ __all__ = [
     "Sampler",
     "SamplingSettings",
     "TokenCounts",
-    "Verified",
     "Want",
     "derive_seed",
-    "draw_from",
     "final_distribution",
     "run_hooks",
     "uniform",

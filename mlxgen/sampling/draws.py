@@ -19,11 +19,10 @@ Uniforms: TypeAlias = tuple[float, float, float]
 
 LANES = 16  # independent numbers that one hash gives
 
-# What each number is for. A speculative decoder may take any lane from FREE on.
+# What each number is for
 INNER = 0  # which token of a block
 OUTER = 1  # which block of tokens
 XTC = 2  # whether this draw excludes top choices
-FREE = 3
 
 _COUNTER = struct.Struct("<4q")
 _WORDS = struct.Struct(f"<{LANES}I")

@@ -21,7 +21,6 @@ from .plan import Group, Plan, make_plan
 from .processors import padded_size
 from .program import NOTHING, Form, joined, make_adjust, make_draw, only
 from .rows import Draw, DrawRow, Want
-from .speculation import Verified, verify
 from .stack import column, stack_counts, stack_masks, stack_thresholds
 from .traces import Traces
 
@@ -77,12 +76,6 @@ class Sampler:
     def distribution(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
         """The probabilities [batch, vocab] that rows are drawn with: ``final_distribution``."""
         return final_distribution(logits, rows, xtc_special=self._special)
-
-    def verify(
-        self, logits: mx.array, rows: Sequence[DrawRow], drafted: mx.array, probs: mx.array
-    ) -> Verified:
-        """Test ``drafted`` [n], drawn from ``probs`` [n, vocab]: see ``speculation.verify``."""
-        return verify(logits, rows, drafted, probs, xtc_special=self._special)
 
     def _draw(
         self,

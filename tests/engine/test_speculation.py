@@ -142,20 +142,88 @@ def test_hooks_see_every_accepted_token_once(pair: tuple[LanguageModel, Language
         assert all(0 < prob <= 1 for _, _, prob in seen)
 
 
-def test_words_found_in_the_text_leave_sampled_text_as_it_is(
-    pair: tuple[LanguageModel, LanguageModel],
-) -> None:
-    lm, _ = pair
-    given: dict[str, Any] = {"max_tokens": 40, "temperature": 0.6, "seed": 4, "ignore_eos": True}
-    assert lm.generate(PROMPT, draft="ngram", **given).tokens == lm.generate(PROMPT, **given).tokens
+def wishing(result: PostSamplingResult) -> None:
+    """Wants the next draw to be another than those behind it."""
+    if result.attempt == 0 and result.position % 5 == 3:
+        result.rewind, result.temperature = 2, 3.0
+    elif result.attempt == 0 and result.position % 3 == 1:
+        result.resample, result.exclude = True, {result.sampled_token}
 
 
-def test_a_seed_gives_the_same_text_again_with_a_draft_model(
-    pair: tuple[LanguageModel, LanguageModel],
+SAMPLED: dict[str, dict[str, Any]] = {
+    **OPTIONS,
+    "nucleus": {"top_p": 0.8},
+    "ranked": {"top_k": 5, "min_p": 0.05},
+    "without top choices": {"xtc_probability": 0.5, "xtc_threshold": 0.1},
+    "wishes": {"hooks": wishing, "hold_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_seed_gives_the_same_text_with_any_draft(
+    pair: tuple[LanguageModel, LanguageModel], name: str
 ) -> None:
     lm, other = pair
-    given: dict[str, Any] = {"max_tokens": 30, "temperature": 1.0, "seed": 4, "draft": other}
-    assert lm.generate(PROMPT, **given).tokens == lm.generate(PROMPT, **given).tokens
+    given: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 7, **SAMPLED[name]}
+    plain = lm.generate(PROMPT, **given)
+    for draft, most in (("ngram", 8), (other, 4), (other, 1), (lm, 8)):
+        drafted = lm.generate(PROMPT, draft=draft, num_draft_tokens=most, **given)
+        assert (drafted.tokens, drafted.text) == (plain.tokens, plain.text), (draft, most)
+        assert drafted.finish_reason == plain.finish_reason
+
+
+@pytest.mark.parametrize("given", [{"temperature": 1.0}, {"temperature": 0.9, "top_p": 0.9}])
+def test_what_a_draft_draws_as_the_model_does_stands(
+    demo: tuple[LanguageModel, LanguageModel], given: dict[str, Any]
+) -> None:
+    lm, _ = demo
+    result = lm.generate(
+        chat("Tell me a story."), draft=lm, seed=3, max_tokens=60, ignore_eos=True, **given
+    )
+    assert result.usage.forward_passes < 20
+
+
+@settings(max_examples=tries(40), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 7), st.integers(0, 5), st.booleans()), max_size=4),
+    st.sampled_from([{}, {"hold_tokens": 3}, {"banned": ["the"]}, {"filters": "[A-Za-z ,.]*"}]),
+    st.integers(0, 1000),
+)
+def test_going_back_and_forking_are_the_same_with_a_draft(
+    demo: tuple[LanguageModel, LanguageModel],
+    moves: list[tuple[int, int, bool]],
+    options: dict[str, Any],
+    seed: int,
+) -> None:
+    lm, other = demo
+    if "filters" in options:
+        options = {"filters": mlxgen.Regex(options["filters"])}
+
+    def told(draft: Any) -> list[list[int]]:
+        stream = lm.stream(
+            chat("Tell me a story."),
+            draft=draft,
+            seed=seed,
+            temperature=1.0,
+            max_tokens=20,
+            ignore_eos="filters" not in options,
+            **options,
+        )
+        ends = []
+        for ahead, back, forks in moves:
+            for _ in range(ahead):
+                next(stream, None)
+            if forks:
+                (twin,) = stream.fork()
+                for _ in twin:
+                    pass
+                ends.append(twin.tokens)
+            stream.rewind(tokens=min(back, len(stream.tokens)))
+        for _ in stream:
+            pass
+        return [*ends, stream.tokens]
+
+    assert told(other) == told("ngram") == told("off")
 
 
 def test_rows_with_and_without_drafts_run_side_by_side(
@@ -179,6 +247,55 @@ def test_rows_with_and_without_drafts_run_side_by_side(
                 tokens[event.ticket] += [chunk.token for chunk in event.chunks]
             scheduler.check_integrity()
         assert [tuple(tokens[ticket]) for ticket in tickets] == plain
+
+
+def sampled(seed: int, *drafts: Any) -> tuple[mlxgen.Chat, dict[str, Any]]:
+    """A prompt and options, of many kinds: sampled text of few or many tokens."""
+    prompts = ["Hello!", "Tell me a story.", "Who is Ann?", "Repeat: " + "the red fox and " * 26]
+    options: dict[str, Any] = {
+        "draft": drafts[seed % len(drafts)],
+        "seed": seed,
+        "temperature": (0.7, 1.0, 1.3)[seed % 3],
+        "max_tokens": (8, 24, 60)[seed // 2 % 3],
+    }
+    options |= ({}, {"top_p": 0.9}, {}, {"banned": ["the"]}, {"repetition_penalty": 1.2})[seed % 5]
+    return chat(prompts[seed % 4]), options
+
+
+@pytest.fixture(scope="module")
+def alone(
+    demo: tuple[LanguageModel, LanguageModel],
+) -> list[tuple[mlxgen.Chat, dict[str, Any], tuple[int, ...]]]:
+    """Prompts and options, with what they give alone."""
+    lm, draft = demo
+    cases = [sampled(seed, draft, draft, "ngram", "off") for seed in range(30)]
+    return [(prompt, given, lm.generate(prompt, **given).tokens) for prompt, given in cases]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_batch=4),
+        Limits(max_batch=4, keep_prefixes=False),
+        Limits(max_batch=8, max_bytes=10_000_000),
+    ],
+    ids=["four", "four without a prefix cache", "few bytes"],
+)
+def test_a_seed_gives_the_same_text_with_a_draft_in_any_company(
+    demo: tuple[LanguageModel, LanguageModel],
+    alone: list[tuple[mlxgen.Chat, dict[str, Any], tuple[int, ...]]],
+    limits: Limits,
+) -> None:
+    lm, _ = demo
+    scheduler = Scheduler(lm, limits)
+    tickets = [scheduler.submit(lm.prepare(p, Options.of(given))) for p, given, _ in alone]
+    tokens: dict[Any, list[int]] = {ticket: [] for ticket in tickets}
+    while scheduler.busy:
+        for event in scheduler.step():
+            assert event.error is None
+            tokens[event.ticket] += [c.token for c in event.chunks if c.token is not None]
+    assert [tuple(tokens[ticket]) for ticket in tickets] == [tokens for _, _, tokens in alone]
+    assert limits.max_bytes is None or scheduler.stats().preempted > 0
 
 
 RECORD = {

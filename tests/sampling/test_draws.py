@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlxgen.sampling import derive_seed, uniform
-from mlxgen.sampling.draws import FREE, INNER, LANES, OUTER, XTC, uniforms
+from mlxgen.sampling.draws import INNER, LANES, OUTER, XTC, uniforms
 
 from .reference import is_likely
 
@@ -21,7 +21,7 @@ def test_numbers_stay_what_they_are() -> None:
 
 
 def test_a_draw_takes_the_first_lanes() -> None:
-    assert (INNER, OUTER, XTC, FREE) == (0, 1, 2, 3)
+    assert (INNER, OUTER, XTC) == (0, 1, 2)
     assert uniforms(5, 6, 7) == tuple(uniform(5, 6, 7, lane) for lane in range(3))
 
 

@@ -12,7 +12,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Unpack, overload
 
 from . import mlx_lm_first  # noqa: F401
@@ -34,6 +33,7 @@ from .engine.many import Batch
 from .engine.options import GenerationOptions, Options
 from .engine.prefill import take_prefix
 from .engine.prefix_cache import PrefixCache
+from .engine.prefix_file import checked_path
 from .engine.probe import batch_equals_alone
 from .engine.prompt import AnyPrompt, Prompt
 from .engine.row import Row
@@ -318,8 +318,9 @@ class LanguageModel:
         """Run a prompt and write its KV to a file, for ``load_prefix``; returns its tokens.
 
         What begins alike later, here or after ``load_prefix`` in another process, does not
-        run these tokens again.
+        run these tokens again. Raises ``OptionError`` for a path that cannot be written.
         """
+        file = checked_path(path)
         tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
         kv = self.prefix_cache.take(tokens) or KV(self.make_cache)
         while kv.length < len(tokens):
@@ -327,14 +328,15 @@ class LanguageModel:
             kv.forward(self.model, mx.array([piece]))
             mx.eval(kv.arrays())
         self.prefix_cache.insert(tokens, kv)
-        return self.prefix_cache.save(Path(path), tokens)
+        return self.prefix_cache.save(file, tokens)
 
     def load_prefix(self, path: str | os.PathLike[str]) -> int:
         """Take a prefix from a file into ``prefix_cache``; returns its tokens.
 
-        Raises ``LoadError`` for a file that is missing, broken or of another model.
+        Raises ``LoadError`` for a file that is missing, not as it was written, or of another
+        model.
         """
-        return self.prefix_cache.load(Path(path))
+        return self.prefix_cache.load(path)
 
     def _stream(self, row: Row) -> Stream:
         seat = Seat(row)

@@ -22,10 +22,10 @@ How many bytes a call copies:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -35,8 +35,9 @@ from ..errors import LoadError, StateError
 from ..tokens import Token, TokenIds
 from . import prefix_file
 from .kv import KV, CacheFactory
+from .layout import Forms, forms_made_by, forms_of
 from .prefix_tree import BLOCK, Found, PrefixTree, as_ids
-from .segments import Segment, Snapshot, assemble, holds, leaves, signature, sliceable
+from .segments import Segment, Snapshot, assemble, holds, leaves, sliceable
 
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 
@@ -45,7 +46,8 @@ class PrefixCache:
     """Longest common prefixes at token granularity, least recently used out first.
 
     ``make`` builds the empty caches of the model, one for each layer. ``model`` is used to tell
-    its files from those of other models; without it, only by their layers. ``block``: tokens
+    its files from those of other models, and what fits its layers; without it, that is known by
+    what was kept before. ``block``: tokens
     that are kept in one piece, at most.
 
     Where every layer keeps its tokens side by side (plain and quantised KV), any beginning of
@@ -63,7 +65,7 @@ class PrefixCache:
         self._max_bytes = max_bytes
         any_length = all(sliceable(leaf) for leaf in leaves(make()))
         self._tree = PrefixTree(any_length=any_length, block=block)
-        self._signature: list[str] | None = None  # of the first KV that was kept
+        self._forms: Forms | None = None  # of the arrays in the model's caches, once known
         self._lock = threading.RLock()  # held by whatever looks at the tree
 
     def __len__(self) -> int:
@@ -120,8 +122,8 @@ class PrefixCache:
         new: list[Segment | Snapshot] = [*segments, *([snapshot] if snapshot else [])]
         if tree.cost(place) + sum(part.nbytes for part in new) > self._max_bytes:
             return
-        if self._signature is None:
-            self._signature = signature(kv.caches)
+        if self._forms is None and not callable(self._model):
+            self._forms = forms_of(kv.caches)
         node = tree.node_at(place)
         added = []
         for segment in segments:
@@ -167,12 +169,13 @@ class PrefixCache:
         with self._lock:
             self._tree.clear()
 
-    def save(self, path: str | Path, tokens: Sequence[Token]) -> int:
+    def save(self, path: str | os.PathLike[str], tokens: Sequence[Token]) -> int:
         """Write the most leading ``tokens`` that can be had to a file; returns how many.
 
         Here it may be all of them. Raises ``StateError`` where nothing of them is held, and
         ``OptionError`` for a path that cannot be written.
         """
+        file = prefix_file.checked_path(path)
         with self._lock:
             found = self._tree.find(as_ids(tokens), len(tokens))
             if found is None:
@@ -181,17 +184,21 @@ class PrefixCache:
                 )
             kv = self._kv(found, capacity=found.length)
         ids = [int(token) for token in tokens[: kv.length]]
-        prefix_file.write(Path(path), ids, kv.caches, make=self._make, model=self._model)
+        prefix_file.write(file, ids, kv.caches, make=self._make, model=self._model)
         return kv.length
 
-    def load(self, path: str | Path) -> int:
+    def load(self, path: str | os.PathLike[str]) -> int:
         """Insert the prefix that ``save`` wrote to a file; returns how many tokens it has.
 
-        Raises ``LoadError`` for a file that is missing, broken, made with another model, or
-        larger than ``max_bytes``; then nothing has changed.
+        Raises ``LoadError`` for a file that is missing, not as it was written, made with another
+        model, or larger than ``max_bytes``, and ``OptionError`` for a path that can be no file's;
+        then nothing has changed.
         """
+        file = prefix_file.checked_path(path)
+        if self._forms is None and callable(self._model):
+            self._forms = forms_made_by(self._model, self._make)
         ids, caches = prefix_file.read(
-            Path(path), make=self._make, model=self._model, expected=self._signature
+            file, make=self._make, model=self._model, expected=self._forms
         )
         kv = KV.holding(self._make, caches, len(ids))
         with self._lock:

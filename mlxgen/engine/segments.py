@@ -166,22 +166,6 @@ def owned(array: mx.array) -> mx.array:
     return mx.concatenate([array, array[:0]], axis=0)
 
 
-def signature(caches: Sequence[LayerCache]) -> list[str]:
-    """Types and widths of each layer's arrays, which are the same behind every token."""
-
-    def width(array: mx.array, fixed: tuple[int, ...]) -> str:
-        return f"{str(array.dtype).rpartition('.')[2]}{list(fixed)}"
-
-    found = []
-    for leaf in leaves(caches):
-        if sliceable(leaf):
-            widths = [width(a, (*a.shape[:-2], a.shape[-1])) for a in _arrays_of(leaf)]
-        else:  # which of the other axes is time depends on the type
-            widths = [width(a, (a.ndim, *a.shape[-1:])) for a in arrays_in(leaf)]
-        found.append(" ".join(widths))
-    return found
-
-
 def _arrays_of(leaf: LayerCache) -> Piece:
     if leaf.keys is None:
         return ()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import json
+import os
+import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +18,15 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
+from mlxgen.engine import sealed_file
 from mlxgen.engine.kv import KV
+from mlxgen.engine.layout import digest
 from mlxgen.engine.prefix_cache import PrefixCache
-from mlxgen.engine.prefix_file import digest
+from mlxgen.engine.sealed_file import SealedFile
 from mlxgen.errors import LoadError, OptionError, StateError
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.filled_caches import check, holding, mixed_layers, plain_layers, state_layers
+from tests.fakes.speaking import PROMPT, reciter
 
 PLENTY = 1 << 40
 IDS = tuple(range(12))
@@ -43,12 +51,31 @@ def refused(path: Path, make: Callable[[], list[Any]] = plain_layers, model: Any
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    """The file with another header; ``change`` gets it as JSON and may return another one."""
+    """The file with another header, and a checksum that fits it: as somebody else may make one."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
-    changed = json.dumps(change(header) or header).encode()
-    path.write_bytes(struct.pack("<Q", len(changed)) + changed + data[8 + length :])
+    change(header)
+    header["__metadata__"]["checksum"] = "0" * 64
+    changed = json.dumps(header, separators=(",", ":")).encode()
+    sealed = struct.pack("<Q", len(changed)) + changed
+    checksum = hashlib.sha256(sealed).hexdigest().encode()
+    path.write_bytes(sealed.replace(b"0" * 64, checksum, 1) + data[8 + length :])
+    return path
+
+
+def llama(seed: int = 0) -> tuple[Any, Callable[[], list[Any]]]:
+    model = random_model("llama", seed=seed)
+    return model, lambda: [KVCache() for _ in model.layers]
+
+
+def run(path: Path, model: Any, make: Callable[[], list[Any]]) -> Path:
+    """A prefix that a model has run, in a file."""
+    kv = KV(make)
+    kv.forward(model, mx.array([IDS]))
+    cache = PrefixCache(make, PLENTY, model=model)
+    cache.insert(IDS, kv)
+    assert cache.save(path, IDS) == len(IDS)
     return path
 
 
@@ -143,11 +170,35 @@ def test_a_file_of_other_layers_names_the_first_that_differs(tmp_path: Path) -> 
 def test_a_file_of_other_weights_is_refused_and_one_of_the_same_weights_is_not(
     tmp_path: Path,
 ) -> None:
-    path = saved(tmp_path / "one", model=random_model("llama", seed=1))
-    assert "other weights" in refused(path, model=random_model("llama", seed=2))
-    assert PrefixCache(plain_layers, PLENTY, model=random_model("llama", seed=1)).load(path) == 12
-    assert PrefixCache(plain_layers, PLENTY).load(path) == 12
-    assert PrefixCache(plain_layers, PLENTY, model=object()).load(path) == 12
+    (model, make), (other, _) = llama(1), llama(2)
+    path = run(tmp_path / "one", model, make)
+    assert "other weights" in refused(path, make, other)
+    assert PrefixCache(make, PLENTY, model=llama(1)[0]).load(path) == 12
+    assert PrefixCache(make, PLENTY).load(path) == 12
+    assert PrefixCache(make, PLENTY, model=object()).load(path) == 12
+
+
+def test_a_file_of_the_same_weights_in_another_configuration_is_refused(tmp_path: Path) -> None:
+    model, make = llama()
+    path = run(tmp_path / "one", model, make)
+    other, _ = llama()
+    other.args.rope_theta *= 2
+    assert "another configuration" in refused(path, make, other)
+
+
+def test_shapes_are_checked_in_a_process_that_has_run_nothing(tmp_path: Path) -> None:
+    for name in ("llama", "gemma3_text", "qwen3_next"):
+        model = random_model(name)
+        make = getattr(model, "make_cache", lambda model=model: [KVCache() for _ in model.layers])
+        path = run(tmp_path / name, model, make)
+        assert PrefixCache(make, PLENTY, model=model).load(path) == 12
+
+        with SealedFile(path) as file:
+            arrays, about = file.arrays(), file.metadata
+        halves = {name: array[:, : array.shape[1] // 2] for name, array in arrays.items()}
+        del about["checksum"], about["data"]
+        sealed_file.write(path, about, halves)  # half of the heads, of keys and of states
+        assert "but in this model it holds" in refused(path, make, model)
 
 
 def test_a_model_without_weights_has_no_digest_and_all_types_of_weights_count() -> None:
@@ -169,7 +220,7 @@ def test_keys_of_another_width_or_type_than_those_held_are_refused(tmp_path: Pat
     for leaf in (caches[0], caches[1].caches[0]):
         leaf.update_and_fetch(mx.zeros((1, 1, 2, 4)), mx.zeros((1, 1, 2, 4)))
     cache.insert((1, 2), KV.holding(plain_layers, caches, 2))
-    with pytest.raises(LoadError, match=r"cache 0 holds float32\[1, 1, 1\]"):
+    with pytest.raises(LoadError, match=r"cache 0 holds float32\[1, 1, \*, 1\]"):
         cache.load(path)
     assert cache.nbytes == 2 * 2 * 2 * 16
 
@@ -254,6 +305,142 @@ def test_a_broken_header_is_refused(
     change: Callable[[dict[str, Any]], Any], tmp_path: Path
 ) -> None:
     assert "broken" in refused(rewritten(saved(tmp_path / "file"), change))
+
+
+def test_layers_nested_a_hundred_thousand_deep_are_refused(tmp_path: Path) -> None:
+    def nest(header: dict[str, Any]) -> None:
+        header["__metadata__"]["layers"] = "[" * 100_000 + "]" * 100_000
+
+    assert "broken" in refused(rewritten(saved(tmp_path / "file"), nest))
+
+
+def test_every_bit_that_flips_is_found_wherever_it_is(tmp_path: Path) -> None:
+    path = saved(tmp_path / "file", mixed_layers)
+    data = path.read_bytes()
+    chance = random.Random(1)
+    places = {*range(8 * 80), *(chance.randrange(8 * len(data)) for _ in range(700))}
+    for place in places:
+        changed = bytearray(data)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        assert refused(path, mixed_layers), place
+
+
+def test_every_beginning_of_a_file_is_refused_and_so_is_a_longer_one(tmp_path: Path) -> None:
+    path = saved(tmp_path / "file", mixed_layers)
+    data = path.read_bytes()
+    for size in range(0, len(data), 3):
+        path.write_bytes(data[:size])
+        assert "truncated" in refused(path, mixed_layers)
+    path.write_bytes(data + b"\0")
+    assert "too long" in refused(path, mixed_layers)
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    1 << 70,
+    0.5,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    {"array": "0.keys"},
+    "[" * 2000,
+]
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to everything in a JSON value."""
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for key, below in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _places(below, (*path, key))
+
+
+def test_a_header_that_somebody_made_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path = saved(tmp_path / "file", mixed_layers)
+    data, chance = path.read_bytes(), random.Random(2)
+
+    def mutate(header: dict[str, Any]) -> None:
+        about = header["__metadata__"]
+        for key in ("tokens", "layers", "state"):
+            about[key] = json.loads(about[key])
+        way = chance.choice(list(_places(header)))
+        inside: Any = header
+        for step in way[:-1]:
+            inside = inside[step]
+        if chance.random() < 0.3:
+            del inside[way[-1]]
+        else:
+            inside[way[-1]] = chance.choice(VALUES)
+        about = header.get("__metadata__", {})
+        if isinstance(about, dict):
+            for key in ("tokens", "layers", "state"):
+                if key in about:
+                    about[key] = json.dumps(about[key])
+        header["__metadata__"] = {"checksum": "", **(about if isinstance(about, dict) else {})}
+
+    for _ in range(400):
+        path.write_bytes(data)
+        rewritten(path, mutate)
+        cache = PrefixCache(mixed_layers, PLENTY)
+        cache.insert(IDS[:2], holding(mixed_layers, IDS[:2]))
+        before = cache.nbytes
+        with contextlib.suppress(LoadError):
+            cache.load(path)
+            kv = cache.take((*IDS, 5))
+            assert kv is not None
+        cache.check_integrity()
+        assert cache.nbytes >= before
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "/", None, 5, b"file"])
+def test_what_can_be_no_file_is_an_option_error(path: Any) -> None:
+    cache = PrefixCache(plain_layers, PLENTY)
+    with pytest.raises(OptionError, match="path: "):
+        cache.save(path, IDS)
+    with pytest.raises(OptionError, match="path: "):
+        cache.load(path)
+
+
+def test_a_path_that_no_system_takes_is_named_as_well() -> None:
+    cache = PrefixCache(plain_layers, PLENTY)
+    cache.insert(IDS, holding(plain_layers, IDS))
+    for path in ("nothing\0more", "x" * 5000):
+        with pytest.raises(OptionError, match="cannot be written"):
+            cache.save(path, IDS)
+        with pytest.raises(LoadError, match="cannot be read"):
+            cache.load(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path / "file")
+    old = path.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OptionError, match="No space left"):
+        saved(path, mixed_layers)
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_language_model_checks_the_path_before_it_runs_anything(tmp_path: Path) -> None:
+    speaker = reciter(["a"])
+    with pytest.raises(OptionError, match="path"):
+        speaker.lm.save_prefix(PROMPT, "")
+    assert speaker.model.passes == 0
+    assert speaker.lm.save_prefix(PROMPT, tmp_path / "prefix") == len(PROMPT)
+    other = reciter(["a"])
+    assert other.lm.load_prefix(tmp_path / "prefix") == len(PROMPT)
 
 
 def test_states_and_windows_come_back_too(tmp_path: Path) -> None:

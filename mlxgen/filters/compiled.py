@@ -43,7 +43,9 @@ from .recent import Recent
 
 _KEPT = 32  # compiled grammars for one vocabulary
 _COPIES = 512  # copies of one before it is compiled anew
-_TEXTS = 4096  # forced texts whose tokens are remembered
+_TEXTS = 4096  # short forced texts whose tokens are remembered
+_SHORT = 256  # characters of these
+_LONG_TEXTS = 16  # the same of longer ones, which may be as long as a request
 _RUN = 1024  # forced tokens to look at; a grammar may force text without end
 _ITEMS = 10_000  # the parser's, in a row; an object takes four for each optional property
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
@@ -219,7 +221,8 @@ class _Tokens:
         self.special_token_ids = sorted(vocabulary.special)
         holes = [b""] * (size - vocabulary.size)
         self.tokens = [*vocabulary.pieces, *holes]
-        self._tokenized = lru_cache(_TEXTS)(lambda text: _spelled(vocabulary, text))
+        self._short = lru_cache(_TEXTS)(lambda text: _spelled(vocabulary, text))
+        self._long = lru_cache(_LONG_TEXTS)(lambda text: _spelled(vocabulary, text))
 
     def __call__(self, text: str) -> list[Token]:
         """Tokens of text in the middle of a sequence.
@@ -227,7 +230,7 @@ class _Tokens:
         Never special ones: llguidance would force them where a grammar has their text as a
         literal, and then refuse them.
         """
-        return list(self._tokenized(text))
+        return list(self._short(text) if len(text) <= _SHORT else self._long(text))
 
 
 def _spelled(vocabulary: Vocabulary, text: str) -> tuple[Token, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
+from ..filters.recent import Recent
 from ..tokens import Token, Vocabulary
 from .generation import Generation
 from .history import Label
@@ -23,6 +24,8 @@ from .token_set import TokenSet
 
 if TYPE_CHECKING:
     from .running import Running
+
+_EXPRESSIONS = 32  # whose tokens are remembered, of each vocabulary
 
 T = TypeVar("T")
 Text: TypeAlias = str | Sequence[Token]
@@ -116,9 +119,9 @@ class Guide:
     def tokens_like(self, pattern: str | re.Pattern[str]) -> TokenSet:
         """The ordinary tokens whose text a regular expression of Python matches as a whole."""
         expression = re.compile(pattern)
-        found = self.vocabulary.derived(
-            ("tokens like", expression), lambda: _matching(self.vocabulary, expression)
-        )
+        known: Recent[re.Pattern[str], list[Token]]
+        known = self.vocabulary.derived("tokens like", lambda: Recent(_EXPRESSIONS))
+        found = known.get(expression, lambda: _matching(self.vocabulary, expression))
         return TokenSet((t for t in found if t < self.vocab_size), self.vocab_size)
 
     # ---- text ------------------------------------------------------------------------------

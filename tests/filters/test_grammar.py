@@ -225,3 +225,16 @@ def test_compiled_grammars_are_shared_and_forgotten() -> None:
     for _ in range(_COPIES + 3):
         constraint = constrained(spec)
     assert feed(constraint, "shared").ended()
+
+
+def test_of_long_forced_texts_only_a_few_are_remembered() -> None:
+    from mlxgen.filters.compiled import _LONG_TEXTS, Engine, _Tokens
+
+    vocabulary = alphabet()
+    engine = Engine.of(vocabulary, vocabulary.size)
+    tokens = _Tokens(vocabulary, engine.size, 0)
+    for index in range(3 * _LONG_TEXTS):
+        assert tokens(f"{index:0400}") == vocabulary.continue_with(b"%0400d" % index)
+        assert tokens(f"{index}") == vocabulary.continue_with(b"%d" % index)
+    assert tokens._long.cache_info().currsize == _LONG_TEXTS
+    assert tokens._short.cache_info().currsize == 3 * _LONG_TEXTS

@@ -177,6 +177,15 @@ def test_single_tokens_are_sampled_of_a_set() -> None:
     assert run.results[()].text == "xyz0"
 
 
+def test_tokens_of_a_few_expressions_are_remembered() -> None:
+    async def program(g: Guide) -> int:
+        for number in range(100):
+            g.tokens_like(f"[0-9]|{number}")
+        return len(g.vocabulary.derived("tokens like", list[Any]))
+
+    assert carry_out(program).controller.value == 32
+
+
 def test_a_label_is_a_place_to_go_back_to() -> None:
     async def program(g: Guide) -> None:
         await g.fixed("keep ")

@@ -21,8 +21,9 @@ from rich.table import Table
 import mlxgen
 from mlxgen.tokens import Vocabulary
 
-from . import batch, control, serving, single, speculation, steering
+from . import batch, control, hostile, serving, single, soak, speculation, steering
 from .models import WIDE, fake_tokenizer, random_llama
+from .process import DRAFT, served
 
 
 class Figure(NamedTuple):
@@ -303,6 +304,42 @@ def _served(
     yield Figure("the same: their time to first token over ours", str(first))
 
 
+def run_soak(requests: int) -> Iterator[Figure]:
+    """A server with a draft model under mixed requests, and what it holds afterwards."""
+    limits = ("--cache-bytes", "32MiB", "--log-level", "warning")
+    with served("--draft-model", DRAFT, *limits) as server:
+        found = soak.soak(server, requests)
+        for sample in found.course():
+            text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"
+            yield Figure(f"memory after {sample.requests} requests", text)
+        growth = (found.growth - 1) * 100
+        warm = min(soak.WARM, requests // 2)
+        yield at_most(
+            f"growth after the first {warm} of {found.requests} requests, "
+            f"{found.requests / found.seconds:.0f} a second",
+            growth,
+            f"{growth:+.1f} %",
+            5,
+            " %",
+        )
+        answers = ", ".join(f"{count} {kind}" for kind, count in sorted(found.answers.items()))
+        none = "none"
+        for what, texts in (
+            (f"answers with another status than theirs ({answers})", found.unexpected),
+            (f"of {found.probes.total()} probes: other answers than alone", found.differing),
+        ):
+            text = none if not texts else f"{len(texts)}, the first: {texts[0]}"
+            yield Figure(what, text, none, not texts)
+        alive = server.answers()
+        yield Figure("a good request afterwards", "answered" if alive else "not", "answered", alive)
+
+
+def run_hostile(_: int) -> Iterator[Figure]:
+    """Clients and processes that do their worst, one after the other."""
+    for case, found, met in hostile.run_cases():
+        yield Figure(case.name, found, " or ".join(case.wanted), met)
+
+
 MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "single": run_single,
     "overhead": run_overhead,
@@ -314,26 +351,38 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "speculation": run_speculation,
     "control": run_control,
     "server": run_server,
+    "soak": run_soak,
+    "hostile": run_hostile,
 }
+LONG = ("soak", "hostile")  # run only if named; hostile follows soak
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MEASUREMENTS))
+    listed = f"{', '.join(MEASUREMENTS)} (all but the last two, which take long)"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=listed)
     parser.add_argument("--turns", type=int, default=15, help="alternations of each pair (15)")
+    parser.add_argument(
+        "--requests", type=int, default=20_000, help="of the soak (20000, some 15 minutes)"
+    )
     parser.add_argument("--server", action="store_true", help="the same as the name server")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a missed target")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(MEASUREMENTS)
-    if unknown or arguments.turns < 2:
-        parser.error(f"unknown: {', '.join(unknown)}" if unknown else "--turns: give 2 or more")
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}")
+    if arguments.turns < 2 or arguments.requests < 2:
+        parser.error("--turns, --requests: give 2 or more")
     console = Console(width=150 if not sys.stdout.isatty() else None)
     console.print(f"mlxgen {mlxgen.__version__}, {mx.default_device()}, {platform.processor()}")
     missed = 0
     names = [*arguments.names, *(["server"] if arguments.server else [])]
-    for name in names or MEASUREMENTS:
+    if "soak" in names and "hostile" not in names:
+        names.append("hostile")
+    for name in names or (name for name in MEASUREMENTS if name not in LONG):
+        size = arguments.requests if name == "soak" else arguments.turns
         table = Table("what", "found", "wanted", "", title=name, title_justify="left")
-        for figure in MEASUREMENTS[name](arguments.turns):
+        for figure in MEASUREMENTS[name](size):
             sign = "" if figure.met is None else "met" if figure.met else "missed"
             table.add_row(figure.what, figure.found, figure.wanted, sign)
             missed += figure.met is False

@@ -1,0 +1,31 @@
+"""The soak of the benchmarks, for a few seconds: answers stay right, and cases are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from benchmarks import hostile, soak
+from benchmarks.process import DRAFT, Process, served
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Process]:
+    with served("--draft-model", DRAFT, "--cache-bytes", "32MiB") as process:
+        yield process
+
+
+def test_mixed_requests_get_what_is_right_for_them(server: Process) -> None:
+    found = soak.soak(server, 60, clients=6)
+    assert found.unexpected == []
+    assert [text for text in found.differing if " for seeded " not in text] == []
+    assert found.requests == 60 and found.probes.total() > 10
+    assert found.samples[-1].requests == 60
+    assert found.growth > 0
+
+
+@pytest.mark.parametrize("name", ["JSON nested", "absolute form", "1,000 optional"])
+def test_hostile_cases_are_met_and_the_server_answers(server: Process, name: str) -> None:
+    (case,) = [case for case in hostile.cases() if name in case.name]
+    result = hostile.result_of(case, server)
+    assert result.met, result.found

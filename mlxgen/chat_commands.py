@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .chat_input import QUOTES, Reader
 from .conversation import Conversation
-from .errors import OptionError
+from .errors import MlxgenError, OptionError
 
 OFF = ("off", "none", "default")
 
@@ -158,7 +158,7 @@ def read_value(text: str) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -167,11 +167,11 @@ def read_value(text: str) -> Any:
 
 def _save(host: Host, argument: str) -> None:
     path = _path("/save", argument)
-    if path.exists() and not _is_conversation(path):
-        raise OptionError("/save", f"{path} is something else already; choose another name")
     text = json.dumps(host.conversation.as_json(), indent=2, ensure_ascii=False)
-    beside = path.with_name(path.name + ".part")  # so that a full disk does not cost the old one
     try:
+        if path.exists() and not _is_conversation(path):
+            raise OptionError("/save", f"{path} is something else already; choose another name")
+        beside = path.with_name(path.name + ".part")  # a full disk must not cost the old one
         beside.write_text(text + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
@@ -184,8 +184,8 @@ def _load(host: Host, argument: str) -> None:
     try:
         loaded = Conversation.of_json(_json("/load", str(path)))
         host.check(loaded)
-    except OptionError as error:
-        if error.field == "/load":
+    except MlxgenError as error:
+        if isinstance(error, OptionError) and error.field == "/load":
             raise
         raise OptionError("/load", f"{path}: {error}") from error
     host.conversation = loaded
@@ -195,7 +195,7 @@ def _load(host: Host, argument: str) -> None:
 def _is_conversation(path: Path) -> bool:
     try:
         Conversation.of_json(_json("/save", str(path)))
-    except OptionError:
+    except MlxgenError:
         return False
     return True
 
@@ -212,14 +212,18 @@ def _text(command: str, argument: str) -> str:
 def _json(command: str, argument: str) -> Any:
     text = _text(command, argument)
     try:
-        return json.loads(text)
-    except ValueError as error:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
         raise OptionError(command, f"{argument} is not JSON: {error}") from error
+    return value
 
 
 def _path(command: str, argument: str) -> Path:
     if not argument:
         raise OptionError(command, "say which file")
+    if "\0" in argument:
+        raise OptionError(command, "no file has such a name")
     try:
         return Path(argument).expanduser()
     except RuntimeError:  # ~ of somebody who is not there

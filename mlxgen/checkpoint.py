@@ -19,6 +19,7 @@ from typing import Any
 from .errors import AdapterError, LoadError, ModelNotFoundError, UnsupportedModelError, WeightsError
 
 _LARGEST_HEADER = 100_000_000  # the limit of the safetensors format itself
+_DEEPEST = 100  # levels of a JSON file; no configuration has ten, and who reads it may recurse
 _OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "NumPy"}
 
 
@@ -47,6 +48,8 @@ class Checkpoint:
             raise UnsupportedModelError(
                 f"{folder / 'config.json'} has no model_type, so its architecture is not known"
             )
+        _check_end_tokens(folder / "config.json", config)
+        _check_generation_config(folder / "generation_config.json")
         return cls(folder, config, sum(tensor_bytes(file) for file in _weight_files(folder)))
 
 
@@ -66,11 +69,50 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; ``LoadError`` where it cannot be read or is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        _check_depth(value)
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} cannot be read as JSON: {error}; get the file again") from error
+    except RecursionError as error:
+        raise LoadError(
+            f"{path} is nested more than {_DEEPEST} deep; get the file again"
+        ) from error
     if not isinstance(value, dict):
         raise LoadError(f"{path} does not hold a JSON object; get the file again")
     return value
+
+
+def _check_depth(value: Any) -> None:
+    """Raise what the parser raises, for what it reads and others cannot walk through."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEEPEST):
+        values = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [item for items in values for item in items if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise RecursionError
+
+
+def _check_generation_config(path: Path) -> None:
+    if not path.is_file():
+        return
+    try:
+        config = read_json(path)
+    except LoadError as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):  # mlx-lm goes on without it
+            return
+        raise
+    _check_end_tokens(path, config)
+
+
+def _check_end_tokens(path: Path, config: Mapping[str, Any]) -> None:
+    given = config.get("eos_token_id")
+    try:
+        for token in given if isinstance(given, list) else [given or 0]:
+            int(token)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise LoadError(
+            f"{path}: eos_token_id is neither a token id nor a list of them; get the file again"
+        ) from error
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -79,7 +121,12 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         promised = read_json(index).get("weight_map")
-        names = sorted(set(promised.values())) if isinstance(promised, dict) else []
+        named = list(promised.values()) if isinstance(promised, dict) else []
+        if not all(isinstance(name, str) for name in named):
+            raise WeightsError(
+                f"{index} does not map each tensor to the name of a file; get the file again"
+            )
+        names = sorted(set(named))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -154,7 +201,15 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
             tuple(entry["shape"])
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise WeightsError(
             f"{path} has a broken header ({type(error).__name__}); download it again"
         ) from error

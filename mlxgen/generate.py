@@ -347,7 +347,7 @@ def _read_file(option: str, path: str) -> str:
 def _parse_json(option: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(option, f"this is not JSON: {error}") from error
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import mlxgen
 from mlxgen import OptionError, StateError
+from mlxgen.chat_answer import Answerer
 from mlxgen.chat_commands import COMMANDS, read_value, run_command
 from mlxgen.chat_input import Typed
 from mlxgen.conversation import Conversation
@@ -252,6 +254,45 @@ def test_load_names_the_file_and_the_part_that_is_wrong(tmp_path: Path) -> None:
     path.write_bytes(b"\xff")
     with pytest.raises(OptionError, match=r"/load: .*chat.json cannot be read: it is not UTF-8"):
         Host("a").run(f"/load {path}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000 + "]" * 100_000,
+        '{"messages": [], "template": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}",
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null}]}',
+        '{"messages": [{"role": "user", "content": " "}]}',
+        r'{"messages": [{"role":"user","content":"a"}, {"role":"assistant","content":"\ud800"}]}',
+        r'{"messages": [], "settings": {"stop": "\ud800"}}',
+        '{"messages": [], "settings": {"seed": ' + "9" * 5000 + "}}",
+        '{"messages": [], "settings": {"temperature": NaN}}',
+        '{"messages": [], "settings": 5}',
+        '{"messages": [], "forms": {"regex": 5}}',
+        '{"messages": [], "forms": {"regex": "("}}',
+        '{"messages": {}, "hooks": []}',
+    ],
+)
+def test_a_malformed_conversation_is_refused_with_its_file_and_changes_nothing(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text(text)
+    host = Host("a")
+    before = host.conversation
+    answerer = Answerer(mlxgen.load())
+    host.check = answerer.check  # type: ignore[method-assign]
+    with pytest.raises(OptionError, match=r"/load: .*chat.json"):
+        host.run(f"/load {path}")
+    assert host.conversation is before and host.said == [("a", "1")]
+
+
+@pytest.mark.parametrize("name", ["no\0file", "x" * 5000, "/dev/null/file", "/"])
+def test_a_path_that_is_no_files_is_named(name: str) -> None:
+    for command in ("save", "load", "json", "lark"):
+        with pytest.raises(OptionError, match=f"/{command}: "):
+            Host("a").run(f"/{command} {name}")
 
 
 # ---- help ----

@@ -141,6 +141,19 @@ def drop_a_tensor(folder: Path) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
 
 
+def nested(depth: int) -> str:
+    return '{"a":' + "[" * depth + "]" * depth + "}"
+
+
+def nest(folder: Path, name: str, depth: int) -> None:
+    (folder / name).write_text(nested(depth))
+
+
+def nest_header(file: Path) -> None:
+    header = nested(100_000).encode()
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
 BROKEN: dict[str, tuple[Break, type[mlxgen.LoadError], str]] = {
     "no config": (
         lambda f: (f / "config.json").unlink(),
@@ -161,6 +174,56 @@ BROKEN: dict[str, tuple[Break, type[mlxgen.LoadError], str]] = {
         lambda f: (f / "config.json").write_text("[1]"),
         mlxgen.LoadError,
         "does not hold a JSON object",
+    ),
+    "config nested without end": (
+        lambda f: nest(f, "config.json", 100_000),
+        mlxgen.LoadError,
+        "config.json is nested more than 100 deep",
+    ),
+    "config nested as deep as a parser goes": (
+        lambda f: nest(f, "config.json", 500),
+        mlxgen.LoadError,
+        "config.json is nested more than 100 deep",
+    ),
+    "generation config nested without end": (
+        lambda f: nest(f, "generation_config.json", 100_000),
+        mlxgen.LoadError,
+        "generation_config.json is nested more than 100 deep",
+    ),
+    "generation config is a list": (
+        lambda f: (f / "generation_config.json").write_text("[1]"),
+        mlxgen.LoadError,
+        "generation_config.json does not hold a JSON object",
+    ),
+    "an end token is none": (
+        lambda f: (f / "generation_config.json").write_text('{"eos_token_id": ["x"]}'),
+        mlxgen.LoadError,
+        "generation_config.json: eos_token_id is neither a token id nor",
+    ),
+    "an end token is an object": (
+        lambda f: change_config(f, eos_token_id={"a": 1}),
+        mlxgen.LoadError,
+        "config.json: eos_token_id is neither a token id nor",
+    ),
+    "index nested without end": (
+        lambda f: nest(f, "model.safetensors.index.json", 100_000),
+        mlxgen.LoadError,
+        "index.json is nested more than 100 deep",
+    ),
+    "index with other things than names": (
+        lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": [5]}}'),
+        mlxgen.WeightsError,
+        "index.json does not map each tensor to the name of a file",
+    ),
+    "weights with a header nested without end": (
+        lambda f: nest_header(f / "model.safetensors"),
+        mlxgen.WeightsError,
+        r"broken header \(RecursionError\)",
+    ),
+    "tokenizer config nested without end": (
+        lambda f: nest(f, "tokenizer_config.json", 100_000),
+        mlxgen.UnsupportedModelError,
+        "tokenizer in .* cannot be loaded",
     ),
     "no model type": (
         lambda f: change_config(f, model_type=None),
@@ -275,6 +338,21 @@ def test_an_adapter_for_another_model_is_refused(pristine: Path, tmp_path: Path)
     with pytest.raises(mlxgen.AdapterError, match="does not fit") as caught:
         mlxgen.load(pristine, adapter=adapter)
     assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_nested_without_end_is_refused(pristine: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter", pristine)
+    nest_header(adapter / "adapters.safetensors")
+    with pytest.raises(mlxgen.AdapterError, match="the adapter is broken"):
+        mlxgen.load(pristine, adapter=adapter)
+    nest(adapter, "adapter_config.json", 100_000)
+    with pytest.raises(mlxgen.AdapterError, match=r"the adapter is broken.*nested more than 100"):
+        mlxgen.load(pristine, adapter=adapter)
+
+
+def test_a_generation_config_that_is_no_json_is_left_out_as_in_mlx_lm(folder: Path) -> None:
+    (folder / "generation_config.json").write_text("{")
+    assert mlxgen.load(folder).vocab_size
 
 
 def test_an_adapter_with_a_tensor_that_has_no_place_is_refused(

@@ -11,6 +11,7 @@ Invariant: what comes out was checked entirely, or an error was raised that says
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -24,6 +25,7 @@ SHORT = 16 << 10  # bytes of a body
 QUICK_THREADS = 3
 SLOW_THREADS = 2
 _PATIENCE = 20  # tenths of a second
+STUCK = 60.0  # seconds that one piece of work may keep a thread before it is said
 
 T = TypeVar("T")
 Body: TypeAlias = Mapping[str, Any]
@@ -47,6 +49,13 @@ class Prepared(NamedTuple):
     rows: tuple[Any, ...]
 
 
+class _Begun(NamedTuple):
+    """Where and when some work began."""
+
+    lane: ThreadPoolExecutor
+    at: float
+
+
 class Preparation:
     """The lanes. ``prepare`` is ``lm.prepare``."""
 
@@ -59,7 +68,7 @@ class Preparation:
         self._max_rows = max_rows
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
-        self._running: set[Callable[[], Any]] = set()
+        self._running: dict[Callable[[], Any], _Begun] = {}
 
     async def close(self) -> bool:
         """Begin nothing new, and wait a little for what runs; whether all of it ended."""
@@ -74,10 +83,23 @@ class Preparation:
     async def run(self, size: int, work: Callable[[], T]) -> T:
         """Do something in a thread: in the quick lane if ``size`` bytes of input are few."""
         lane = self._quick if size <= SHORT else self._slow
-        return await asyncio.get_running_loop().run_in_executor(lane, self._do, work)
+        return await asyncio.get_running_loop().run_in_executor(lane, self._do, lane, work)
 
-    def _do(self, work: Callable[[], T]) -> T:
-        self._running.add(work)
+    @property
+    def stuck(self) -> str | None:
+        """Which lane takes no more work, as all its threads have done the same for very long."""
+        latest = time.monotonic() - STUCK
+        begun = tuple(self._running.values())
+        for lane, threads, name in (
+            (self._quick, QUICK_THREADS, "short"),
+            (self._slow, SLOW_THREADS, "long"),
+        ):
+            if sum(each.lane is lane and each.at < latest for each in begun) >= threads:
+                return f"requests that are {name} wait for others that do not come to an end"
+        return None
+
+    def _do(self, lane: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        self._running[work] = _Begun(lane, time.monotonic())
         try:
             return work()
         except Exception:
@@ -85,7 +107,7 @@ class Preparation:
         except BaseException as error:  # a panic of a library in Rust is no Exception
             raise RuntimeError(f"a library panicked: {type(error).__name__}") from error
         finally:
-            self._running.discard(work)
+            self._running.pop(work, None)
 
     async def rows(self, data: bytes, parse: Parse) -> Prepared:
         """Understand a body and make its rows; raises what is wrong with it."""

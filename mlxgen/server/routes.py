@@ -156,16 +156,19 @@ def _add_state(router: APIRouter, service: Service) -> None:
         stats = service.engine.stats
         rows = {name: getattr(stats, name, 0) or 0 for name in ("running", "prefilling", "queued")}
         alive = service.state not in (State.FAILED, State.REFUSED)
-        state = {"status": service.status, "alive": alive, "ready": service.is_ready}
-        return JsonResponse(state | rows, status_code=status)
+        stuck = service.stuck
+        ready = service.is_ready and stuck is None
+        state = {"status": service.status, "alive": alive, "ready": ready}
+        reason = {} if stuck is None else {"reason": stuck}
+        return JsonResponse(state | reason | rows, status_code=status)
 
     unready: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready", "content": _JSON}}
 
     @router.get("/health", responses=_ANSWER | unready | answers(403))
     @router.get("/health/ready", responses=_ANSWER | unready | answers(403))
     async def ready() -> Response:
-        """Whether requests are answered: 200, or 503 while it loads, stops or has failed."""
-        return health(200 if service.is_ready else 503)
+        """Whether requests are answered: 200, or 503 while it loads, is stuck, stops or failed."""
+        return health(200 if service.is_ready and service.stuck is None else 503)
 
     @router.get("/health/live", responses=_ANSWER | unready | answers(403))
     async def live() -> Response:

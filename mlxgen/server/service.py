@@ -86,6 +86,11 @@ class Service:
         return "stopping" if self.is_stopping and not fails else self.state.value
 
     @property
+    def stuck(self) -> str | None:
+        """Why requests are let in and yet not understood, where that is so."""
+        return None if self._preparation is None else self._preparation.stuck
+
+    @property
     def preparation(self) -> Preparation:
         """The lanes in which requests become rows."""
         assert self._preparation is not None

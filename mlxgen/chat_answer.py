@@ -45,7 +45,14 @@ class Answerer:
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
         lm, vocabulary = self.lm, self.lm.vocabulary
-        chat = Rendered.of(Chat(conversation.messages, template=conversation.template), vocabulary)
+        chat = Rendered.of(
+            Chat(
+                conversation.messages,
+                template=conversation.template,
+                allow_control_tokens=conversation.allow_control_tokens,
+            ),
+            vocabulary,
+        )
         self._check_room(len(chat.ids))
         thinking = thinking_of(chat.ids, self._served, None)
         options = conversation.options
@@ -84,7 +91,10 @@ class Answerer:
         for said in (messages[:-1], messages):
             with contextlib.suppress(PromptError):  # a template may want more messages than these
                 begun = self.lm.vocabulary.chat(
-                    said, add_generation_prompt=False, **conversation.template
+                    said,
+                    add_generation_prompt=False,
+                    allow_control_tokens=conversation.allow_control_tokens,
+                    **conversation.template,
                 )
                 places.add(_in_common(begun, prompt))
         return sorted(places)

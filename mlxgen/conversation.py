@@ -53,14 +53,20 @@ class Conversation:
     ``answered`` or ``withdraw`` must follow.
 
     ``settings`` are options of ``LanguageModel.stream``; by default an answer may have as many
-    tokens as the context holds. ``template`` has further variables of the chat template.
+    tokens as the context holds. ``template`` has further variables of the chat template;
+    ``allow_control_tokens`` is that of ``Chat``, and not saved with what was said.
     """
 
     def __init__(
-        self, *, system: str | None = None, template: Mapping[str, Any] | None = None
+        self,
+        *,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        allow_control_tokens: bool = False,
     ) -> None:
         self.exchanges: list[Exchange] = []
         self.template: dict[str, Any] = dict(template or {})
+        self.allow_control_tokens = allow_control_tokens
         self._system: str | None = None
         self._settings: dict[str, Any] = {}
         self._forms: dict[str, Any] = {}
@@ -138,7 +144,11 @@ class Conversation:
 
     def fork(self) -> Conversation:
         """An independent copy."""
-        twin = Conversation(system=self._system, template=self.template)
+        twin = Conversation(
+            system=self._system,
+            template=self.template,
+            allow_control_tokens=self.allow_control_tokens,
+        )
         twin.exchanges = list(self.exchanges)
         twin._settings, twin._forms = dict(self._settings), dict(self._forms)
         twin._waiting = self._waiting

@@ -114,6 +114,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--chat", action="store_true", help="a conversation, one message a line; /help says more")
     add("--raw", action="store_true", help="take the prompt as it is, without the chat template")
     add("--chat-template-args", metavar="JSON", help='such as {"enable_thinking": false}')
+    add(
+        "--allow-control-tokens",
+        action="store_true",
+        help="let text such as <|im_end|> in messages be the token, not its spelling",
+    )
 
     add = parser.add_argument_group("generation, with the default in brackets").add_argument
     for name, kind, text in ENGINE_OPTIONS:
@@ -189,7 +194,11 @@ def run_chat(
     from .conversation import Conversation
 
     variables = template_variables(arguments)
-    conversation = Conversation(system=arguments.system, template=variables)
+    conversation = Conversation(
+        system=arguments.system,
+        template=variables,
+        allow_control_tokens=arguments.allow_control_tokens,
+    )
     for kind, source in _forms(arguments).items():
         conversation.require(kind, source)
     options.pop("filters", None)
@@ -265,8 +274,8 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     for name, value in (("prompt", text), ("system message", arguments.system)):
         if value is not None and any("\ud800" <= c <= "\udfff" for c in value):
             raise PromptError(f"the {name} is not valid UTF-8 text")
-    for name in ("system", "chat_template_args"):
-        if arguments.raw and getattr(arguments, name) is not None:
+    for name in ("system", "chat_template_args", "allow_control_tokens"):
+        if arguments.raw and getattr(arguments, name):
             raise OptionError(name, "--raw takes no chat template, leave out one of the two")
     return text
 
@@ -280,12 +289,13 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
     messages = [{"role": "user", "content": text}]
     if arguments.system is not None:
         messages.insert(0, {"role": "system", "content": arguments.system})
-    variables = template_variables(arguments)
-    if variables is None:
-        return messages
     from .engine import Chat
 
-    return Chat(messages, template=variables)
+    return Chat(
+        messages,
+        template=template_variables(arguments) or {},
+        allow_control_tokens=arguments.allow_control_tokens,
+    )
 
 
 def template_variables(arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -421,7 +431,9 @@ def _as_typed(error: MlxgenError) -> str:
 
 
 def _flag(name: str) -> str:
-    return "--ban" if name == "banned" else "--" + name.replace("_", "-")
+    return "--" + {"banned": "ban", "template": "chat-template-args"}.get(name, name).replace(
+        "_", "-"
+    )
 
 
 def _give_up_stdout() -> None:

@@ -196,7 +196,7 @@ class Vocabulary:
             return None
         if not text:
             return []
-        inner = self._inner
+        inner = self.inner
         if inner is not None:
             tokens = inner.encode(text, add_special_tokens=False).ids
         else:
@@ -206,7 +206,7 @@ class Vocabulary:
         return tokens if b"".join(map(self.piece, tokens)) == data else None
 
     @cached_property
-    def _inner(self) -> Any | None:
+    def inner(self) -> Any | None:
         """The fast tokenizer without what belongs to the start of a text and added tokens.
 
         It shares the model, and takes of the normaliser only plain replacements, as the
@@ -255,33 +255,31 @@ class Vocabulary:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Any] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **template_kwargs: Any,
+        allow_control_tokens: bool = False,
+        **variables: Any,
     ) -> list[Token]:
         """The tokens of a chat, by the model's chat template.
 
-        ``continue_final_message`` leaves the last message open, and no new turn is begun.
-        Other keywords go to the template. PromptError with the template's reason when there
-        is no template, or when it refuses the messages.
+        ``continue_final_message`` leaves the last message open, and no new turn is begun. Other
+        keywords go to the template. Text that looks like a control token is spelled, and only
+        the template itself writes control tokens, unless ``allow_control_tokens``.
+
+        PromptError with the template's reason when there is no template, or when it refuses the
+        messages or makes nothing of them; OptionError for a variable that it does not use.
         """
-        if not messages or not all(isinstance(message, Mapping) for message in messages):
-            raise PromptError("a chat is a list of messages such as {'role': ..., 'content': ...}")
-        if not self.tokenizer.has_chat_template:
-            raise PromptError("this model has no chat template: give the prompt as raw text")
-        try:
-            tokens = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=None if tools is None else list(tools),
-                add_generation_prompt=add_generation_prompt and not continue_final_message,
-                continue_final_message=continue_final_message,
-                **template_kwargs,
-            )
-        except Exception as error:  # templates are programs of their own and raise anything
-            reason = f"{error}" or type(error).__name__
-            raise PromptError(f"the chat template refuses these messages: {reason}") from error
-        return [int(token) for token in tokens]
+        from .chat_format import ChatInput, chat_tokens
+
+        chat = ChatInput(
+            messages=messages,
+            tools=tools,
+            variables=variables,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        return chat_tokens(chat, self, allow_control_tokens=allow_control_tokens)
 
     # ---- tokens to text --------------------------------------------------------------------
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import PromptError
 from ..tokens import Token, Vocabulary
+
+if TYPE_CHECKING:
+    from ..sandbox import RenderLimits
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -22,26 +25,33 @@ class Chat:
     """Chat messages with what else the chat template takes.
 
     ``tools`` are function descriptions as OpenAI's clients send them; ``template`` are further
-    variables of the template, such as ``{"enable_thinking": False}``.
-    ``continue_final_message`` leaves the last message open, and the text goes on with it.
+    variables of the template, such as ``{"enable_thinking": False}``: plain JSON values for
+    variables that it uses. ``continue_final_message`` leaves the last message open, and the text
+    goes on with it; with its reasoning where it has reasoning and no content.
+
+    Text of the messages never becomes a control token: ``<|im_end|>`` in it is spelled, and ends
+    nothing. ``allow_control_tokens`` lets it, for messages that only you wrote.
     """
 
     messages: Messages
-    tools: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Any] | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool = False
+    allow_control_tokens: bool = False
 
-    def tokens(self, vocabulary: Vocabulary) -> list[Token]:
-        """The tokens of the rendered chat; raises ``PromptError`` with the template's reason."""
-        taken = {"messages", "tools", "continue_final_message", "add_generation_prompt", "tokenize"}
-        for name in self.template:
-            if name in taken:
-                raise PromptError(f"template: {name!r} is not a variable to set; leave it out")
-        return vocabulary.chat(
-            self.messages,
+    def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
+        """The tokens of the rendered chat, at least one; raises ``PromptError`` with the
+        template's reason, and ``OptionError`` for what is wrong with ``template``."""
+        from ..chat_format import ChatInput, chat_tokens  # Jinja is for those who chat
+
+        chat = ChatInput(
+            messages=self.messages,
             tools=self.tools,
+            variables=self.template,
             continue_final_message=self.continue_final_message,
-            **self.template,
+        )
+        return chat_tokens(
+            chat, vocabulary, allow_control_tokens=self.allow_control_tokens, limits=limits
         )
 
 
@@ -55,6 +65,10 @@ class Prompt:
 
     tokens: tuple[Token, ...]
     opens_text: bool
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise PromptError("the prompt has no tokens; give at least one")
 
     @classmethod
     def of(cls, given: AnyPrompt, vocabulary: Vocabulary) -> Prompt:

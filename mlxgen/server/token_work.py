@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field
 
 from ..engine import Chat
-from ..errors import PromptError
 from .body import parse_body
 from .calls import RequestError, ServedModel
 from .event_stream import to_large_json
@@ -23,6 +22,7 @@ from .jobs import unknown_model
 from .wire.fields import Body, Int, Json
 from .wire.messages import Message, rendered
 from .wire.reading import read
+from .wire.rendered import rendered_for
 
 MAX_TOKENS = 1 << 20
 
@@ -118,10 +118,7 @@ def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
         template=request.chat_template_kwargs or {},
         continue_final_message=bool(request.continue_final_message),
     )
-    try:
-        return chat.tokens(model.vocabulary)
-    except PromptError as error:
-        raise RequestError(str(error), param="messages", code="invalid_prompt") from error
+    return list(rendered_for(chat, model).ids)
 
 
 def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlxgen import Chat, PromptError, Vocabulary
+from mlxgen import Chat, OptionError, PromptError, Vocabulary
 from mlxgen.engine.prompt import Prompt
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
@@ -27,7 +27,7 @@ def test_a_refused_chat_says_why() -> None:
     vocabulary = Vocabulary.of(byte_level_tokenizer())
     with pytest.raises(PromptError, match="unknown role"):
         Prompt.of([{"role": "nobody", "content": "x"}], vocabulary)
-    with pytest.raises(PromptError, match="messages"):
+    with pytest.raises(OptionError, match="messages"):
         Prompt.of(Chat(MESSAGES, template={"messages": []}), vocabulary)
 
 

@@ -47,6 +47,9 @@ FORM = "response_format"
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
 NAMED = {"type": "function", "function": {"name": "g"}}
 BAD = {"parameters": {"type": "strnig"}}
+KWARGS = "chat_template_kwargs"
+PADDING = {"padding": "max_length", "max_length": 10_000_000}
+TEMPLATED = {"messages": [{"role": "user", "content": "a"}], KWARGS: {"chat_template": "a"}}
 CONTRADICTION = {"type": "string", "minLength": 3, "maxLength": 1}
 CYCLE = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 
@@ -108,6 +111,11 @@ BODIES: list[tuple[str, tuple[str, Any], int | None, str | None]] = [
     ("a tool of a bad schema", chat(tools=tool(**BAD), tool_choice="required"), 400, None),
     ("a tool that is not there", chat(tools=tool(), tool_choice=NAMED), 400, None),
     ("the template's own variables", chat(chat_template_kwargs={"messages": []}), 400, None),
+    ("a template", chat(chat_template_kwargs={"chat_template": "{{ '' }}"}), 400, KWARGS),
+    ("arguments of transformers", chat(chat_template_kwargs=PADDING), 400, KWARGS),
+    ("no variable of the template", chat(chat_template_kwargs={"mood": "good"}), 400, KWARGS),
+    ("self", chat(chat_template_kwargs={"self": 1}), 400, KWARGS),
+    ("a template to tokenize with", ("/tokenize", TEMPLATED), 400, KWARGS),
     ("stream options that are none", chat(stream=True, stream_options=5), 400, "stream_options"),
     ("tokens that are none", ("/detokenize", {"tokens": ["a"]}), 400, None),
     ("tokens outside of it", ("/detokenize", {"tokens": [5, 99999]}), 400, "tokens[1]"),

@@ -12,23 +12,20 @@ from functools import partial
 from typing import Any
 
 from ...engine.prompt import Chat
-from ...errors import PromptError
 from ...text import heal_plan
 from .call import Call, Job
 from .chat_reply import ChatReply, ReplyPlan
 from .choice_text import TextPlan
 from .constraints import constraint_of
-from .errors import RequestError, as_request_error
+from .errors import RequestError
 from .generation import check_context, check_model, choices_of, options_of
 from .messages import AssistantMessage, rendered
 from .reading import read
-from .rendered import Rendered
+from .rendered import Rendered, rendered_for
 from .schemas import ChatRequest
 from .served_model import ServedModel
 from .thinking import after_thinking, thinking_of
 from .tool_plan import ToolPlan, plan_tools
-
-_TAKEN = ("messages", "tools", "continue_final_message", "add_generation_prompt", "tokenize")
 
 
 def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
@@ -118,33 +115,25 @@ def _rendered(request: ChatRequest, model: ServedModel, plan: ToolPlan) -> Rende
         template=_template_variables(request, model),
         continue_final_message=bool(request.continue_final_message),
     )
-    try:
-        return Rendered.of(chat, model.vocabulary)
-    except PromptError as error:
-        raise as_request_error(error, {"prompt": "messages"}) from error
+    return rendered_for(chat, model)
 
 
 def _template_variables(request: ChatRequest, model: ServedModel) -> dict[str, Any]:
     variables = dict(request.chat_template_kwargs or {})
-    for name in variables:
-        if name in _TAKEN or not name.isidentifier():
-            raise RequestError(
-                f"chat_template_kwargs: {name[:40]!r} is not a variable to set; leave it out",
-                param="chat_template_kwargs",
-                code="invalid_value",
-            )
     effort = request.reasoning_effort
     if effort is None:
         return variables
     if model.grades_thinking:
         variables.setdefault("reasoning_effort", effort)
-    elif effort == "none":
+    elif effort == "none" and model.switches_thinking:
+        variables.setdefault("enable_thinking", False)
+    elif effort != ("medium" if model.thinks else "none"):
+        reason = "does not think; use 'none'"
         if model.thinks:
-            variables.setdefault("enable_thinking", False)
-    elif not model.thinks or effort != "medium":
-        reason = "has no grades of thinking" if model.thinks else "does not think"
+            reason = "has no grades of thinking; use 'medium'"
+            reason += ", 'none'" if model.switches_thinking else ""
         raise RequestError(
-            f"reasoning_effort: this model {reason}; use 'none', or leave it out",
+            f"reasoning_effort: this model {reason}, or leave it out",
             param="reasoning_effort",
             code="unsupported_value",
         )

@@ -1,15 +1,20 @@
 """A chat that was rendered already, as a prompt for the engine.
 
-Owns the tokens that the chat template gave, so that they are made once for all choices.
-Must never know a request. Invariant: behaves as the chat that it was made of.
+Owns the tokens that the chat template gave, so that they are made once for all choices, and the
+rendering of what a client sends. Must never know a request. Invariant: behaves as the chat that it
+was made of; a client's chat is rendered within limits, and its control tokens are the template's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ...engine.prompt import Chat
+from ...errors import MlxgenError
+from ...sandbox import RenderLimits
 from ...tokens import Token, Vocabulary
+from .errors import as_request_error
+from .served_model import ServedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +24,21 @@ class Rendered(Chat):
     ids: tuple[Token, ...] = ()
 
     @classmethod
-    def of(cls, chat: Chat, vocabulary: Vocabulary) -> Rendered:
-        """Render a chat; ``PromptError`` with the template's reason."""
-        ids = tuple(chat.tokens(vocabulary))
-        return cls(chat.messages, chat.tools, chat.template, chat.continue_final_message, ids)
+    def of(cls, chat: Chat, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> Rendered:
+        """Render a chat; raises as ``Chat.tokens`` does."""
+        ids = tuple(chat.tokens(vocabulary, limits))
+        known = {field.name: getattr(chat, field.name) for field in fields(Chat)}
+        return cls(**known, ids=ids)
 
-    def tokens(self, vocabulary: Vocabulary) -> list[Token]:
+    def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
         """The tokens."""
         return list(self.ids)
+
+
+def rendered_for(chat: Chat, model: ServedModel) -> Rendered:
+    """Render a chat that a client sent; ``RequestError`` naming the field that is at fault."""
+    try:
+        return Rendered.of(chat, model.vocabulary, RenderLimits())
+    except MlxgenError as error:
+        fields = {"prompt": "messages", "template": "chat_template_kwargs"}
+        raise as_request_error(error, fields) from error

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...chat_format import SWITCHES, ChatFormat
+from ...errors import PromptError
 from ...tokens import Token, Vocabulary
 from .splitter import Marks
 from .tools import ToolFormat
@@ -27,8 +29,9 @@ class ServedModel:
     - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
       answer together (None: unknown).
     - ``temperature`` is that of requests that say nothing.
-    - ``marks`` and ``tools`` are what mlx-lm knows of the model's format, and
-      ``grades_thinking`` whether its chat template knows of ``reasoning_effort``.
+    - ``marks`` and ``tools`` are what mlx-lm knows of the model's format, and ``grades_thinking``
+      and ``switches_thinking`` whether its chat template knows of ``reasoning_effort`` and
+      ``enable_thinking``.
     """
 
     name: str
@@ -41,6 +44,7 @@ class ServedModel:
     think_start_tokens: tuple[Token, ...] = ()
     tools: ToolFormat | None = None
     grades_thinking: bool = False
+    switches_thinking: bool = False
 
     @classmethod
     def of(
@@ -48,6 +52,7 @@ class ServedModel:
     ) -> ServedModel:
         """What there is to know of a loaded model; for the thread that runs it."""
         tokenizer: Any = lm.tokenizer
+        variables = _variables(lm.vocabulary)
         return cls(
             name=lm.name,
             vocabulary=lm.vocabulary,
@@ -64,7 +69,8 @@ class ServedModel:
             ),
             think_start_tokens=tuple(tokenizer.think_start_tokens or ()),
             tools=ToolFormat.of(tokenizer),
-            grades_thinking="reasoning_effort" in _template(tokenizer),
+            grades_thinking="reasoning_effort" in variables,
+            switches_thinking=not variables.isdisjoint(SWITCHES),
         )
 
     @property
@@ -73,7 +79,9 @@ class ServedModel:
         return self.marks.think_start is not None
 
 
-def _template(tokenizer: Any) -> str:
-    """The text of the chat template; "" where it is no text."""
-    template = getattr(tokenizer, "chat_template", None)
-    return template if isinstance(template, str) else str(template or "")
+def _variables(vocabulary: Vocabulary) -> frozenset[str]:
+    """What the chat template can be told; nothing where it cannot be used."""
+    try:
+        return ChatFormat.of(vocabulary).variables
+    except PromptError:
+        return frozenset()

@@ -1,0 +1,521 @@
+"""What a tokenizer brings to turn chat messages into tokens: a Jinja template, or a program.
+
+Owns the way of messages into it, and out of it as tokens: plain copies of them, the variables that
+may be set beside them, and the last message that is left open. Must never know requests.
+
+Invariant: no text of a message, a name, a tool or a variable becomes a control token, unless that
+was allowed, whatever the template does with it. A Jinja template's own text is tracked through the
+rendering. Where that cannot be (a program renders, or a template makes its tokens in a way that is
+lost), what looks like a control token in the messages is broken up on its way through.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
+from itertools import pairwise
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .authored import Authored, Spans, own_of, plain
+from .control_tokens import ControlTokens
+from .errors import MlxgenError, OptionError, PromptError
+from .sandbox import Meter, RenderLimits, SandboxedTemplate
+
+if TYPE_CHECKING:
+    from .tokens import Token, Vocabulary
+
+ROLES = frozenset(
+    [
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+        "function",
+        "ipython",
+        "environment",
+        "observation",
+        "model",
+    ]
+)
+"""Roles that templates may put into a token, as in ``<|user|>``; any other is only text."""
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing in a message, three names
+SWITCHES = ("enable_thinking", "thinking")  # what templates call one variable
+_DEEPEST = 64
+_LARGEST = 1 << 63
+_Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatInput:
+    """A chat for the template.
+
+    ``tools`` are descriptions, or functions to describe; ``variables`` what is set beside the
+    messages. ``continue_final_message`` leaves the last message open and begins no new turn.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Any] | None = None
+    variables: Mapping[str, Any]
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+def chat_tokens(
+    chat: ChatInput,
+    vocabulary: Vocabulary,
+    *,
+    allow_control_tokens: bool = False,
+    limits: RenderLimits | None = None,
+) -> list[Token]:
+    """The tokens of a chat, at least one.
+
+    PromptError for what is no chat, or no chat for this model's template, or more than the
+    ``limits`` allow; OptionError for a variable that cannot be set.
+    """
+    if not chat.messages or not all(isinstance(message, Mapping) for message in chat.messages):
+        raise PromptError("a chat is a list of messages such as {'role': ..., 'content': ...}")
+    return ChatFormat.of(vocabulary, tools=bool(chat.tools)).tokens(
+        chat, allow_control_tokens=allow_control_tokens, limits=limits
+    )
+
+
+class _Rendering(NamedTuple):
+    text: str
+    own: Spans  # what the template wrote
+
+
+class ChatFormat:
+    """The chat format of a vocabulary; ``of`` finds it. Any thread may use it."""
+
+    def __init__(self, vocabulary: Vocabulary, template: SandboxedTemplate | None) -> None:
+        self._wrapper: Any = vocabulary.tokenizer
+        self._tokenizer: Any = vocabulary.tokenizer._tokenizer
+        self._template = template
+        self._control = ControlTokens(vocabulary, None if template is None else template.literals)
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, *, tools: bool = False) -> ChatFormat:
+        """The format for chats with or without tools, made once; PromptError where none is."""
+        wrapper: Any = vocabulary.tokenizer
+        if not wrapper.has_chat_template:
+            raise PromptError("this model has no chat template: give the prompt as raw text")
+        if wrapper._chat_template is not None or _renders_itself(wrapper._tokenizer):
+            return vocabulary.derived("chat program", lambda: cls(vocabulary, None))
+        try:
+            source = wrapper._tokenizer.get_chat_template(None, [{}] if tools else None)
+        except ValueError as error:
+            raise PromptError(f"the model's chat template cannot be found: {error}") from error
+        return vocabulary.derived(
+            ("chat template", source), lambda: cls(vocabulary, SandboxedTemplate(source))
+        )
+
+    @property
+    def control(self) -> frozenset[Token]:
+        """The tokens that only the template may write."""
+        return self._control.tokens
+
+    # ---- variables ----
+
+    @cached_property
+    def _taken(self) -> frozenset[str]:
+        """Names that are not for those who send messages."""
+        from transformers import PreTrainedTokenizerBase
+
+        names = {"self", "messages", "kwargs", *self._tokenizer.special_tokens_map}
+        names |= {"allow_control_tokens"}  # a keyword of ours
+        for method in (
+            PreTrainedTokenizerBase.apply_chat_template,
+            type(self._tokenizer).apply_chat_template,
+        ):
+            names |= set(inspect.signature(method).parameters) - set(SWITCHES)
+        return frozenset(names if self._template is None else names | self._template.taken)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The variables that may be set."""
+        if self._template is not None:
+            return self._template.variables - self._taken
+        return frozenset({"enable_thinking"})  # what mlx-lm hands to programs
+
+    def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The variables as the template takes them; OptionError for what is not one of its own.
+
+        A switch for thinking has two names, and goes by the one that the template knows. Where
+        it knows neither, a model is told in vain to do what it does anyway, and that is fine.
+        """
+        switches = self.variables.intersection(SWITCHES)
+        checked: dict[str, Any] = {}
+        for name, value in given.items():
+            if not isinstance(name, str) or not name.isidentifier() or name in self._taken:
+                raise OptionError(
+                    "template", f"{str(name)[:40]!r} is not a variable to set; {self._known}"
+                )
+            known = name
+            if name in SWITCHES and name not in switches and isinstance(value, bool):
+                if not switches and value == self._wrapper.has_thinking:
+                    continue
+                known = next((other for other in switches if other not in given), name)
+            if known not in self.variables:
+                raise OptionError(
+                    "template", f"the model's chat template does not use {name[:40]}; {self._known}"
+                )
+            checked[known] = _json(value, name, 0)
+        return checked
+
+    @property
+    def _known(self) -> str:
+        names = sorted(self.variables)
+        if not names:
+            return "there are none for this model, leave it out"
+        return f"those of this model are {', '.join(names)}"
+
+    # ---- tokens ----
+
+    def tokens(
+        self, chat: ChatInput, *, allow_control_tokens: bool, limits: RenderLimits | None
+    ) -> list[Token]:
+        """The tokens of a chat; PromptError with the template's reason when it refuses."""
+        variables = self.check(chat.variables)
+        try:
+            if self._template is None and _tells_text_apart(self._tokenizer):
+                return [int(token) for token in self._run(chat, variables, limits, tokenize=True)]
+            rendering = self._rendered(chat, variables, limits)
+        except MlxgenError:
+            raise
+        except Exception as error:  # templates are programs of their own and raise anything
+            reason = f"{error}" or type(error).__name__
+            raise PromptError(f"the chat template refuses these messages: {reason}") from error
+        own = None if allow_control_tokens else rendering.own
+        tokens = self._control.encode(rendering.text, own)
+        if not tokens:
+            raise PromptError(
+                "the chat template makes nothing of these messages; give others, or raw text"
+            )
+        return tokens
+
+    def _rendered(
+        self, chat: ChatInput, variables: _Values, limits: RenderLimits | None
+    ) -> _Rendering:
+        if self._template is not None and self._is_tracked:
+            text = self._filled_in(chat, variables, limits)
+            return _Rendering(plain(text), own_of(text))
+        return self._rendered_broken(chat, variables, limits)
+
+    @cached_property
+    def _is_tracked(self) -> bool:
+        """Whether the template's own tokens are known for its own, as far as can be tried."""
+        for messages, tools in _TRIALS:
+            chat = ChatInput(messages=messages, tools=tools, variables={})
+            try:
+                text = self._filled_in(chat, {}, RenderLimits(seconds=0.2))
+            except PromptError:  # it takes for ever
+                return True
+            except Exception:  # roles that it does not take
+                continue
+            whole = self._control.encode(plain(text), None)
+            if self._control.encode(plain(text), own_of(text)) != whole:
+                return False
+        return True
+
+    def _filled_in(self, chat: ChatInput, variables: _Values, limits: RenderLimits | None) -> str:
+        """The template's text. It gets what transformers gives it, and what mlx-lm does."""
+        assert self._template is not None
+        opened = _Opened.of(_messages(chat.messages), chat.continue_final_message)
+        values: _Values = {
+            name: Authored(value) if isinstance(value, str) else value
+            for name, value in self._tokenizer.special_tokens_map.items()
+        }
+        values["enable_thinking"] = self._wrapper.has_thinking
+        values |= variables
+        values |= {
+            "messages": opened.messages,
+            "tools": _tools(chat.tools),
+            "documents": None,
+            "add_generation_prompt": chat.add_generation_prompt and not opened.tag,
+        }
+        return opened.cut(self._template.render(values, limits))
+
+    # ---- where the template's own text cannot be tracked ----
+
+    def _rendered_broken(
+        self, chat: ChatInput, variables: _Values, limits: RenderLimits | None
+    ) -> _Rendering:
+        """Render with a mark inside of every control token in the messages, and take it out."""
+        messages, tools = _messages(chat.messages), _tools(chat.tools)
+        given = (messages, tools, variables)
+        if self._control.pattern.search(_all_text(given)) is None:
+            text = self._render_plainly(chat, messages, tools, variables, limits)
+            return _Rendering(text, ((0, len(text)),))
+        known = set(_all_text(given))
+        mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in known)
+
+        def broken(text: str) -> str:
+            starts = [match.start() + 1 for match in self._control.pattern.finditer(text)]
+            places = [0, *starts, len(text)]
+            return mark.join(text[a:b] for a, b in pairwise(places))
+
+        messages, tools, variables = (_mapped(value, broken) for value in given)
+        pieces = self._render_plainly(chat, messages, tools, variables, limits).split(mark)
+        text, own, begun, place = "".join(pieces), [], 0, 0
+        for piece in pieces[:-1]:
+            place += len(piece)
+            if begun < place - 1:
+                own.append((begun, place - 1))
+            begun = place + 1
+        if begun < len(text):
+            own.append((begun, len(text)))
+        return _Rendering(text, tuple(own))
+
+    def _render_plainly(
+        self,
+        chat: ChatInput,
+        messages: list[_Values],
+        tools: Any,
+        variables: _Values,
+        limits: RenderLimits | None,
+    ) -> str:
+        changed = ChatInput(
+            messages=messages,
+            tools=tools,
+            variables={},
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+        )
+        if self._template is not None:
+            return plain(self._filled_in(changed, variables, limits))
+        text: str = self._run(changed, variables, limits, tokenize=False)
+        return text
+
+    def _run(
+        self, chat: ChatInput, variables: _Values, limits: RenderLimits | None, *, tokenize: bool
+    ) -> Any:
+        """Have the program render."""
+        with _watched(limits):
+            return self._wrapper.apply_chat_template(
+                _messages(chat.messages),
+                tools=_tools(chat.tools),
+                add_generation_prompt=chat.add_generation_prompt
+                and not chat.continue_final_message,
+                continue_final_message=chat.continue_final_message,
+                tokenize=tokenize,
+                **variables,
+            )
+
+
+class _Opened(NamedTuple):
+    """Messages of which the last one is left open: the rendering is cut at the ``tag`` in it."""
+
+    messages: list[_Values]
+    tag: str
+
+    @classmethod
+    def of(cls, messages: list[_Values], is_open: bool) -> _Opened:
+        if not is_open:
+            return cls(messages, "")
+        # The space shows whether the template trims what the message ends with.
+        tag = f"CONTINUED{secrets.token_hex(8)} "
+        last = dict(messages[-1])
+        content = last.get("content")
+        reasoning = [name for name in _REASONING if last.get(name)]
+        if isinstance(content, list):
+            at = max((i for i, part in enumerate(content) if "text" in part), default=None)
+            if at is None:
+                raise PromptError("continue_final_message: the last message has no text")
+            part = {**content[at], "text": content[at]["text"] + tag}
+            last["content"] = [*content[:at], part, *content[at + 1 :]]
+        elif not content and reasoning:  # it was still thinking
+            last |= {name: last[name] + tag for name in reasoning}
+        elif isinstance(content, str):
+            last["content"] = content + tag
+        else:
+            raise PromptError("continue_final_message: the last message has no text")
+        return cls([*messages[:-1], last], tag)
+
+    def cut(self, text: str) -> str:
+        """What stands before the end of the open message."""
+        if not self.tag:
+            return text
+        bare = self.tag.strip()
+        place = text.rfind(bare)
+        if place < 0:
+            raise PromptError(
+                "continue_final_message: the chat template leaves the last message out"
+            )
+        kept = text[:place]
+        return kept if text.startswith(self.tag, place) else kept.rstrip()
+
+
+# ---- plain values ----
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> list[_Values]:
+    """Copies of plain values, as transformers makes them: without nulls, reasoning under all
+    its names. Roles that everybody knows are not text."""
+    copies = []
+    for i, message in enumerate(messages):
+        copy: _Values = {
+            key: _plain(value, f"messages[{i}].{key}")
+            for key, value in message.items()
+            if value is not None
+        }
+        reasoning = next((copy[name] for name in _REASONING if copy.get(name) is not None), None)
+        if reasoning is not None:
+            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+        if copy.get("role") in ROLES:
+            copy["role"] = Authored(copy["role"])
+        copies.append(copy)
+    return copies
+
+
+def _tools(tools: Sequence[Any] | None) -> list[Any] | None:
+    if tools is None:
+        return None
+    described = []
+    for i, tool in enumerate(tools):
+        if inspect.isfunction(tool) or inspect.ismethod(tool):
+            from transformers.utils import get_json_schema
+
+            described.append(get_json_schema(tool))
+        elif isinstance(tool, Mapping):
+            described.append(_plain(tool, f"tools[{i}]"))
+        else:
+            kind = type(tool).__name__
+            raise PromptError(f"tools[{i}]: a {kind} is not a tool; give a schema or a function")
+    return described
+
+
+def _plain(value: Any, at: str) -> Any:
+    """A copy made of plain values; PromptError for what none can be made of."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return {_plain(key, at): _plain(inner, at) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner, at) for inner in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value), at)
+    if callable(getattr(value, "model_dump", None)):
+        return _plain(value.model_dump(), at)
+    raise PromptError(f"{at}: a {type(value).__name__} is not text or JSON; give plain values")
+
+
+def _json(value: Any, name: str, depth: int) -> Any:
+    """A copy of a JSON value; OptionError for anything else."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise OptionError("template", f"{name} has a lone surrogate") from error
+        return plain(value)
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value) or abs(value) >= _LARGEST:
+            raise OptionError("template", f"{name} has a number that is out of range")
+        return int(value) if isinstance(value, int) else float(value)
+    if depth == _DEEPEST:
+        raise OptionError("template", f"{name} is nested more than {_DEEPEST} levels deep")
+    if isinstance(value, (list, tuple)):
+        return [_json(inner, name, depth + 1) for inner in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {plain(key): _json(inner, name, depth + 1) for key, inner in value.items()}
+    kind = type(value).__name__
+    raise OptionError("template", f"{name} is not a plain JSON value but holds a {kind}")
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A plain value with every string changed, keys too."""
+    if isinstance(value, Authored):  # a role
+        return value
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_mapped(key, change): _mapped(inner, change) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(inner, change) for inner in value]
+    return value
+
+
+def _all_text(value: Any) -> str:
+    texts: list[str] = []
+
+    def take(text: str) -> str:
+        texts.append(text)
+        return text
+
+    _mapped(value, take)
+    return "\0".join(texts)
+
+
+# ---- programs ----
+
+
+def _renders_itself(tokenizer: Any) -> bool:
+    """Whether a tokenizer has a program of its own in the place of transformers'."""
+    from transformers import PreTrainedTokenizerBase
+
+    own: Any = getattr(type(tokenizer), "apply_chat_template", None)
+    return own is not PreTrainedTokenizerBase.apply_chat_template
+
+
+def _tells_text_apart(tokenizer: Any) -> bool:
+    """Whether it never reads control tokens in text: mistral-common's does not."""
+    return type(tokenizer).__module__.endswith("tokenization_mistral_common")
+
+
+@contextmanager
+def _watched(limits: RenderLimits | None) -> Iterator[None]:
+    """Hold Python code of this thread to the time that it may take."""
+    if limits is None:
+        yield
+        return
+    meter, before = Meter(limits), sys.getprofile()
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        meter.look()
+
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    },
+}
+_TALK: list[_Values] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+_ASKED: list[_Values] = [{"role": "user", "content": "c"}]
+_CALLED: list[_Values] = [
+    *_ASKED,
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": "d"},
+]
+_TRIALS: tuple[tuple[list[_Values], list[_Values] | None], ...] = (
+    (_ASKED, None),
+    ([*_TALK, *_ASKED], None),
+    ([{"role": "system", "content": "s"}, *_TALK, *_ASKED], None),
+    (_CALLED, [_TOOL]),
+)
+"""Chats with nothing forged in them."""

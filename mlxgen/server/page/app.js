@@ -12,7 +12,7 @@ import { Session } from "./session.js";
 import { DEFAULTS, FieldError, summaryOf } from "./settings.js";
 import { SettingsForm } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
-import { keepsNothing, loadLook, onChangedElsewhere, saveLook } from "./store.js";
+import { keepsNothing, loadLook, onChangedElsewhere, removeSetAside, saveLook, THEMES } from "./store.js";
 import { legend } from "./token-view.js";
 import { showWelcome } from "./welcome.js";
 
@@ -227,7 +227,6 @@ function prepareComposer() {
 }
 
 function prepareLook() {
-  const themes = ["system", "light", "dark"];
   const apply = () => {
     document.documentElement.dataset.theme = look.theme;
     setText(byId("theme-name"), `Colours: ${look.theme === "system" ? "as the system" : look.theme}`);
@@ -236,7 +235,7 @@ function prepareLook() {
     byId("legend").hidden = !look.tokens;
   };
   byId("theme").addEventListener("click", () => {
-    look.theme = themes[(themes.indexOf(look.theme) + 1) % themes.length];
+    look.theme = THEMES[(THEMES.indexOf(look.theme) + 1) % THEMES.length];
     saveLook(look);
     apply();
   });
@@ -256,10 +255,23 @@ async function greet() {
     const { data } = await get("/v1/models");
     setText(byId("model"), data[0].id);
     document.title = `${data[0].id} · mlxgen`;
-    showProblem("");
   } catch (error) {
-    showProblem(error.message, button("Try again", greet));
+    showProblem(error.message, button("Try again", () => {
+      showProblem("");
+      greet();
+    }));
   }
+}
+
+/** Say that some of what the browser kept could not be read; the rest is as it was. */
+function tellOfSetAside(count) {
+  const said = count === 1
+    ? "A conversation that this browser kept cannot be read, and was set aside. All others are there."
+    : `${count} conversations that this browser kept cannot be read, and were set aside. All others are there.`;
+  showProblem(said, button(count === 1 ? "Delete it" : "Delete them", () => {
+    removeSetAside();
+    showProblem("");
+  }));
 }
 
 onKeyNeeded(makeKeyDialog(byId("key")));
@@ -269,6 +281,7 @@ if (keepsNothing) setText(byId("kept"), "This browser keeps nothing; all is gone
 prepareLook();
 prepareComposer();
 render();
+if (session.setAside) tellOfSetAside(session.setAside);
 greet();
 // On a phone the focus would bring up its keyboard over half of the page.
 if (matchMedia("(pointer: fine)").matches) byId("message").focus();

@@ -24,6 +24,8 @@ export class Session {
   constructor({ changed, full }) {
     this.#changed = changed;
     this.#full = full;
+    /** How many kept conversations could not be read. */
+    this.setAside = store.setAsideMalformed();
     this.conversations = store.loadAll();
     if (!this.conversations.length) this.#begin();
     this.current = this.conversations[0];

@@ -1,10 +1,12 @@
 // What the browser keeps: conversations, the settings used last, and how the page looks.
 //
 // Never the API key. Where there is no room, the probabilities of the oldest conversations go first.
+// What cannot be read as a conversation is set aside: kept under another name, and not looked at again.
 
-import { DEFAULTS } from "./settings.js";
+import { conversationOf, settingsOf } from "./stored.js";
 
 const CONVERSATION = "mlxgen/conversation/";
+const ASIDE = "mlxgen/set-aside/";
 const SETTINGS = "mlxgen/settings";
 const LOOK = "mlxgen/look";
 
@@ -38,24 +40,36 @@ function write(name, value) {
   }
 }
 
+/** What stands behind `prefix` in the names that begin with it. */
+const behind = (prefix) =>
+  Object.keys(kept ?? {}).filter((name) => name.startsWith(prefix)).map((name) => name.slice(prefix.length));
+
 /** All conversations, the newest first. */
 export function loadAll() {
-  return Object.keys(kept ?? {})
-    .filter((name) => name.startsWith(CONVERSATION))
-    .map((name) => loadConversation(name.slice(CONVERSATION.length)))
-    .filter(Boolean)
-    .sort((one, other) => other.changed - one.changed);
+  return behind(CONVERSATION).map(loadConversation).filter(Boolean).sort((one, other) => other.changed - one.changed);
 }
 
-export function loadConversation(id) {
-  const found = read(CONVERSATION + id);
-  if (!found?.nodes || !found.chosen) return null;
-  found.settings = { ...DEFAULTS, ...found.settings };
-  for (const node of Object.values(found.nodes)) {
-    // The page was closed while this answer was on its way.
-    if (node.role === "assistant") node.finish ??= "stopped";
+/** A conversation; null where there is none, or none that can be read. */
+export const loadConversation = (id) => conversationOf(read(CONVERSATION + id), id);
+
+/** Set aside what is no conversation; how many that were. */
+export function setAsideMalformed() {
+  const malformed = behind(CONVERSATION).filter((id) => !loadConversation(id));
+  for (const id of malformed) {
+    const text = kept.getItem(CONVERSATION + id);
+    kept.removeItem(CONVERSATION + id); // first, as there may be no room for both
+    try {
+      kept.setItem(ASIDE + id, text);
+    } catch {
+      // Another tab took the room: it could not be read anyway.
+    }
   }
-  return found;
+  return malformed.length;
+}
+
+/** Delete all that was ever set aside. */
+export function removeSetAside() {
+  for (const id of behind(ASIDE)) kept.removeItem(ASIDE + id);
 }
 
 /** Keep a conversation; false where there is no room for it even without others' probabilities. */
@@ -92,8 +106,14 @@ export function onChangedElsewhere(changed) {
   });
 }
 
-export const loadSettings = () => ({ ...DEFAULTS, ...read(SETTINGS) });
+export const loadSettings = () => settingsOf(read(SETTINGS));
 export const saveSettings = (settings) => write(SETTINGS, settings);
 
-export const loadLook = () => ({ theme: "system", tokens: false, ...read(LOOK) });
+export const THEMES = ["system", "light", "dark"];
+
+export function loadLook() {
+  const { theme, tokens } = read(LOOK) ?? {};
+  return { theme: THEMES.includes(theme) ? theme : THEMES[0], tokens: tokens === true };
+}
+
 export const saveLook = (look) => write(LOOK, look);

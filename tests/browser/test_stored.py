@@ -1,0 +1,161 @@
+"""What the browser keeps may be anything: the page takes what is whole, and says what is not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from .driving import FACT, GREEDY, Chat
+
+PREFIX = "mlxgen/conversation/"
+PARIS = "The capital of France is Paris."
+Stored = dict[str, Any]
+
+
+def keep(chat: Chat, kept: dict[str, str]) -> None:
+    """Open the page where the browser keeps this."""
+    chat.page.goto(f"{chat.url}/health")
+    script = """kept => {
+      localStorage.clear();
+      for (const [name, text] of Object.entries(kept)) localStorage.setItem(name, text);
+    }"""
+    chat.page.evaluate(script, kept)
+    chat.page.goto(chat.url)
+    chat.page.locator("#model", has_text="demo").wait_for()
+
+
+def conversation(chat: Chat) -> Stored:
+    """One that the page has kept: an answer, another one, and one that left it at a token."""
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.press("Try again")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    chat.show_tokens()
+    chat.token(0).click()
+    chat.panel.get_by_role("button").nth(1).click()
+    chat.page.get_by_text("3 of 3").wait_for()
+    chat.wait_done()
+    (found,) = chat.stored
+    return found
+
+
+def changed(good: Stored, *way: Any, to: Any) -> Stored:
+    other = copy.deepcopy(good)
+    inside: Any = other
+    for step in way[:-1]:
+        inside = inside[step]
+    inside[way[-1]] = to
+    return other
+
+
+def kept_as(name: str, value: Stored) -> tuple[str, str]:
+    return PREFIX + name, json.dumps({**value, "id": name})
+
+
+def test_malformed_conversations_are_set_aside_and_all_others_go_on(chat: Chat) -> None:
+    good = conversation(chat)
+    user = next(id for id, node in good["nodes"].items() if node["role"] == "user")
+    answer = next(id for id, node in good["nodes"].items() if node["role"] == "assistant")
+    fork = next(id for id, node in good["nodes"].items() if node.get("from"))
+    nodes = ("nodes", user), ("nodes", answer), ("nodes", fork)
+    broken = [
+        changed(good, "nodes", to=[]),
+        changed(good, "chosen", "", to="nobody"),
+        changed(good, "chosen", user, to=user),  # a loop of what is shown
+        changed(good, *nodes[0], "parent", to=user),
+        changed(good, *nodes[0], "parent", to="nobody"),
+        changed(good, *nodes[0], "text", to={"a": 1}),
+        changed(good, *nodes[0], "role", to="constructor"),
+        changed(good, *nodes[1], "tokens", to=[{"i": 1}]),
+        changed(good, *nodes[1], "calls", to=None),
+        changed(good, *nodes[1], "stats", to={"speed": "fast", "tokens": 3}),
+        changed(good, *nodes[2], "from", to={"node": fork, "at": 0}),
+        changed(good, *nodes[2], "from", to={"node": answer, "at": 100_000}),
+        changed(good, "title", to=5),
+    ]
+    kept = dict(kept_as(f"broken{k}", value) for k, value in enumerate(broken))
+    kept |= {
+        f"{PREFIX}text": "{",
+        f"{PREFIX}null": "null",
+        f"{PREFIX}deep": "[" * 100_000 + "]" * 100_000,
+        f"{PREFIX}other": json.dumps(good),  # under another name than its own
+        f'{PREFIX}a"]b': json.dumps({**good, "id": 'a"]b'}),
+    }
+    keep(chat, kept | dict([kept_as("good", good)]))
+    told = chat.page.locator("#problem")
+    assert told.inner_text().startswith(
+        f"{len(kept)} conversations that this browser kept cannot be read, and were set aside."
+    )
+    assert chat.answers.count() == 1 and [one["id"] for one in chat.stored] == ["good"]
+    chat.page.get_by_text("3 of 3").wait_for()
+    chat.press("New conversation")
+    chat.set(GREEDY)
+    assert chat.ask(FACT) == PARIS
+    chat.page.reload()
+    chat.page.locator("#model", has_text="demo").wait_for()
+    assert told.inner_text() == "" and len(chat.stored) == 2
+    aside = "Object.keys(localStorage).filter(k => k.includes('set-aside')).length"
+    assert chat.page.evaluate(aside) == len(kept)
+    keep(chat, {f"{PREFIX}text": "{"})
+    assert told.inner_text().startswith("A conversation that this browser kept cannot be read")
+    chat.press("Delete it")
+    assert told.inner_text() == "" and chat.page.evaluate(aside) == 0
+
+
+def test_settings_and_looks_that_are_nonsense_are_the_defaults(chat: Chat) -> None:
+    keep(
+        chat,
+        {
+            "mlxgen/settings": json.dumps({"stop": {"a": 1}, "temperature": 0, "toString": "x"}),
+            "mlxgen/look": json.dumps({"theme": "fish", "tokens": "yes"}),
+        },
+    )
+    chat.set(GREEDY)
+    assert chat.ask(FACT) == PARIS
+    for nonsense in ("5", '"text"', "null", "[1]", "{"):
+        keep(chat, {"mlxgen/settings": nonsense, "mlxgen/look": nonsense})
+        assert chat.page.locator("#theme-name").inner_text() == "Colours: as the system"
+
+
+def _ways(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if way:
+        yield way
+    if isinstance(value, dict | list):
+        for key, below in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _ways(below, (*way, key))
+
+
+VALUES: list[Any] = [None, True, -1, 0, 7, 1e300, 0.5, "", "x", [], {}, [[]], {"a": 1}, [256]]
+
+
+def test_whatever_is_kept_every_conversation_in_the_list_can_be_opened(chat: Chat) -> None:
+    good, chance = conversation(chat), random.Random(1)
+    values = [*VALUES, *good["nodes"]]  # other nodes, too
+    kept: dict[str, str] = {}
+    for k in range(150):
+        # Most of it are tokens, and most of those are alike.
+        ways = [w for w in _ways(good) if "tokens" not in w or chance.random() < 0.02]
+        kept.update(
+            [kept_as(f"c{k}", changed(good, *chance.choice(ways), to=chance.choice(values)))]
+        )
+    keep(chat, kept)
+    listed = chat.page.locator("#conversations [data-id]")
+    count = listed.count()
+    assert 0 < count < 150, count
+    script = """async () => {
+      for (const { dataset } of [...document.querySelectorAll("#conversations [data-id]")]) {
+        for (const times of [1, 2]) {
+          document.querySelector(`#conversations [data-id="${dataset.id}"]`).click();
+          document.getElementById("show-tokens").click();
+          await new Promise(requestAnimationFrame);
+        }
+        document.querySelector("#messages .actions [data-act=forward]")?.click();
+        document.querySelector("#messages .tree summary")?.click();
+      }
+    }"""
+    chat.page.evaluate(script)
+    assert chat.wrong == [] and chat.page.locator("#conversations [data-id]").count() == count

@@ -17,7 +17,7 @@ a message that names the thing, the value and what to do next.
      │    ├── GrammarError             400   a schema or grammar that cannot be compiled
      │    └── DeadEndError             500   no token is allowed at a position
      ├── RewindError (ValueError)      400   a rewind that cannot be done; ``possible`` says how far
-     ├── ModelError                    500   a model whose logits cannot be sampled
+     ├── ModelError                    500   a model that fails, or whose logits cannot be sampled
      ├── QueueFullError                429   more requests wait than the queue holds
      ├── CapacityError                 413   a KV cache that can never fit the memory given to it
      ├── HookError                     500   a hook that failed or asked for nonsense
@@ -117,7 +117,10 @@ class RewindError(MlxgenError, ValueError):
 
 
 class ModelError(MlxgenError):
-    """The model gave logits that cannot be sampled: NaN, infinity, or nothing at all."""
+    """The model failed: a forward pass raised, or gave logits that cannot be sampled.
+
+    Those are NaN, infinity, or nothing at all. What a pass raised is the ``__cause__``.
+    """
 
 
 class QueueFullError(MlxgenError):

@@ -57,6 +57,9 @@ class Drafter(Protocol):
     def fork(self) -> Drafter:
         """An independent copy."""
 
+    def restart(self) -> None:
+        """Hold nothing on the device any more, as what is there cannot be trusted."""
+
 
 class NgramDrafter:
     """Continues the text like the last time that its end occurred in it, prompt included.
@@ -95,6 +98,9 @@ class NgramDrafter:
         twin._places = dict(self._places)
         twin._seen = self._seen
         return twin
+
+    def restart(self) -> None:
+        """Nothing to do: it has no arrays."""
 
     def _learn(self, history: Sequence[Token]) -> None:
         """Note the grams that end before the last token: the last one's have no continuation."""
@@ -153,6 +159,10 @@ class ModelDrafter:
         twin._fed = list(self._fed)
         twin._unread = self._unread
         return twin
+
+    def restart(self) -> None:
+        self._kv = self._kv.fresh()
+        self._fed, self._unread = [], None
 
     def _catch_up(self, history: list[Token]) -> mx.array:
         """Bring the draft's cache to the end of the history: logits [1, vocab] behind it."""

@@ -67,6 +67,8 @@ class KVPart(Protocol):
 
     def fork(self) -> KV: ...
 
+    def fresh(self) -> KV: ...
+
 
 def sharing_copy(value: Any) -> Any:
     """A copy of a cache (or of a tree of them) that shares the array buffers.
@@ -161,9 +163,13 @@ class KV:
         """Run ``tokens`` ([1, n], may be lazy) through the model; nothing is evaluated.
 
         Returns logits [1, n, vocab]. The caller says that ``tokens`` are the next ones
-        of the history.
+        of the history. A pass that fails leaves nothing: layers may hold different tokens then.
         """
-        logits = model(tokens, cache=self.caches)
+        try:
+            logits = model(tokens, cache=self.caches)
+        except BaseException:
+            self._clear()
+            raise
         self.length += tokens.shape[1]
         return logits
 
@@ -215,8 +221,7 @@ class KV:
         self._eager = True
         self._forget_after(to)
         if not self._checkpoints:
-            self.caches = self._make()
-            self.length = 0
+            self._clear()
             return
         nearest = self._checkpoints[-1]
         for i, kept in enumerate(nearest.layers):
@@ -236,6 +241,15 @@ class KV:
         twin._checkpoints = list(self._checkpoints)  # never written, only copied from
         twin._eager = self._eager
         return twin
+
+    def fresh(self) -> KV:
+        """An empty one of the same model, for when what this one holds cannot be trusted."""
+        return KV(self._make)
+
+    def _clear(self) -> None:
+        self.caches = self._make()
+        self.length = 0
+        self._checkpoints.clear()
 
     def _forget_after(self, to: int) -> None:
         while self._checkpoints and self._checkpoints[-1].length > to:

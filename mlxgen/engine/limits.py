@@ -58,6 +58,7 @@ class Stats:
     cache_hits: int
     cache_misses: int
     preempted: int
+    faults: int
     steps: int
 
 

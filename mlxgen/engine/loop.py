@@ -18,9 +18,11 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from ..errors import MlxgenError
 from ..filters import fill_masks
 from ..sampling import DrawRow, Sampler, Want
 from .drawn import Drawn
+from .fault import Fault
 from .guess import Guess
 from .kv import KV, Model
 from .passes import Passes
@@ -99,26 +101,42 @@ class Loop:
     def step(self) -> list[Outcome]:
         """Draw once for every seat that has logits; errors of one are its own outcome.
 
-        What goes wrong with the model itself is raised, and so is an interrupt; then every
-        seat stands where its history ends, and what the others came to is kept for the next call.
+        What goes wrong with the model itself is raised as a ``Fault``, and an interrupt as it
+        is; then every seat stands where its history ends, and what the others came to is kept
+        for the next call. A fault that may be anybody's leaves nothing on the device.
         """
         outcomes, self._owed = self._owed, []
         try:
             self._start(outcomes)
             if not outcomes:
                 self._step(outcomes)
+        except Exception as error:
+            fault = Fault.of(error)
+            self._halt(outcomes)
+            if fault.seat is None:
+                self.restart()
+            raise fault from fault.cause
         except BaseException:
-            for seat in self.seats:
-                seat.forget()
-            self._blind = None
-            self._owed = outcomes
-            self._stopped.update(o.seat for o in outcomes if o.error or o.seat.row.finish_reason)
+            self._halt(outcomes)
             raise
         self._stopped.update(o.seat for o in outcomes if o.error or o.seat.row.finish_reason)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
         return outcomes
+
+    def owed(self) -> list[Outcome]:
+        """What the seats had come to in a step that did not get to its end; only once."""
+        outcomes, self._owed = self._owed, []
+        return outcomes
+
+    def restart(self) -> None:
+        """Drop all that is on the device: what every seat has run is to be run again."""
+        for seat in self.seats:
+            seat.restart()
+        if self.passes.slots is not None:
+            self.passes.slots.clear()
+        self._blind = None
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
@@ -131,6 +149,17 @@ class Loop:
             self.passes.slots.check_integrity()
 
     # one step
+
+    def _halt(self, outcomes: list[Outcome]) -> None:
+        """Have every seat stand where its history ends, in the middle of a step."""
+        for seat in self.seats:
+            try:
+                seat.forget()
+            except Exception as error:
+                outcomes.append(Outcome(seat, [], error))
+        self._in_order()
+        self._owed = outcomes
+        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.row.finish_reason)
 
     def _start(self, outcomes: list[Outcome]) -> None:
         """Begin new rows: with what filters force, or with an end before anything is drawn."""
@@ -322,10 +351,16 @@ class Loop:
         if row.drafter is None or not row.may_draft:
             return
         count = min(seat.appetite.wanted(row.position), row.budget - row.position - 1)
-        if count > 0:
+        if count <= 0:
+            return
+        try:
             proposal = row.drafter.propose(row, count)
-            if proposal is not None:
-                seat.guess = Guess(proposal)
+        except MlxgenError:  # of its filters: raised again by the draw
+            return
+        except Exception as error:
+            raise Fault(error, seat) from error
+        if proposal is not None:
+            seat.guess = Guess(proposal)
 
     # who is where
 
@@ -350,7 +385,10 @@ class Loop:
         joining = slots.suitable(lengths)
         for i in joining:
             kv, seat = alone[i]
-            seat.row.sequence.kv = slots.join(kv)
+            try:
+                seat.row.sequence.kv = slots.join(kv)
+            except Exception as error:
+                raise Fault(error, seat) from error
         if joining:
             self._in_order()
 

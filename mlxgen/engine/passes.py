@@ -3,7 +3,7 @@
 Owns in which passes pending and drafted tokens go through the model. Must never sample, nor
 know when a pass is due: the loop does. Invariant: a pass leaves in ``seat.ahead`` the logits
 behind its last pending token, and behind every drafted one; nothing is evaluated but the
-pieces of a long prompt.
+pieces of a long prompt. What a pass of one seat raises while it is built is its ``Fault``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..tokens import Token
+from .fault import Fault
 from .guess import Guess
 from .kv import KV, PREFILL_STEP, Model
 from .padded import LONGEST, alike, longest_padded, run_padded
@@ -45,7 +46,10 @@ class Passes:
         kv = seat.kv
         assert isinstance(kv, KV)
         piece = seat.pending[:-1][:count]
-        kv.forward(self.model, mx.array([piece]))
+        try:
+            kv.forward(self.model, mx.array([piece]))
+        except Exception as error:
+            raise Fault(error, seat) from error
         arrays = kv.arrays()
         mx.async_eval(arrays)
         kv.checkpoint()
@@ -58,7 +62,13 @@ class Passes:
         """
         assert self.slots is not None
         kvs = [seat.kv for seat in seats if isinstance(seat.kv, KV)]
-        run_padded(self.model, self.slots.make, [seat.pending[:-1] for seat in seats], kvs)
+        try:
+            run_padded(self.model, self.slots.make, [seat.pending[:-1] for seat in seats], kvs)
+        except Exception:  # then each in a pass of its own, so that it is known whose it was
+            for seat in seats:
+                if len(seat.pending) > 1:
+                    self.prefill(seat, len(seat.pending) - 1)
+            return
         mx.async_eval([kv.arrays() for kv in kvs])
         for kv in kvs:
             kv.checkpoint()
@@ -178,7 +188,10 @@ class Passes:
         """Run tokens [1, n] in a seat's own caches; the logits [count, vocab] behind the last."""
         kv = seat.kv
         assert isinstance(kv, KV)
-        logits = kv.forward(self.model, tokens)
+        try:
+            logits = kv.forward(self.model, tokens)
+        except Exception as error:
+            raise Fault(error, seat) from error
         logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
         seat.passes += 1
         if count == 1:

@@ -2,13 +2,15 @@
 
 Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
 it. Must never know limits or the rows that generate. Invariant: a ticket in here has tokens to
-run before its first draw, and none of them twice where another one runs them already.
+run before its first draw, and none of them twice where another one runs them already; a prefix
+cache that fails is emptied, as it is never worth a sequence.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from .history import in_common
 from .kv import KV
@@ -19,6 +21,8 @@ from .seat import Seat
 
 WORTH_KEEPING = 16  # tokens from which on a prefix is kept
 WORTH_WAITING = 32  # tokens in common from which on a sequence waits for another's prefill
+
+T = TypeVar("T")
 
 
 class Prefill:
@@ -86,12 +90,16 @@ class Prefill:
     def keep(self, seat: Seat, room: int) -> None:
         """Give what a sequence has run to the prefix cache, which may have ``room`` bytes."""
         kv = seat.row.sequence.kv
-        if self._cache is None or kv is None or kv.length < WORTH_KEEPING:
+        if kv is None or kv.length < WORTH_KEEPING:
             return
         history = seat.row.sequence.history[: kv.length]
-        self._cache.max_bytes = max(0, room)
-        if self._cache.match([*history, 0]) < kv.length:
-            self._cache.insert(history, kv if isinstance(kv, KV) else kv.fork())
+
+        def keep(cache: PrefixCache) -> None:
+            cache.max_bytes = max(0, room)
+            if cache.match([*history, 0]) < kv.length:
+                cache.insert(history, kv if isinstance(kv, KV) else kv.fork())
+
+        self._ask(keep, None)
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
@@ -105,7 +113,9 @@ class Prefill:
         shared = max(
             (in_common(tokens, o.row.sequence.history) for o in (*self._begun, *done)), default=0
         )
-        return shared > WORTH_WAITING and shared > self._cache.match(tokens) + WORTH_WAITING
+        if shared <= WORTH_WAITING:
+            return False
+        return shared > self._ask(lambda cache: cache.match(tokens), 0) + WORTH_WAITING
 
     def _goes_with(self, seat: Seat, others: list[Seat]) -> bool:
         """Whether a prompt shares a pass with others, padded to the longest of them."""
@@ -119,10 +129,20 @@ class Prefill:
         self._begun.add(seat)
         if self._cache is None or seat.kv.length:
             return
-        if take_prefix(seat, self._cache):
+        if self._ask(lambda cache: take_prefix(seat, cache), False):
             self.hits += 1
         else:
             self.misses += 1
+
+    def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:
+        """What the prefix cache says; ``instead`` where there is none, or where it fails."""
+        if self._cache is None:
+            return instead
+        try:
+            return ask(self._cache)
+        except Exception:
+            self._cache.clear()
+            return instead
 
 
 def take_prefix(seat: Seat, cache: PrefixCache) -> bool:

@@ -10,28 +10,39 @@ of the others, each piece about as long as one of their steps, in turn where sev
 Sequences that begin alike and come together share one prefill: the later ones wait for the
 first and take it from the prefix cache. What has no room left starts again later from there:
 its draws are functions of seed and position, so nobody can tell.
+
+So does everybody when the model fails: then each that ran has a few steps alone, one after the
+other, and the one that it fails with again is failed. Only what fails with every one of them,
+and with a single token as well, is raised.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import mlx.core as mx
 
 from ..errors import CapacityError, QueueFullError, StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason
+from .fault import Fault
 from .kv import KV, PREFILL_STEP
 from .limits import Limits, Stats, default_bytes
 from .loop import Loop
 from .pace import Pace
+from .places import Places
 from .prefill import Prefill
 from .prefix_cache import PrefixCache
 from .row import Row
 from .seat import Seat
+from .settling import Outcome
 from .slots import SlotKV, Slots
 from .steering import append
+from .trial import Trial
 
 if TYPE_CHECKING:
     from ..language_model import LanguageModel
@@ -82,10 +93,12 @@ class Scheduler:
         self._parked: list[Ticket] = []
         self._prefill = Prefill(self._loop, self.cache)
         self._pace = Pace()
+        self._places = Places(self.limits.max_batch)
+        self._trial: Trial | None = None  # while it is not known whose fault a failure was
         self._fed = 0  # prompt tokens that were run behind the last step
         self._sums = dict.fromkeys(_SUMS, 0)
         self._events: list[Event] = []  # of this step, and of one that was interrupted
-        self._preempted = self._steps = 0
+        self._preempted = self._steps = self._faults = 0
 
     # ---- what callers do -------------------------------------------------------------------
 
@@ -119,7 +132,7 @@ class Scheduler:
 
     def fork(self, ticket: Ticket, n: int = 1) -> list[Ticket]:
         """``n`` copies that go on from where a sequence is, each with a seed of its own."""
-        if ticket in self._queue and self._free_places and self._fits(ticket):
+        if ticket in self._queue and self._open_places and self._fits(ticket):
             ticket.start()
             if ticket.row.finish_reason is None:
                 self._queue.remove(ticket)
@@ -129,10 +142,15 @@ class Scheduler:
         if n > self._free_places + max(0, self.limits.max_queue - self._waiting):
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
         while ticket in self._prefill:  # once for all of them
-            self._run_prompts(PREFILL_STEP)
+            try:
+                self._run_prompts(PREFILL_STEP)
+            except Exception as error:
+                self._recover(Fault.of(error), self._events)
+        if ticket.closed:
+            raise StateError("the sequence has failed; its last event says why")
         twins = ticket.forks(ticket.row.fork_seeds(n))
         for twin in twins:
-            if ticket in self._queue or not self._free_places or not self._fits(twin):
+            if ticket in self._queue or not self._open_places or not self._fits(twin):
                 self._preempt(twin)
                 self._queue.append(twin)
             else:
@@ -179,6 +197,9 @@ class Scheduler:
 
     def resume(self, ticket: Ticket) -> None:
         """Let a parked sequence take part again."""
+        if self._trial is not None:  # with the others, when it is over
+            self._trial.cleared.append(ticket)
+            return
         self._parked.remove(ticket)
         if not ticket.kv.length:
             self._queue.append(ticket)
@@ -190,29 +211,41 @@ class Scheduler:
     def step(self) -> list[Event]:
         """One step of all rows that run, and a piece of a prompt that waits.
 
-        What goes wrong in one sequence is its event; what goes wrong with the model is raised,
-        and so is an interrupt: then what had happened before it comes with the next step.
+        What goes wrong in one sequence is its event, also where the model fails with it; what
+        fails with all of them is raised as a ``ModelError``, and an interrupt as it is: then
+        what had happened before it comes with the next step.
         """
         self._steps += 1
         events = self._events
+        try:
+            self._step(events)
+        except Exception as error:
+            self._recover(Fault.of(error), events)
+        if self._trial is not None and self._trial.is_over:
+            self._end_trial(self._trial, events)
+        self._events = []
+        return events
+
+    def _step(self, events: list[Event]) -> None:
         self._admit(events)
         self._make_room(events)
         ran = self._loop.step()
         self._pace.saw(time.perf_counter(), self._fed, ran=bool(ran))
-        for outcome in ran:
-            events += self._became(*outcome)
+        self._deliver(ran, events)
+        if self._trial is not None:
+            self._judge(self._trial, ran)
         if self._send_back():
             self._make_room(events)
         self._fed = 0
         if len(self._prefill):
             self._run_prompts(self._pace.next() if self._loop.seats else PREFILL_STEP)
-        self._events = []
-        return events
+        self._places.ran()
 
     def close(self) -> None:
         """Drop every sequence; the prefix cache stays with the model."""
         for ticket in self._everywhere:
             self.cancel(ticket)
+        self._trial = None
 
     @property
     def room(self) -> int:
@@ -222,7 +255,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
-        return bool(self._loop.seats or len(self._prefill) or self._queue)
+        return bool(self._loop.seats or len(self._prefill) or self._queue or self._trial)
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
@@ -239,6 +272,7 @@ class Scheduler:
             cache_hits=self._prefill.hits,
             cache_misses=self._prefill.misses,
             preempted=self._preempted,
+            faults=self._faults,
             steps=self._steps,
             **sums,
         )
@@ -265,23 +299,37 @@ class Scheduler:
 
     @property
     def _free_places(self) -> int:
-        taken = len(self._loop.seats) + len(self._prefill)
-        return max(0, self.limits.max_batch - taken)
+        return max(0, self.limits.max_batch - self._taken_places)
+
+    @property
+    def _open_places(self) -> int:
+        """Those of the free places that may be taken now."""
+        return 0 if self._trial is not None else max(0, self._places.now - self._taken_places)
+
+    @property
+    def _taken_places(self) -> int:
+        return len(self._loop.seats) + len(self._prefill)
+
+    def _next(self) -> Ticket | None:
+        """Who may begin, if there are bytes: while a trial is on, one of it at a time."""
+        trial = self._trial
+        if trial is None:
+            return self._queue[0] if self._queue and self._open_places else None
+        if self._taken_places:
+            return None
+        return next((ticket for ticket in self._queue if ticket in trial), None)
 
     def _admit(self, events: list[Event]) -> None:
         """Let those in front of the queue begin, as far as there are places and bytes."""
-        while self._queue and self._free_places:
-            ticket = self._queue[0]
+        while (ticket := self._next()) is not None:
             if not self._fits(ticket):
                 break
             try:
                 begins = ticket.start()
             except Exception as error:
-                self._queue.popleft()
-                self._close(ticket)
-                events.append(Event(ticket, [], error))
+                events += self._became(ticket, [], error)
                 continue
-            self._queue.popleft()
+            self._queue.remove(ticket)
             ended = ticket.row.finish_reason is not None
             if (begins or ended) and (chunks := ticket.take()):
                 events.append(Event(ticket, chunks))
@@ -376,6 +424,8 @@ class Scheduler:
 
     def _take_out(self, ticket: Ticket) -> None:
         """From wherever it is; a place in the slots is free then."""
+        if self._trial is not None:
+            self._trial.drop(ticket)
         if ticket in self._loop.seats:
             self._loop.leave(ticket)
         elif ticket in self._prefill:
@@ -389,14 +439,27 @@ class Scheduler:
         self, ticket: Ticket, chunks: list[Chunk], error: Exception | None = None
     ) -> list[Event]:
         """What a sequence came to, as events; one that has ended gives back what it holds."""
-        if error is not None or ticket.row.finish_reason is not None:
-            if error is None and ticket.row.finish_reason != "cancelled":
+        events: list[Event] = []
+        self._deliver([Outcome(ticket, chunks, error)], events)
+        return events
+
+    def _deliver(self, outcomes: Iterable[Outcome], events: list[Event]) -> None:
+        """Say what sequences came to; those that have ended give back what they hold."""
+        outcomes = [outcome for outcome in outcomes if not outcome.seat.closed]
+        # All of it first, so that nothing is lost where what follows goes wrong
+        events += [Event(*outcome) for outcome in outcomes if outcome.chunks or outcome.error]
+        for ticket, _, error in outcomes:
+            reason = ticket.row.finish_reason
+            if error is None and reason is None:
+                continue
+            if error is None and reason != "cancelled":
                 self._keep(ticket)
             self._take_out(ticket)
             self._close(ticket)
-        return [Event(ticket, chunks, error)] if chunks or error is not None else []
 
     def _close(self, ticket: Ticket) -> None:
+        if self._trial is not None:
+            self._trial.drop(ticket)
         _add(self._sums, ticket)
         ticket.close()
 
@@ -419,6 +482,109 @@ class Scheduler:
 
     def _keep(self, ticket: Ticket) -> None:
         self._prefill.keep(ticket, self.byte_limit - self._needed_soon())
+
+    # ---- when the model fails --------------------------------------------------------------
+
+    def _recover(self, fault: Fault, events: list[Event]) -> None:
+        """Have the one that the model fails with fail, or find out which one it is.
+
+        Raises what happens while nothing runs.
+        """
+        self._faults += 1
+        self._deliver(self._loop.owed(), events)
+        seat = fault.seat
+        own = seat is not None and not seat.closed and not fault.short_of_memory
+        if seat is not None and own and (self._trial or self._works()):
+            self._blame(seat, fault, events)  # the others were not harmed
+            return
+        self._loop.restart()
+        for ticket in (*self._prefill, *self._parked):
+            ticket.restart()
+        for ticket in [seat for seat in self._loop.seats if seat.row.finish_reason is not None]:
+            self._deliver([Outcome(ticket, [], fault.error())], events)  # its end was lost
+        running = [*self._loop.seats, *self._prefill]
+        if fault.short_of_memory:
+            self._shrink_cache(0)
+            mx.clear_cache()
+        if self._trial is not None and len(running) == 1:
+            self._blame(running[0], fault, events)
+            return
+        if not running:
+            raise fault.error_of_all()
+        self._trial = Trial(running)
+        for ticket in reversed(running):
+            self._put_back(ticket)
+
+    def _put_back(self, ticket: Ticket) -> None:
+        """Have a sequence begin again, as the next one, from its history."""
+        if ticket in self._loop.seats:
+            self._loop.take_alone(ticket)
+        ticket.restart()
+        if self._trial is not None:
+            self._trial.again(ticket)
+        if ticket in self._loop.seats:
+            self._loop.leave(ticket)
+        else:
+            self._prefill.remove(ticket)
+        self._queue.appendleft(ticket)
+
+    def _blame(self, ticket: Ticket, fault: Fault, events: list[Event]) -> None:
+        """Fail a sequence that the model failed with alone, as soon as it is known to work."""
+        trial = self._trial
+        if not ticket.retried and (ticket.cached or trial is None):
+            ticket.retried = True
+            if ticket.cached:  # the fault may be in what it began with
+                self._shrink_cache(0)
+            self._put_back(ticket)
+            return
+        if trial is None or trial.works or self._works():
+            if trial is not None:
+                trial.works = trial.found = True
+            self._deliver([Outcome(ticket, [], fault.error())], events)
+            return
+        self._take_out(ticket)
+        self._parked.append(ticket)
+        trial.accuse(ticket, fault)
+
+    def _works(self) -> bool:
+        """Whether the model runs a single token."""
+        try:
+            mx.eval(KV(self._make).forward(self._loop.passes.model, mx.array([[0]])))
+        except Exception:
+            return False
+        return True
+
+    def _judge(self, trial: Trial, ran: list[Outcome]) -> None:
+        """Clear the one that runs alone, once it came through far enough."""
+        if any(o.error is None and o.seat.passes and o.seat.row.finish_reason for o in ran):
+            trial.works = True
+        for ticket in list(self._loop.seats):
+            if trial.came_through(ticket):
+                self.park(ticket)
+                trial.cleared.append(ticket)
+
+    def _end_trial(self, trial: Trial, events: list[Event]) -> None:
+        """Have those go on that are cleared; raises where the model fails with everyone."""
+        self._trial = None
+        if trial.accused and not trial.works:
+            for ticket in reversed([*(ticket for ticket, _ in trial.accused), *trial.cleared]):
+                self._parked.remove(ticket)
+                self._queue.appendleft(ticket)
+            raise trial.accused[-1][1].error_of_all()
+        self._deliver(
+            [Outcome(ticket, [], fault.error()) for ticket, fault in trial.accused], events
+        )
+        if trial.size > 1 and not (trial.found or trial.accused):
+            self._places.failed(trial.size)
+        waiting = []
+        for ticket in trial.cleared:
+            if ticket.kv.length and self._open_places:
+                self.resume(ticket)
+            else:
+                self._parked.remove(ticket)
+                self._preempt(ticket)
+                waiting.append(ticket)
+        self._queue.extendleft(reversed(waiting))
 
     # ---- bytes -----------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Seat:
     - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
       short: a flat distribution rarely stands alone.
     - ``cached``: prompt tokens that were taken from the prefix cache.
+    - ``retried``: the model failed with it, and it was given another chance.
     - ``closed``: it has given back what it held, and nothing more will come.
     """
 
@@ -50,6 +51,7 @@ class Seat:
         "guess",
         "logits",
         "passes",
+        "retried",
         "row",
     )
 
@@ -64,7 +66,7 @@ class Seat:
         self.flat = 0
         self.passes = 0
         self.cached = 0
-        self.closed = False
+        self.closed = self.retried = False
         self._started = False
         self._began = time.perf_counter()
         self._first_token: float | None = None
@@ -133,6 +135,17 @@ class Seat:
     def forget(self) -> None:
         """Back to where the history ends, whatever was submitted."""
         self.row.sequence.rewind(len(self.row.sequence))
+        self.logits = self.ahead = self.guess = None
+
+    def restart(self) -> None:
+        """Hold nothing on the device any more: the whole history is to be run again."""
+        row = self.row
+        row.sequence.kv = self.kv.fresh()
+        if row.drafter is not None:
+            row.drafter.restart()
+        if row.may_decline:
+            row.sequence.kv.expect_rewinds()
+        self.cached = 0
         self.logits = self.ahead = self.guess = None
 
     def rewind(self, target: int, seen: int | None = None) -> None:

@@ -118,6 +118,15 @@ class SlotKV:
         """An independent copy outside of the batch."""
         return self.slots.copy_of(self)
 
+    def fresh(self) -> KV:
+        """An empty one outside of the batch, for when what this one holds cannot be trusted."""
+        return KV(self.slots.make)
+
+    def spoil(self) -> None:
+        """Hold nothing any more: a pass of this sequence failed half-way through the layers."""
+        self._checkpoints.clear()
+        self.length = 0
+
     def close(self) -> None:
         self._slots = None
 
@@ -219,8 +228,12 @@ class Slots:
             if self._members:  # what is copied for more slots takes no more places than it has to
                 self._trim(self._room)
             self._room = room
-        for slot, layer in zip(self._flat, flat(kv.caches), strict=True):
-            slot.put(index, layer, self._room)
+        try:
+            for slot, layer in zip(self._flat, flat(kv.caches), strict=True):
+                slot.put(index, layer, self._room)
+        except BaseException:  # some layers have it already
+            self._drop_behind(index)
+            raise
         member = SlotKV(self, index, kv.length)
         member.checkpoint()
         self._members.append(member)
@@ -236,14 +249,10 @@ class Slots:
                 layer.move(last, index, mover.length)
             mover.index = index
             self._members[index] = mover
-        for state in self.states:
-            state.drop_last()
+        self._drop_behind(len(self._members))
         member.close()
         self._undoable = frozenset()
         if not self._members:
-            self._room = 0
-            for layer in self._flat:
-                layer.clear()
             return
         room = _rooms(len(self._members))
         # Not at every chance, so that leaving and joining in turn copies nothing
@@ -252,6 +261,24 @@ class Slots:
             self._trim(room)
         elif self._places > 2 * (self._longest() + GROWTH):
             self._trim(self._room)
+
+    def clear(self) -> None:
+        """Free all slots, whatever is in them."""
+        for member in self._members:
+            member.close()
+        self._members.clear()
+        self._undoable = frozenset()
+        self._drop_behind(0)
+
+    def _drop_behind(self, count: int) -> None:
+        """Drop what lies behind the first ``count`` slots, where something holds on to it."""
+        for state in self.states:
+            while state.slots > count:
+                state.drop_last()
+        if not self._members:
+            self._room = 0
+            for layer in self._flat:
+                layer.clear()
 
     def copy_of(self, member: SlotKV) -> KV:
         """The sequence of a slot in caches of its own."""
@@ -340,11 +367,17 @@ class Slots:
                 assert layer.keys.shape[0] >= len(self._members)
 
     def _through(self, model: Model, tokens: mx.array, step: Pass) -> mx.array:
-        for layer in self._flat:
-            layer.begin(step)
-        logits = model(tokens, cache=self.caches)
-        for layer in self._flat:
-            layer.end()
+        try:
+            for layer in self._flat:
+                layer.begin(step)
+            logits = model(tokens, cache=self.caches)
+            for layer in self._flat:
+                layer.end()
+        except BaseException:
+            self._undoable = frozenset()
+            for index in step.slots:
+                self._members[index].spoil()
+            raise
         return logits
 
 

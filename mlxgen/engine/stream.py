@@ -16,6 +16,7 @@ import mlx.core as mx
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
+from .fault import Fault
 from .kv import KV, PREFILL_STEP
 from .loop import Loop
 from .owner import Owner
@@ -80,12 +81,18 @@ class Stream:
                     "the stream stopped with an error; rewind it or make a new one"
                 ) from self._failed
             try:
-                for outcome in self._loop.step():
-                    ready.extend(outcome.chunks)
-                    self._failed = self._error = outcome.error
+                outcomes = self._loop.step()
+            except Fault as fault:
+                outcomes = self._loop.owed()
+                self._failed = self._error = fault.error()
             except BaseException as error:
+                for outcome in self._loop.owed():
+                    ready.extend(outcome.chunks)
                 self._failed = error
                 raise
+            for outcome in outcomes:
+                ready.extend(outcome.chunks)
+                self._failed = self._error = outcome.error or self._error
         chunk = ready.popleft()
         if chunk.retract:
             text = self.text
@@ -208,8 +215,12 @@ class Stream:
             while kv.length < tokens:
                 piece = min(PREFILL_STEP, tokens - kv.length)
                 mx.eval(self._loop.passes.prefill(self._seat, piece))
-        except BaseException as error:  # layers may hold different tokens now
+        except BaseException as error:
+            self._seat.restart()  # layers may hold different tokens now
             self._failed = error
+            if isinstance(error, Exception):
+                self._failed = told = Fault.of(error).error()
+                raise told from told.__cause__
             raise
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ _COUNTERS = (
     ("redraws", "redraws", "Draws that were declined at once"),
     ("forward_passes", "forward_passes", "Runs of the model"),
     ("steps", "steps", "Steps of the scheduler"),
+    ("faults", "faults", "Times that the model failed, with one row or with several together"),
     ("prefix_cache_hits", "cache_hits", "Prompts of which the prefix cache held a part"),
     ("prefix_cache_misses", "cache_misses", "Prompts of which the prefix cache held nothing"),
 )

@@ -103,6 +103,9 @@ class Wrong:
     def fork(self) -> Wrong:
         return self
 
+    def restart(self) -> None:
+        """It holds nothing."""
+
 
 def in_vain(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> Comparison:
     """Seconds with drafts that never stand, against none."""

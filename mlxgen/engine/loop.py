@@ -171,7 +171,7 @@ class Loop:
                 if seat.start():
                     new.append(seat)
             except Exception as error:
-                outcomes.append(Outcome(seat, [], error))
+                outcomes.append(Outcome(seat, seat.take(), error))  # what it forced before
         for seat in new:
             if chunks := seat.take():
                 outcomes.append(Outcome(seat, chunks))
@@ -247,7 +247,7 @@ class Loop:
                     own = [seat.row.request()]
             except Exception as error:
                 seat.forget()
-                outcomes.append(Outcome(seat, [], error))
+                outcomes.append(Outcome(seat, seat.take(), error))  # with what is due
                 continue
             places[seat] = len(requests)
             requests += own

@@ -327,7 +327,7 @@ class Scheduler:
             try:
                 begins = ticket.start()
             except Exception as error:
-                events += self._became(ticket, [], error)
+                events += self._became(ticket, ticket.take(), error)  # what it forced before
                 continue
             self._queue.remove(ticket)
             ended = ticket.row.finish_reason is not None

@@ -426,6 +426,27 @@ def test_a_branch_that_the_model_fails_with_ends_alone(how: How, unread: Unread)
     assert control.results[(1,)].text == "abbbbbb"
 
 
+# ---- what was accepted before an error
+
+
+@pytest.mark.parametrize("fork", [False, True])
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_what_was_forced_before_a_start_failed_is_delivered(fork: bool, max_batch: int) -> None:
+    hall = Hall(endless(), max_batch=max_batch, keep_prefixes=False)
+    options: dict[str, Any] = {"banned": ["B"], "filters": Regex("ABCDEFGH"), "max_tokens": 5}
+    ticket = hall.submit([5] * 20, **options)
+    if fork:
+        hall.fork(ticket)
+    texts = hall.finish()
+    alone = ""
+    with pytest.raises(mlxgen.MlxgenError) as error:
+        for chunk in hall.speaker.lm.stream([5] * 20, **options):
+            alone += chunk.text
+    assert texts == [alone] * (2 if fork else 1)
+    assert alone == "A"
+    assert {repr(each) for each in hall.errors.values()} == {repr(error.value)}
+
+
 # ---- places
 
 

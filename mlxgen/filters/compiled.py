@@ -27,6 +27,7 @@ Invariant: what ``Engine.compiled`` returns is at its start, without error and n
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ _COPIES = 512  # copies of one before it is compiled anew
 _TEXTS = 4096  # short forced texts whose tokens are remembered
 _SHORT = 256  # characters of these
 _LONG_TEXTS = 16  # the same of longer ones, which may be as long as a request
+_WALK = 8  # tokens of a text that is tried
 _RUN = 1024  # forced tokens to look at; a grammar may force text without end
 _ITEMS = 10_000  # the parser's, in a row; an object takes four for each optional property
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
@@ -173,7 +175,21 @@ class Engine:
         if run:  # a grammar may begin with text that leads nowhere
             trial.try_consume_tokens(run[:_RUN])
             self._check(trial, grammar)
+        self._walk(trial, grammar)
         return Compiled(grammar, matcher, first)
+
+    def _walk(self, matcher: LLMatcher, grammar: Grammar) -> None:
+        """Go on as some text would. GrammarError if that is more than the engine can follow."""
+        row = np.zeros(self.words, dtype=np.int32)
+        draw = random.Random(0)
+        for _ in range(_WALK):
+            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            allowed = [token for token in tokens_of(row).tolist() if token not in self._ends]
+            if matcher.is_error() or not allowed:
+                break
+            matcher.try_consume_tokens([draw.choice(allowed)])
+        if matcher.is_error() and not is_dead_end(matcher):
+            raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
 
     def _check(self, matcher: LLMatcher, grammar: Grammar) -> Sequence[Token]:
         """One of the tokens that are allowed, if any is. GrammarError if none can be."""

@@ -1,9 +1,13 @@
 """Specifications are tried out in another process before anything here compiles them.
 
-Owns the processes, their limits and what is known of specifications already seen. Must never
+Owns the processes, who gets one, and what is known of specifications already seen. Must never
 know requests. Everything here belongs to the event loop, and nothing of it waits in it: a
 schema or an expression that explodes takes a process with it, which is replaced, while the
 loop, the engine's thread and requests without filters go on.
+
+Processes are replaced whenever they end, for whatever reason, and for as long as that takes. A
+specification whose process was lost is tried again in another one; only what a process has
+judged is remembered.
 
 Invariant: ``check`` returns or raises within the limits, whatever it is given, and the same
 specification is only tried once, however many ask for it.
@@ -12,27 +16,26 @@ specification is only tried once, however many ask for it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import json
 import logging
-import os
 import pickle
-import sys
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from ..errors import GrammarError
 from .calls import RequestError
-from .guard_child import LENGTH, OUT_OF_MEMORY, OUT_OF_TIME, Facts, Verdict, packed
+from .compiler import STARTING, Compiler, Loss, LostError, within
+from .guard_child import Facts, Verdict, packed
+from .line import CrowdedError, Line, Turn
 from .logs import log, log_failure
-from .settings import KEY_VARIABLE
 
 CPU_SECONDS = 0.8  # for one specification; generous: most take milliseconds
-WALL_SECONDS = 2.5  # the same where the machine is busy
 MEMORY = 128 << 20
-STARTING = 60.0  # seconds until a new process has to be ready
+PATIENCE = 10.0  # seconds until a process has to be free
+HEAVY = 16 << 10  # bytes of a specification that must not take the last free process
+_ATTEMPTS = 3  # processes that may be lost over one specification
+_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds before another process is started, the last again
 _KNOWN = 4096  # verdicts that are remembered
 _REASON = 500  # characters of an error
 
@@ -45,65 +48,73 @@ class Guard:
         facts: Facts,
         *,
         processes: int = 2,
-        wall_seconds: float = WALL_SECONDS,
+        patience: float = PATIENCE,
         costly: Callable[[], None] = lambda: None,
     ) -> None:
         self._facts = packed(facts)
         self._cpu_seconds = facts.cpu_seconds
         self._memory = facts.memory
-        self._wall_seconds = wall_seconds
+        self._patience = patience
         self._count = processes
-        self._idle: asyncio.Queue[_Child] = asyncio.Queue()
-        self._children: set[_Child] = set()
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
-        self._trials: dict[bytes, asyncio.Task[str | None]] = {}
-        self._starting: set[asyncio.Task[None]] = set()
+        self._line = Line()
+        self._idle: list[Compiler] = []
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._trials: dict[bytes, asyncio.Task[_Known]] = {}
+        self._keepers: list[asyncio.Task[None]] = []
         self._began = False  # whether a process was ready once
-        self._closed = False
         self._costly = costly  # told of each one that took too long or too much memory
 
     def start(self) -> None:
         """Begin to start the processes."""
-        for _ in range(self._count):
-            self._replace()
+        self._keepers = [asyncio.create_task(self._keep()) for _ in range(self._count)]
 
     async def close(self) -> None:
         """End the processes."""
-        self._closed = True
-        tasks = [*self._starting, *self._trials.values()]
+        tasks = [*self._trials.values(), *self._keepers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(child.end() for child in self._children))
 
     @property
     def idle(self) -> int:
         """How many processes wait for something to compile."""
-        return self._idle.qsize()
+        return len(self._idle)
 
-    def knows(self, specs: tuple[Any, ...]) -> bool:
+    def knows(self, specs: Iterable[Any]) -> bool:
         """Whether all of these were tried and are good; then they need no ``check``."""
-        return all(self._known.get(_digest(spec), "unknown") is None for spec in specs)
+        known = (self._known.get(_digest(spec)) for spec in specs)
+        return all(one is not None and one.error is None for one in known)
 
-    async def check(self, spec: Any) -> None:
+    def seconds(self, specs: Iterable[Any]) -> float:
+        """Processor time that the trials of these took, of those that are known."""
+        known = (self._known.get(_digest(spec)) for spec in specs)
+        return sum(one.seconds for one in known if one is not None)
+
+    async def check(self, spec: Any, client: str = "") -> None:
         """Raise GrammarError for what cannot be compiled in reason, with the reason.
 
-        RequestError (503) when no process became free: too many new specifications at once.
+        RequestError (503) when no process became free, or every one was lost: that says nothing
+        of the specification.
         """
         digest = _digest(spec)
+        known = self._known.get(digest)
+        while known is None:
+            trial = self._trials.get(digest)
+            own = trial is None
+            if trial is None:
+                trial = self._trials[digest] = asyncio.create_task(self._try(spec, client))
+                trial.add_done_callback(lambda done: self._remember(digest, done))
+            try:
+                known = await asyncio.shield(trial)
+            except RequestError:  # another client's wait was too long, and this one's may not be
+                if own:
+                    raise
         if digest in self._known:
             self._known.move_to_end(digest)
-            error = self._known[digest]
-        else:
-            trial = self._trials.get(digest)
-            if trial is None:
-                trial = self._trials[digest] = asyncio.create_task(self._try(spec))
-                trial.add_done_callback(lambda done: self._remember(digest, done))
-            error = await asyncio.shield(trial)
-        if error is not None:
-            raise GrammarError(error)
+        if known.error is not None:
+            raise GrammarError(known.error)
 
-    def _remember(self, digest: bytes, trial: asyncio.Task[str | None]) -> None:
+    def _remember(self, digest: bytes, trial: asyncio.Task[_Known]) -> None:
         del self._trials[digest]
         if trial.cancelled() or trial.exception() is not None:
             return
@@ -111,116 +122,98 @@ class Guard:
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
 
-    async def _try(self, spec: Any) -> str | None:
+    # ---- one specification -------------------------------------------------------------------
+
+    async def _try(self, spec: Any, client: str) -> _Known:
         try:
             message = packed(spec)
         except Exception as error:
-            return f"it cannot be compiled ({type(error).__name__})"
+            return _Known(f"it cannot be compiled ({type(error).__name__})")
+        crashed = False
+        for _ in range(_ATTEMPTS):
+            turn = await self._turn(client, heavy=len(message) > HEAVY)
+            spent = 0.0
+            try:
+                verdict = await self._judged(message)
+                spent = verdict.seconds
+                return _Known(verdict.error and _short(verdict.error), spent)
+            except LostError as lost:
+                if lost.loss in (Loss.TIME, Loss.MEMORY) or (lost.loss is Loss.CRASH and crashed):
+                    spent = self._cpu_seconds
+                    self._costly()
+                    log(logging.WARNING, "a grammar was too costly to compile", status=lost.status)
+                    return _Known(self._reason(lost.loss), spent)
+                crashed = lost.loss is Loss.CRASH
+                log(logging.WARNING, "a process for compiling was lost", status=lost.status)
+            finally:
+                self._line.leave(turn, spent)
+        raise RequestError(
+            "the processes that compile grammars were lost again and again; try again in a moment",
+            status=503,
+            code="compiler_lost",
+        )
+
+    async def _turn(self, client: str, *, heavy: bool) -> Turn:
         try:
-            patience = self._wall_seconds if self._began else STARTING
-            child = await asyncio.wait_for(self._idle.get(), patience)
-        except TimeoutError:
+            patience = self._patience if self._began else STARTING
+            return await within(patience, self._line.enter(client, heavy=heavy))
+        except (TimeoutError, CrowdedError):
             raise RequestError(
                 "too many new grammars are being compiled; try again in a moment",
                 status=503,
                 code="compiler_busy",
             ) from None
-        try:
-            verdict = await asyncio.wait_for(child.ask(message), self._wall_seconds)
-        except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-            status = await child.end()
-            self._replace(child)
-            self._costly()
-            log(logging.WARNING, "a grammar was too costly to compile", status=status)
-            return self._reason(status, late=isinstance(error, TimeoutError))
-        if verdict.worn:
-            await child.end()
-            self._replace(child)
-        else:
-            self._idle.put_nowait(child)
-        return None if verdict.error is None else _short(verdict.error)
 
-    def _reason(self, status: int, *, late: bool) -> str:
-        if status == OUT_OF_MEMORY:
+    async def _judged(self, message: bytes) -> Verdict:
+        if not self._idle:  # it ended just now
+            raise LostError(Loss.GONE, 0)
+        compiler = self._idle.pop(0)
+        verdict = await compiler.judge(message)
+        if verdict.worn:
+            await compiler.end()
+        else:
+            self._idle.append(compiler)
+        return verdict
+
+    def _reason(self, loss: Loss) -> str:
+        if loss is Loss.MEMORY:
             return f"it takes more than {self._memory >> 20} MiB to compile; make it simpler"
-        if late or status == OUT_OF_TIME:
+        if loss is Loss.TIME:
             return f"it takes more than {self._cpu_seconds:g} s to compile; make it simpler"
         return "it cannot be compiled; make it simpler"
 
-    def _replace(self, ended: _Child | None = None) -> None:
-        """Start a process, in place of one that has ended."""
-        if ended is not None:
-            self._children.discard(ended)
-        if self._closed:
-            return
-        task = asyncio.create_task(self._add())
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+    # ---- the processes -----------------------------------------------------------------------
 
-    async def _add(self) -> None:
-        for pause in (0.0, 1.0, 5.0, 30.0):
-            await asyncio.sleep(pause)
+    async def _keep(self) -> None:
+        """Have one process running, for as long as there is a guard."""
+        failures = 0
+        while True:
             try:
-                child = await _Child.start()
-            except OSError as error:
-                log_failure("a process for compiling grammars did not start", error)
+                compiler = await Compiler.start(self._facts)
+            except (OSError, LostError) as error:
+                if not failures:
+                    log_failure("a process for compiling grammars did not start", error)
+                await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+                failures += 1
                 continue
-            self._children.add(child)
-            try:
-                await asyncio.wait_for(child.ask(self._facts), STARTING)
-            except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-                log_failure("a process for compiling grammars did not start", error)
-                await child.end()
-                self._children.discard(child)
-                continue
+            failures = 0
             self._began = True
-            self._idle.put_nowait(child)
-            return
+            self._idle.append(compiler)
+            self._line.open()
+            try:
+                await compiler.ended()
+            finally:
+                self._line.shut()
+                if compiler in self._idle:
+                    self._idle.remove(compiler)
+                await compiler.end()
 
 
-class _Child:
-    """One process, and the pipe to it."""
+class _Known(NamedTuple):
+    """What came of a specification: why it cannot be used, and how long that took to find."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    @classmethod
-    async def start(cls) -> _Child:
-        environment = {k: v for k, v in os.environ.items() if k != KEY_VARIABLE}
-        environment |= {"OPENBLAS_NUM_THREADS": "1"}
-        flags = ["-P"] if sys.flags.safe_path else []
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *flags,
-            "-m",
-            "mlxgen.server.guard_child",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,  # an interrupt typed at the terminal is not for it
-        )
-        return cls(process)
-
-    async def ask(self, message: bytes) -> Verdict:
-        """Send a message and wait for the verdict."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(message)
-        await self._process.stdin.drain()
-        head = await self._process.stdout.readexactly(LENGTH.size)
-        data = await self._process.stdout.readexactly(LENGTH.unpack(head)[0])
-        return Verdict(*json.loads(data))
-
-    async def end(self) -> int:
-        """End it, unless it has ended by itself, and wait for it; its exit status."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            return await asyncio.wait_for(self._process.wait(), 0.05)
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            return await self._process.wait()
+    error: str | None
+    seconds: float = 0.0
 
 
 def _digest(spec: Any) -> bytes:

@@ -5,15 +5,18 @@ of the real one without its tokenizer, so that nothing heavy is imported and a n
 ready in a moment. Must never know requests; it imports neither MLX nor mlx-lm.
 
     parent -> child   Facts, once; then one specification after another, pickled
-    child -> parent   a Verdict for each, the first one for the facts, as JSON
+    child -> parent   for each, the facts too: nothing when it begins, and then a Verdict, as JSON
 
 Each message comes behind its length in four bytes. Invariant: a specification that costs more
-processor time or memory than is allowed ends the process, and the parent sees it end.
+processor time or memory than is allowed ends the process, and the parent sees it end. Both are
+counted from where the specification begins, and neither by the clock on the wall: a process
+that has to wait, or a machine that sleeps, makes nothing too costly.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import resource
@@ -27,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from ..errors import MlxgenError
-from ..filters.compose import bind_opening
+from ..errors import DeadEndError, GrammarError, MlxgenError
+from ..filters.constraint import Constraint
 from ..pieces import Pieces
 from ..tokens import Token, Vocabulary
 
@@ -36,6 +39,7 @@ OUT_OF_MEMORY = 77  # exit status
 OUT_OF_TIME = -signal.SIGPROF
 LENGTH = struct.Struct("!I")
 _WATCH = 0.02  # seconds between two looks at the memory
+_FORCED = 256  # tokens of a text that is all forced, which are tried
 _JOBS = 256  # after so many a process is worn out, as what it compiled stays with it
 
 
@@ -75,6 +79,7 @@ class Verdict(NamedTuple):
 
     error: str | None
     worn: bool = False  # the process should be replaced
+    seconds: float = 0.0  # of the processor
 
 
 class SpelledVocabulary(Vocabulary):
@@ -100,28 +105,43 @@ def _unchanged(token: Token, piece: bytes) -> bytes:
 
 
 class Trial:
-    """Compiles specifications for one vocabulary, each within the limits."""
+    """Compiles specifications for one vocabulary."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._vocabulary = SpelledVocabulary(facts)
         self._jobs = 0
+        self._most = math.inf
+        self.ready = self.judge(_anything())
         self._most = memory() + facts.memory // 4
 
     def judge(self, spec: Any) -> Verdict:
-        """Compile one, with everything that preparing a row does with it."""
+        """Compile one, with everything that preparing a row and starting it do with it."""
         self._jobs += 1
+        began = time.process_time()
+        error: str | None = None
+        panicked = False
         try:
-            filter = bind_opening(spec, self._vocabulary, self._facts.vocab_size)
-            filter.can_end()
-        except MlxgenError as error:
-            return Verdict(str(error), self._worn())
-        except BaseException as error:  # a panic of the grammar engine is no Exception
-            return Verdict(f"it cannot be compiled ({type(error).__name__})", True)
-        return Verdict(None, self._worn())
+            self._run(spec)
+        except MlxgenError as refusal:
+            error = str(refusal)
+        except BaseException as panic:  # a panic of the grammar engine is no Exception
+            error, panicked = f"it cannot be compiled ({type(panic).__name__})", True
+        worn = panicked or self._jobs >= _JOBS or memory() > self._most
+        return Verdict(error, worn, time.process_time() - began)
 
-    def _worn(self) -> bool:
-        return self._jobs >= _JOBS or memory() > self._most
+    def _run(self, spec: Any) -> None:
+        """What is forced at the beginning has to lead to an end, or to a choice."""
+        constraint = Constraint([spec], self._vocabulary, self._facts.vocab_size)
+        try:
+            while len(constraint) < _FORCED and not constraint.ended():
+                run = constraint.forced()[:_FORCED]
+                if not run:
+                    return
+                for token in run:
+                    constraint.advance(token)
+        except DeadEndError as error:
+            raise GrammarError(f"no text satisfies it: {error}") from error
 
 
 def memory() -> int:
@@ -134,24 +154,30 @@ def memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def watch_memory(limit: int) -> None:
-    """Have the process end when it grows by more than ``limit`` bytes from here."""
-    most = memory() + limit
+class MemoryWatch:
+    """Ends the process when it grows by more than ``limit`` bytes over one specification."""
 
-    def watch() -> None:
-        while memory() <= most:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.begin()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def begin(self) -> None:
+        """Count from here."""
+        self._most = memory() + self._limit
+
+    def _watch(self) -> None:
+        while memory() <= self._most:
             time.sleep(_WATCH)
         os._exit(OUT_OF_MEMORY)
 
-    threading.Thread(target=watch, daemon=True).start()
 
-
-def read(stream: BinaryIO) -> Any:
+def read(stream: BinaryIO) -> bytes:
     """The next message of the parent; EOFError at the end."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError
-    return pickle.loads(stream.read(LENGTH.unpack(head)[0]))
+    return stream.read(LENGTH.unpack(head)[0])
 
 
 def packed(message: Any) -> bytes:
@@ -160,9 +186,9 @@ def packed(message: Any) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def write(stream: BinaryIO, verdict: Verdict) -> None:
-    """Send a verdict."""
-    data = json.dumps(verdict).encode()
+def write(stream: BinaryIO, verdict: Verdict | None) -> None:
+    """Send a verdict, or that the next one has begun."""
+    data = b"" if verdict is None else json.dumps(verdict).encode()
     stream.write(LENGTH.pack(len(data)) + data)
     stream.flush()
 
@@ -173,15 +199,17 @@ def main(arguments: Sequence[str] = ()) -> int:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     try:
-        facts: Facts = read(source)
+        facts: Facts = pickle.loads(read(source))
+        write(sink, None)
         trial = Trial(facts)
-        warm = trial.judge(_anything())
-        watch_memory(facts.memory)
-        write(sink, warm)
+        watch = MemoryWatch(facts.memory)
+        write(sink, trial.ready)
         while True:
-            spec = read(source)
+            message = read(source)
+            write(sink, None)
+            watch.begin()
             signal.setitimer(signal.ITIMER_PROF, facts.cpu_seconds)
-            verdict = trial.judge(spec)
+            verdict = trial.judge(pickle.loads(message))
             signal.setitimer(signal.ITIMER_PROF, 0)
             write(sink, verdict)
     except (EOFError, BrokenPipeError):

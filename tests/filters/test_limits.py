@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import llguidance
 import pytest
 
-from mlxgen.errors import FilterError
+from mlxgen.errors import FilterError, GrammarError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
 from mlxgen.filters.compiled import Compiled, Engine, Grammar
 from mlxgen.filters.matcher import GrammarFilter
@@ -31,8 +33,21 @@ def test_an_object_may_have_very_many_optional_properties(whitespace: str | None
     assert not takes(constraint, '"p5":3}')
 
 
-def test_more_than_the_parser_takes_is_an_error_with_that_reason_and_compiles_nothing() -> None:
-    constraint = constrained(optional(2600, " ?"))
+@pytest.mark.parametrize("whitespace", [None, " ?"])
+def test_more_than_the_parser_takes_is_refused_with_that_reason(whitespace: str | None) -> None:
+    with pytest.raises(GrammarError, match=r"JsonSchema.*too much may come next.*10000"):
+        constrained(optional(2600, whitespace))
+
+
+def test_where_that_shows_later_only_the_row_is_told_and_nothing_is_compiled() -> None:
+    inner = json.loads(optional(2600).schema)
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"const": "x" * 40}, "b": inner},
+    }
+    schema["required"] = ["a", "b"]
+    constraint = feed(constrained(JsonSchema(schema, whitespace=" ?")), '{"a":"' + "x" * 40)
+    feed(constraint, '","b":')
     before = state(constraint)
     with (
         counted(constraint.vocabulary) as compiled,

@@ -99,7 +99,7 @@ def test_what_takes_too_much_memory_is_refused(vocabulary: Vocabulary) -> None:
         assert "more than 4 MiB" in (await reason(guard, huge()) or "")
         assert await reason(guard, Regex("small")) is None
 
-    with_guard(facts(vocabulary, cpu_seconds=30, memory=4 << 20), test, wall_seconds=30.0)
+    with_guard(facts(vocabulary, cpu_seconds=30, memory=4 << 20), test)
 
 
 class Crashes:
@@ -114,7 +114,7 @@ def test_what_crashes_the_compiler_is_refused_and_the_next_is_not(vocabulary: Vo
         assert "cannot be compiled" in (await reason(guard, Crashes()) or "")
         assert await reason(guard, Regex("small")) is None
 
-    with_guard(facts(vocabulary), test, wall_seconds=30.0)
+    with_guard(facts(vocabulary), test)
 
 
 def test_with_every_process_busy_the_answer_is_to_come_back(vocabulary: Vocabulary) -> None:
@@ -127,8 +127,8 @@ def test_with_every_process_busy_the_answer_is_to_come_back(vocabulary: Vocabula
         assert caught.value.status == 503
         assert "to compile" in (await busy or "")
 
-    known = facts(vocabulary, cpu_seconds=30, memory=1 << 33)  # the time is what runs out
-    with_guard(known, test, processes=1, wall_seconds=1.5)
+    known = facts(vocabulary, cpu_seconds=1.5, memory=1 << 33)  # the time is what runs out
+    with_guard(known, test, processes=1, patience=0.3)
 
 
 def test_a_client_that_leaves_does_not_stop_a_trial(vocabulary: Vocabulary) -> None:

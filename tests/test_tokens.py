@@ -4,6 +4,7 @@ import copy
 import functools
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.errors import OptionError, PromptError
+from mlxgen.load import load
 from mlxgen.tokens import Vocabulary
 from tests.fakes import (
     alphabet_tokenizer,
@@ -343,3 +345,41 @@ def test_the_alphabet_tokenizer_takes_what_it_is_told_to_take() -> None:
     assert vocabulary.encode("xdefé中 so") == [120, 256, 102, 258, 257]
     with pytest.raises(ValueError, match="two bytes"):
         alphabet_tokenizer(["a"])
+
+
+class Timed:
+    """What is called of another object, and when that began and ended."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.began = self.ended = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            self.began = time.perf_counter()
+            try:
+                return getattr(self._inner, name)(*arguments, **options)
+            finally:
+                self.ended = time.perf_counter()
+
+        return timed
+
+
+def test_other_threads_run_while_much_text_is_tokenized() -> None:
+    vocabulary = load().vocabulary
+    text = ("abcdefghijklmnopqrstuvwxyz" * 20_000).encode()  # one word
+    timed = vocabulary.__dict__["_inner"] = Timed(vocabulary._inner)
+    ticks: list[float] = []
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(0.001):
+            ticks.append(time.perf_counter())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    tokens = vocabulary.continue_with(text)
+    over.set()
+    thread.join()
+    assert b"".join(map(vocabulary.piece, tokens)) == text
+    assert sum(timed.began < at < timed.ended for at in ticks) >= 2

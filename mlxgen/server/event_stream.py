@@ -6,6 +6,7 @@ Owns the format of both. Must never know what an event says. Invariant: one even
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import (
     Awaitable,
@@ -24,6 +25,7 @@ Header: TypeAlias = tuple[bytes, bytes]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 DONE = b"data: [DONE]\n\n"
+_SLICE = 1024  # items of a list that are written at once
 _STREAM: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -38,13 +40,25 @@ def to_json(value: Any) -> bytes:
 
 
 def to_large_json(value: Any, depth: int = 6) -> bytes:
-    """The same, part by part: for a thread, so that others run while a large value is written."""
+    """The same, part by part: for a thread, so that others run while a large value is written.
+
+    An iterator is written as a list, and never held as one: a million small objects at once
+    would stop every thread for as long as Python's collector looks at them.
+    """
     return b"".join(_parts(value, depth))
 
 
 def _parts(value: Any, depth: int) -> Iterator[bytes]:
-    if not depth or not value or not isinstance(value, dict | list):
+    if not depth or not value or not isinstance(value, dict | list | Iterator):
         yield to_json(value)
+        return
+    if isinstance(value, Iterator) or (isinstance(value, list) and depth == 1):
+        items = iter(value)
+        before = b"["
+        while some := list(itertools.islice(items, _SLICE)):
+            yield before + to_json(some)[1:-1]
+            before = b","
+        yield b"[]" if before == b"[" else b"]"
         return
     before = b"{" if isinstance(value, dict) else b"["
     for item in value:

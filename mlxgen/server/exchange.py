@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import secrets
 import time
@@ -71,6 +72,18 @@ class Exchange:
         self._began = time.perf_counter()
 
     # ---- for the work ------------------------------------------------------------------------
+
+    @property
+    def client(self) -> str:
+        """Who asks, where clients get fair shares: an address, or the network of one."""
+        host = (self._scope.get("client") or ("",))[0]
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return str(host)
+        if address.version == 4 or address.ipv4_mapped is not None:
+            return str(address)
+        return str(ipaddress.ip_network((address, 64), strict=False))  # what one customer has
 
     @property
     def seconds(self) -> float:

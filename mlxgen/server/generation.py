@@ -30,7 +30,8 @@ class Generation:
         self._prefix = prefix
 
     async def __call__(self, exchange: Exchange) -> None:
-        prepared = await exchange.service.preparation.rows(await exchange.body(), self._parse)
+        preparation = exchange.service.preparation
+        prepared = await preparation.rows(await exchange.body(), self._parse, exchange.client)
         exchange.understood()
         call = prepared.call
         reply = call.reply(id=f"{self._prefix}-{exchange.id}", created=int(time.time()))
@@ -78,7 +79,7 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
         body = to_json(reply.complete(usages))
     else:
         body = await exchange.service.preparation.run(
-            size, lambda: to_large_json(reply.complete(usages))
+            size, lambda: to_large_json(reply.complete(usages)), exchange.client
         )
     await exchange.answer(body)
 

@@ -80,11 +80,6 @@ class Guard:
         """How many processes wait for something to compile."""
         return len(self._idle)
 
-    def knows(self, specs: Iterable[Any]) -> bool:
-        """Whether all of these were tried and are good; then they need no ``check``."""
-        known = (self._known.get(_digest(spec)) for spec in specs)
-        return all(one is not None and one.error is None for one in known)
-
     def seconds(self, specs: Iterable[Any]) -> float:
         """Processor time that the trials of these took, of those that are known."""
         known = (self._known.get(_digest(spec)) for spec in specs)

@@ -2,8 +2,9 @@
 
 Owns the threads in which requests are understood, chats rendered, prompts tokenized and
 grammars compiled. Must never know HTTP or the engine's thread. There are two lanes, so that a
-short request never waits behind a megabyte of prompt or a new grammar; what may cost too much
-is tried out by the guard first, and requests without filters never ask it.
+short request never waits behind a megabyte of prompt or a costly grammar, and in the slow one
+clients take turns; what may cost too much is tried out by the guard first, and requests without
+filters never ask it.
 
 Invariant: what comes out was checked entirely, or an error was raised that says what is wrong.
 """
@@ -20,8 +21,10 @@ from ..errors import FilterError
 from .body import parse_body
 from .calls import Call, RequestError, ServedModel
 from .guard import Guard
+from .line import CrowdedError, Line
 
 SHORT = 16 << 10  # bytes of a body
+COSTLY = 0.05  # seconds of compiling
 QUICK_THREADS = 3
 SLOW_THREADS = 2
 _PATIENCE = 20  # tenths of a second
@@ -68,6 +71,7 @@ class Preparation:
         self._max_rows = max_rows
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
+        self._line = Line(SLOW_THREADS)  # for the slow lane
         self._running: dict[Callable[[], Any], _Begun] = {}
 
     async def close(self) -> bool:
@@ -80,10 +84,34 @@ class Preparation:
             await asyncio.sleep(0.1)
         return False
 
-    async def run(self, size: int, work: Callable[[], T]) -> T:
-        """Do something in a thread: in the quick lane if ``size`` bytes of input are few."""
-        lane = self._quick if size <= SHORT else self._slow
-        return await asyncio.get_running_loop().run_in_executor(lane, self._do, lane, work)
+    async def run(
+        self, size: int, work: Callable[[], T], client: str = "", *, costly: bool = False
+    ) -> T:
+        """Do something in a thread: in the slow lane if it is costly or has much input.
+
+        ``size`` is the bytes of input. RequestError (503) for a client that waits for too much.
+        """
+        loop = asyncio.get_running_loop()
+        if size <= SHORT and not costly:
+            return await loop.run_in_executor(self._quick, self._do, self._quick, work)
+        try:
+            turn = await self._line.enter(client, heavy=costly)
+        except CrowdedError:
+            raise RequestError(
+                "too many large requests of yours are being read; send fewer at a time",
+                status=503,
+                code="preparation_busy",
+            ) from None
+        began = time.monotonic()
+
+        def leave(done: asyncio.Future[T]) -> None:
+            self._line.leave(turn, time.monotonic() - began)
+            if not done.cancelled():
+                done.exception()  # nobody may be left who would ask for it
+
+        job = loop.run_in_executor(self._slow, self._do, self._slow, work)
+        job.add_done_callback(leave)
+        return await asyncio.shield(job)  # a thread goes on whoever has left
 
     @property
     def stuck(self) -> str | None:
@@ -109,18 +137,17 @@ class Preparation:
         finally:
             self._running.pop(work, None)
 
-    async def rows(self, data: bytes, parse: Parse) -> Prepared:
+    async def rows(self, data: bytes, parse: Parse, client: str) -> Prepared:
         """Understand a body and make its rows; raises what is wrong with it."""
         size = len(data)
-        body, call, rows = await self.run(size, lambda: self._understood(data, parse))
+        body, call, rows = await self.run(size, lambda: self._understood(data, parse), client)
         if rows is not None:
             return Prepared(call, rows)
-        new = not self._guard.knows(call.specs)
         try:
-            if new:
-                for spec in call.specs:
-                    await self._guard.check(spec)
-            rows = await self.run(SHORT + 1 if new else size, lambda: self._rows(call))
+            for spec in call.specs:
+                await self._guard.check(spec, client)
+            costly = self._guard.seconds(call.specs) > COSTLY
+            rows = await self.run(size, lambda: self._rows(call), client, costly=costly)
         except FilterError as error:
             raise _blamed(error, body) from error
         return Prepared(call, rows)

@@ -43,6 +43,7 @@ _FILES = 4096  # that may be open, if the system allows it
 _LEAST = 8  # connections that a server is worth starting for
 _BACKLOG = 512
 _SEND_BUFFER = 1 << 18  # bytes that the system holds for a client that does not read
+_SWITCH = 0.001  # seconds after which a thread that computes lets the engine's or the loop's on
 _FAREWELL = 3  # seconds in which connections have to close at the end
 
 
@@ -96,6 +97,7 @@ def serve(settings: Settings, *, boot: Boot | None = None) -> int:
             f"only {files} files may be open, so at most {most} connections are taken at a time; "
             "raise ulimit -n for more",
         )
+    sys.setswitchinterval(_SWITCH)
     status, ended = asyncio.run(_serve(settings, boot or booting(settings), listening, Room(most)))
     if not ended:
         logging.shutdown()

@@ -67,14 +67,16 @@ class TokenWork:
         model = service.model
         preparation = service.preparation
         answer = await preparation.run(
-            len(data), lambda: to_large_json(self._answer(parse_body(data), model), depth=2)
+            len(data),
+            lambda: to_large_json(self._answer(parse_body(data), model), depth=2),
+            exchange.client,
         )
         exchange.understood()
         await exchange.answer(answer)
 
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
-    """The answer to a ``TokenizeRequest``."""
+    """The answer to a ``TokenizeRequest``, for ``to_large_json``."""
     request = read(body, TokenizeRequest)
     _check_model(request.model, model)
     given = [
@@ -95,13 +97,13 @@ def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
         "tokens": tokens,
     }
     if request.return_token_strs:
-        answer["token_strs"] = [_piece(vocabulary.piece(token)) for token in tokens]
+        answer["token_strs"] = (_piece(vocabulary.piece(token)) for token in tokens)
     if request.with_pieces:
         pieces = (vocabulary.piece(token) for token in tokens)
-        answer["tokens"] = [
+        answer["tokens"] = (
             {"id": token, "piece": _piece_or_bytes(piece)}
             for token, piece in zip(tokens, pieces, strict=True)
-        ]
+        )
     return answer
 
 

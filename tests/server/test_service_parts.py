@@ -8,9 +8,11 @@ import contextlib
 import hashlib
 import json
 import threading
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -23,6 +25,7 @@ from mlxgen.server.calls import RequestError
 from mlxgen.server.docs_page import docs_page
 from mlxgen.server.engine_thread import State
 from mlxgen.server.event_stream import to_json, to_large_json
+from mlxgen.server.exchange import Exchange
 from mlxgen.server.mailbox import Delivery, Mailbox
 from mlxgen.server.metrics import _COUNTERS, _GAUGES, Metrics
 from mlxgen.server.page import policy_of, read_page
@@ -244,3 +247,38 @@ def test_a_large_value_is_written_as_a_small_one() -> None:
     for value in values:
         for depth in range(5):
             assert to_large_json(value, depth) == to_json(value)
+
+
+def test_an_iterator_is_written_as_a_list_and_never_held_as_one() -> None:
+    held: list[weakref.ref[Any]] = []
+    most = [0]
+
+    class Item(dict[str, int]):
+        pass
+
+    def items(count: int) -> Iterator[Any]:
+        for number in range(count):
+            item = Item(id=number)
+            held.append(weakref.ref(item))
+            yield item
+            if number % 1000 == 0:
+                most[0] = max(most[0], sum(ref() is not None for ref in held))
+
+    for count in (0, 1, 5000):
+        wanted = to_json({"tokens": [{"id": number} for number in range(count)], "n": 1})
+        assert to_large_json({"tokens": items(count), "n": 1}, depth=2) == wanted
+    assert 0 < most[0] < 3000
+
+
+def test_clients_are_told_apart_by_address_and_by_network_where_they_have_one() -> None:
+    def client(address: tuple[str, int] | None) -> str:
+        scope = {"client": address}
+        return Exchange(cast(Any, None), "x", scope, cast(Any, None), cast(Any, None)).client
+
+    assert client(("10.0.0.7", 1)) == client(("10.0.0.7", 2)) != client(("10.0.0.8", 1))
+    assert client(("2001:db8:1:2::7", 1)) == client(("2001:db8:1:2:3::8", 1))
+    assert client(("2001:db8:1:2::7", 1)) != client(("2001:db8:1:3::7", 1))
+    assert client(("::ffff:10.0.0.7", 1)) != client(("::ffff:10.0.0.8", 1))
+    assert client(("fe80::1%eth0", 1)) == "fe80::/64"
+    assert client(None) == ""
+    assert client(("a pipe", 0)) == "a pipe"

@@ -57,8 +57,10 @@ def next_mask(
         words = without_tokens(words, excluded, vocab_size)
     assert words is not None
     if not words.any():
-        by = "excluded, banned" + (" or refused by the filters" if constraint else "")
-        by += " or not in the controller's mask" if steered is not None else ""
+        by = "excluded or banned" + (
+            ", or refused by the filters" if constraint is not None else ""
+        )
+        by += ", or not in the controller's mask" if steered is not None else ""
         raise DeadEndError(
             f"position {sequence.generated} is given up: every token there is {by}; allow more, "
             "or rewind further"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .calls import Event, Reply, RequestError
+from ..errors import MlxgenError
+from .calls import Event, Reply, RequestError, as_request_error
 from .event_stream import to_json, to_large_json
 from .exchange import Exchange
 from .jobs import Parse, Prepared
@@ -38,7 +39,13 @@ class Generation:
         exchange.describe_failure = reply.fail
         mailbox = exchange.submit(prepared.rows)
         generate = _stream if call.stream else _whole
-        await generate(exchange, reply, mailbox)
+        try:
+            await generate(exchange, reply, mailbox)
+        except MlxgenError as error:
+            known = as_request_error(error, call.params)
+            if known is error or known.status >= 500:
+                raise
+            raise known from error
         _account(exchange, prepared, mailbox)
 
 

@@ -62,8 +62,8 @@ class Call:
     - ``stream``: whether the client wants events.
     - ``model``: the model that the client named, if any.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
-    - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, for
-      ``error_body(error, call.params)``.
+    - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which leave
+      tokens out, for ``error_body(error, call.params)``.
     """
 
     jobs: tuple[Job, ...]

@@ -18,7 +18,7 @@ from .chat_reply import ChatReply, ReplyPlan
 from .choice_text import TextPlan
 from .constraints import constraint_of
 from .errors import RequestError
-from .generation import check_context, check_model, choices_of, options_of
+from .generation import check_context, check_model, choices_of, fields_of, options_of
 from .messages import AssistantMessage, rendered
 from .reading import read
 from .rendered import Rendered, rendered_for
@@ -47,7 +47,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
                 code="unsupported_value",
             )
         spec = after_thinking(spec, thinking, model, required=plan.required)
-    params = {"prompt": "messages", "filters": plan.field}
+    params = fields_of(request, prompt="messages", filters=plan.field, spec=spec)
     options = options_of(
         request,
         model,

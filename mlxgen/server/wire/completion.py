@@ -22,7 +22,7 @@ from .completion_reply import CompletionReply
 from .constraints import constraint_of
 from .errors import RequestError
 from .fields import name_of, shown
-from .generation import check_context, check_model, choices_of, options_of
+from .generation import check_context, check_model, choices_of, fields_of, options_of
 from .reading import read
 from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
 from .served_model import ServedModel
@@ -52,8 +52,9 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
             code="invalid_value",
         )
     rows = [_tokens(prompt, model, at) for at, prompt in prompts]
-    params = {"prompt": "prompt", "filters": constraint.field if constraint else "prompt"}
     spec = constraint.spec if constraint is not None else None
+    field = constraint.field if constraint is not None else "prompt"
+    params = fields_of(request, prompt="prompt", filters=field, spec=spec)
     options = options_of(
         request,
         model,

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ...errors import GrammarError, MlxgenError, OptionError, PromptError, QueueFullError
+from ...errors import (
+    DeadEndError,
+    FilterError,
+    MlxgenError,
+    OptionError,
+    PromptError,
+    QueueFullError,
+)
 
 INVALID = "invalid_request_error"
 _TYPES = {
@@ -66,7 +73,8 @@ def error_body(
     """The HTTP status and the JSON body for any error.
 
     What mlxgen raises on purpose is told as it is; of anything else only that it happened.
-    ``params`` are the names that the engine's ``prompt`` and ``filters`` have in a request.
+    ``params`` are the names that the engine's ``prompt`` and ``filters`` have in a request, and
+    with ``dead_end`` those of all fields that leave tokens out.
     """
     if isinstance(error, RequestError):
         return error.status, error.body()
@@ -82,16 +90,22 @@ def as_request_error(
     """The same error, with the field named as requests name it."""
     if isinstance(error, RequestError):
         return error
-    message, param = str(error), None
-    if isinstance(error, OptionError):
+    message, param, status = str(error), None, error.status
+    if isinstance(error, DeadEndError):
+        if "dead_end" in params:  # only what the request asks for can leave nothing
+            fields = params["dead_end"]
+            param = fields.split(", ")[0]
+            status = 400
+            message = f"{fields}: no text was found that satisfies this: {message}"
+    elif isinstance(error, OptionError):
         param = params.get(error.field) or _FIELDS.get(error.field, error.field)
         message = f"{param}: {message.removeprefix(f'{error.field}: ')}"
     elif isinstance(error, PromptError):
         param = params.get("prompt")
-    elif isinstance(error, GrammarError):
+    elif isinstance(error, FilterError):
         param = params.get("filters")
     code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
-    return RequestError(message, status=error.status, param=param, code=code)
+    return RequestError(message, status=status, param=param, code=code)
 
 
 _FIELDS = {
@@ -104,7 +118,8 @@ _FIELDS = {
 _CODES: tuple[tuple[type[MlxgenError], str], ...] = (
     (OptionError, "invalid_value"),
     (PromptError, "invalid_prompt"),
-    (GrammarError, "invalid_grammar"),
+    (DeadEndError, "dead_end"),
+    (FilterError, "invalid_grammar"),
     (QueueFullError, "rate_limit_exceeded"),
 )
 

@@ -62,6 +62,18 @@ def check_context(tokens: int, model: ServedModel, param: str) -> None:
         )
 
 
+def fields_of(
+    request: GenerationRequest, *, prompt: str, filters: str, spec: Specification | None
+) -> dict[str, str]:
+    """Which fields of a request its errors come from, for ``as_request_error``."""
+    fields = {"prompt": prompt, "filters": filters}
+    narrowing = [filters] if spec is not None else []
+    narrowing += [name for name in ("banned_strings", "heal") if getattr(request, name)]
+    if narrowing:
+        fields["dead_end"] = ", ".join(narrowing)
+    return fields
+
+
 def options_of(
     request: GenerationRequest,
     model: ServedModel,

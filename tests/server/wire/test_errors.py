@@ -54,6 +54,15 @@ def test_the_field_is_the_one_that_the_client_wrote(
     assert (body["param"], body["message"]) == (param, message)
 
 
+def test_a_dead_end_is_the_fault_of_the_fields_that_leave_tokens_out() -> None:
+    params = {**PARAMS, "dead_end": "regex, banned_strings"}
+    status, body = error_body(errors.DeadEndError("stuck"), params)
+    assert (status, body["error"]["param"]) == (400, "regex")
+    assert body["error"]["message"].startswith("regex, banned_strings: ")
+    assert body["error"]["type"] == "invalid_request_error"
+    assert error_body(errors.FilterError("too many states"), params)[1]["error"]["param"] == "regex"
+
+
 def test_what_nobody_expected_says_nothing_of_itself() -> None:
     status, body = error_body(ValueError("/home/somebody/secret"))
     assert status == 500 and "secret" not in str(body)

@@ -131,7 +131,7 @@ class ControlTokens:
 
     def _spelled(self, text: str, *, opens: bool) -> list[Token]:
         """The tokens of a text without added tokens; ``opens``: it is the beginning of all."""
-        tokens = list(self._twins[int(opens)].encode(text, add_special_tokens=False).ids)
+        tokens = _ids(self._twins[int(opens)], text)
         if self._is_free(tokens):
             return tokens
         tokens = []  # a model that knows the token's text as a word of its own
@@ -140,7 +140,7 @@ class ControlTokens:
                 tokens += self._vocabulary.continue_with(piece.encode())
             except PromptError:  # a character that has no token
                 inner = self._vocabulary.inner or self._twins[0]
-                tokens += inner.encode(piece, add_special_tokens=False).ids
+                tokens += _ids(inner, piece)
         return self._checked(tokens)
 
     @cached_property
@@ -198,6 +198,11 @@ class ControlTokens:
             "the messages hold the text of a control token that the tokenizer cannot spell; leave "
             "it out, or allow_control_tokens"
         )
+
+
+def _ids(tokenizer: Any, text: str) -> list[Token]:
+    """The tokens of a text; unlike ``encode``, a batch does not keep Python's lock meanwhile."""
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _steers(content: str, written: str | None) -> bool:

@@ -368,7 +368,7 @@ class Timed:
 def test_other_threads_run_while_much_text_is_tokenized() -> None:
     vocabulary = load().vocabulary
     text = ("abcdefghijklmnopqrstuvwxyz" * 20_000).encode()  # one word
-    timed = vocabulary.__dict__["_inner"] = Timed(vocabulary._inner)
+    timed = vocabulary.__dict__["inner"] = Timed(vocabulary.inner)
     ticks: list[float] = []
     over = threading.Event()
 

@@ -11,10 +11,13 @@ import pytest
 
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Choice, JsonSchema, Lark, Regex
+from mlxgen.filters.compiled import Engine
 from mlxgen.load import load
+from mlxgen.server.boot import engine_of
 from mlxgen.server.calls import RequestError
 from mlxgen.server.guard import Guard, _digest
 from mlxgen.server.guard_child import Facts, SpelledVocabulary, Trial
+from mlxgen.server.settings import read_settings
 from mlxgen.tokens import Vocabulary
 
 
@@ -171,3 +174,9 @@ def test_a_panic_is_a_refusal_and_the_process_is_replaced(vocabulary: Vocabulary
     verdict = Trial(facts(vocabulary)).judge(Panicking())
     assert verdict.error == "it cannot be compiled (BaseException)"
     assert verdict.worn
+
+
+def test_what_is_served_compiles_where_requests_are_prepared_and_nowhere_else() -> None:
+    lm = load()
+    engine_of(lm, read_settings([]))
+    assert Engine.of(lm.vocabulary, lm.vocab_size)._ahead

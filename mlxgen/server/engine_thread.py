@@ -27,7 +27,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..engine import Chunk, Usage
-from ..errors import MlxgenError
 from .mailbox import Delivery, Mailbox
 
 COURIER_LIMIT = 20_000
@@ -108,9 +107,16 @@ class EngineThread:
         self._tickets: dict[Any, tuple[Mailbox, int]] = {}
         self._of: dict[Mailbox, list[Any]] = {}
         self._published = 0.0
+        self._turns = 0
+        self._rests = True  # it loads, or waits for something to do
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.stats: Any = None
         """The scheduler's last figures; None while it loads."""
+
+    @property
+    def beats(self) -> int | None:
+        """How often it has obeyed and stepped; None while there is nothing to do."""
+        return None if self._rests else self._turns
 
     def start(self) -> None:
         """Begin to load."""
@@ -143,6 +149,7 @@ class EngineThread:
             state = self._live()
         except BaseException as error:
             state, news = (State.REFUSED if self.stats is None else State.FAILED), error
+        self._rests = True
         self._tickets.clear()
         self._of.clear()
         _leave_mlx()
@@ -157,6 +164,7 @@ class EngineThread:
             while self._obey(scheduler):
                 self._post(scheduler.step())
                 self._publish(scheduler)
+                self._turns += 1
         finally:
             with contextlib.suppress(Exception):  # it may be what failed
                 scheduler.close()
@@ -169,9 +177,12 @@ class EngineThread:
                 idle = not scheduler.busy
                 if idle:
                     self._publish(scheduler, at_once=True)
+                self._rests = idle
                 command = self._inbox.get(block=idle)
             except queue.Empty:
                 return True
+            self._rests = False
+            self._turns += 1
             if isinstance(command, _Stop):
                 return False
             if isinstance(command, _Cancel):
@@ -187,7 +198,7 @@ class EngineThread:
                 ticket = scheduler.submit(row)
                 tickets.append(ticket)
                 self._tickets[ticket] = submission.mailbox, index
-        except MlxgenError as error:
+        except Exception as error:
             self._drop(scheduler, submission.mailbox)
             self._courier.carry([(submission.mailbox, Delivery(0, (), error=error))])
 

@@ -15,6 +15,7 @@ import traceback
 from typing import Any, Literal
 
 logger = logging.getLogger("mlxgen.server")
+_CAUSES = 8  # errors in a row that were caused by one another
 
 
 class TextFormatter(logging.Formatter):
@@ -65,9 +66,13 @@ def log_failure(what: str, error: BaseException, **fields: Any) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         logger.error(what, exc_info=error, extra={"fields": fields})
         return
+    kinds = [type(error).__name__]
+    while error.__cause__ is not None and len(kinds) < _CAUSES:
+        error = error.__cause__
+        kinds.append(type(error).__name__)
     places = traceback.extract_tb(error.__traceback__)
     where = " < ".join(f"{p.filename}:{p.lineno} {p.name}" for p in reversed(places))
-    log(logging.ERROR, what, error=type(error).__name__, at=where or "nowhere", **fields)
+    log(logging.ERROR, what, error=" from ".join(kinds), at=where or "nowhere", **fields)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

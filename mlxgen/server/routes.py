@@ -152,13 +152,16 @@ def _add_models(router: APIRouter, service: Service) -> None:
 
 
 def _add_state(router: APIRouter, service: Service) -> None:
+    def is_alive() -> bool:
+        failed = service.state in (State.FAILED, State.REFUSED)
+        return not failed and not service.pulse.is_missing
+
     def health(status: int) -> Response:
         stats = service.engine.stats
         rows = {name: getattr(stats, name, 0) or 0 for name in ("running", "prefilling", "queued")}
-        alive = service.state not in (State.FAILED, State.REFUSED)
         stuck = service.stuck
         ready = service.is_ready and stuck is None
-        state = {"status": service.status, "alive": alive, "ready": ready}
+        state = {"status": service.status, "alive": is_alive(), "ready": ready}
         reason = {} if stuck is None else {"reason": stuck}
         return JsonResponse(state | reason | rows, status_code=status)
 
@@ -172,9 +175,8 @@ def _add_state(router: APIRouter, service: Service) -> None:
 
     @router.get("/health/live", responses=_ANSWER | unready | answers(403))
     async def live() -> Response:
-        """Whether there is hope: 200 unless the engine has failed."""
-        dead = service.state in (State.FAILED, State.REFUSED)
-        return health(503 if dead else 200)
+        """Whether there is hope: 200 unless the engine has failed, or takes no step any more."""
+        return health(200 if is_alive() else 503)
 
     @router.get(
         "/metrics",

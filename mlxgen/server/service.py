@@ -1,7 +1,8 @@
 """The server's state: what it serves, who is inside, and whether it is open.
 
-Owns the engine's thread, the guard, the lanes of preparation and the requests being answered.
-Must never know HTTP beyond the errors that it raises. It belongs to the event loop.
+Owns the engine's thread and the look at its pulse, the guard, the lanes of preparation and the
+requests being answered. Must never know HTTP beyond the errors that it raises. It belongs to the
+event loop.
 
 Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do;
 from the moment that the server stops or its engine fails, no request is let in any more.
@@ -24,6 +25,7 @@ from .guard_child import Facts
 from .jobs import Preparation
 from .logs import log, log_failure
 from .metrics import Metrics
+from .pulse import Pulse
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Service:
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.engine = EngineThread(boot, self._on_engine, loop=loop)
+        self.pulse = Pulse(lambda: self.engine.beats, settings.stall_timeout)
         rows = settings.max_batch + settings.max_queue
         self.admission = Admission(
             max_batch=settings.max_batch, most=rows if most is None else min(rows, most)
@@ -87,7 +90,9 @@ class Service:
 
     @property
     def stuck(self) -> str | None:
-        """Why requests are let in and yet not understood, where that is so."""
+        """Why requests are let in and yet not understood or answered, where that is so."""
+        if self.pulse.is_missing:
+            return f"the engine has taken no step for {self.pulse.seconds:.0f} s"
         return None if self._preparation is None else self._preparation.stuck
 
     @property
@@ -131,6 +136,7 @@ class Service:
     def start(self) -> None:
         """Begin to load."""
         self.engine.start()
+        self.pulse.start()
 
     def _on_engine(self, state: State, news: Any) -> None:
         self.state = state
@@ -197,6 +203,7 @@ class Service:
 
     async def close(self) -> bool:
         """Stop the engine's thread, the guard and the lanes; whether everything ended."""
+        self.pulse.close()
         self.engine.stop()
         if self._guard is not None:
             await self._guard.close()

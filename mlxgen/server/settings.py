@@ -45,6 +45,8 @@ class Settings:
     - ``max_context``: tokens of prompt and answer together; ``None``: what the model has.
     - ``cache_bytes``: memory for KV caches, the prefix cache included; ``None``: from the device.
     - ``request_timeout``: seconds for one request, from its headers to its last byte; 0: no limit.
+    - ``stall_timeout``: seconds without a step of the engine, while it has rows, after which
+      ``/health/live`` says so; 0: never. Longer than any piece of a prompt takes.
     - ``allow_hosts``: names that clients may call the server by, besides addresses and the
       loopback's; with a key and none given, any.
     - ``cors_origins``: origins whose pages may call the server; ``"*"`` is any.
@@ -66,6 +68,7 @@ class Settings:
     max_context: int | None = None
     cache_bytes: int | None = None
     request_timeout: float = 600.0
+    stall_timeout: float = 300.0
     allow_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     log_format: Literal["text", "json"] = "text"
@@ -81,6 +84,7 @@ class Settings:
         if self.cache_bytes is not None:
             _whole("cache_bytes", self.cache_bytes, 1 << 20, 1 << 50)
         _seconds("request_timeout", self.request_timeout)
+        _seconds("stall_timeout", self.stall_timeout)
         _seconds("shutdown_grace", self.shutdown_grace)
         if not self.host:
             raise OptionError("host", "is empty; give an address, say 127.0.0.1")
@@ -194,6 +198,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cache-bytes", type=size, metavar="SIZE", help="memory for KV caches (from the device)")
     seconds = f"seconds for one request, 0 is no limit ({default.request_timeout:g})"
     add("--request-timeout", type=float, metavar="S", help=seconds)
+    seconds = (
+        f"seconds without a step before /health/live is 503, 0 is never ({default.stall_timeout:g})"
+    )
+    add("--stall-timeout", type=float, metavar="S", help=seconds)
     seconds = f"seconds for running requests when stopped ({default.shutdown_grace:g})"
     add("--shutdown-grace", type=float, metavar="S", help=seconds)
 

@@ -1,38 +1,72 @@
-"""The server with an engine that fails as soon as it has to run a row: ``python -m``."""
+"""The server with something broken in its engine: ``python -m``, with ``BREAKS`` saying what.
+
+- ``engine``: it fails as soon as it has to run a row.
+- ``prompt``: the model fails with prompts that hold the token ``POISON``.
+- ``hang``: it takes no step while there is a file of the name in ``WHILE``.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mlxgen.server.boot import booting
 from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 
+POISON = 77
 
-class Failing:
-    """A scheduler whose steps fail after a while in which requests can come in."""
 
-    def __init__(self, scheduler: Any) -> None:
+class Broken:
+    """A scheduler whose steps fail, or hang, after a while in which requests can come in."""
+
+    def __init__(self, scheduler: Any, breaks: str) -> None:
         self._scheduler = scheduler
+        self._breaks = breaks
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)
 
     def step(self) -> Sequence[Any]:
-        time.sleep(0.5)
-        raise RuntimeError("the device is gone")
+        if self._breaks == "engine":
+            time.sleep(0.5)
+            raise RuntimeError("the device is gone")
+        while Path(os.environ["WHILE"]).exists():
+            time.sleep(0.02)
+        events: Sequence[Any] = self._scheduler.step()
+        return events
+
+
+class Poisoned:
+    """A model that fails with every pass that runs ``POISON``."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, inputs: Any, cache: Any) -> Any:
+        if POISON in np.array(inputs):
+            raise RuntimeError("what somebody wrote")
+        return self._model(inputs, cache=cache)
 
 
 def main() -> int:
     settings = read_settings()
     boot = booting(settings)
+    breaks = os.environ.get("BREAKS", "engine")
 
     def booting_badly() -> Any:
         scheduler, loaded = boot()
-        return Failing(scheduler), loaded
+        if breaks != "prompt":
+            return Broken(scheduler, breaks), loaded
+        passes = scheduler._loop.passes  # type: ignore[attr-defined]
+        passes.model = Poisoned(passes.model)
+        return scheduler, loaded
 
     return serve(settings, boot=booting_badly)
 

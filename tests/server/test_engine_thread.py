@@ -96,6 +96,21 @@ def test_a_request_that_does_not_fit_as_a_whole_leaves_nothing_behind() -> None:
     run(test)
 
 
+def test_a_row_that_cannot_be_submitted_for_whatever_reason_ends_its_request_only() -> None:
+    async def test() -> None:
+        engine = Watched(lambda: (FakeScheduler(), None))
+        await engine.until(State.READY)
+        box, other = mailbox(), mailbox()
+        engine.thread.submit([ZeroDivisionError("oops")], box)
+        engine.thread.submit([2], other)
+        with pytest.raises(ZeroDivisionError):
+            await everything(box)
+        assert len(await everything(other)) == 2
+        await engine.end()
+
+    run(test)
+
+
 def test_a_cancelled_row_is_gone_at_the_next_step_and_others_go_on() -> None:
     scheduler = FakeScheduler(lambda _: time.sleep(0.001))
 

@@ -20,6 +20,7 @@ import pytest
 from mlxgen.server.process import connections_of, serve
 from mlxgen.server.settings import Settings
 
+from .broken import POISON
 from .running import WAIT, Running, endless, events, running
 
 TEXT = "/v1/completions"
@@ -205,3 +206,59 @@ def test_a_failed_engine_is_reported_and_ends_the_process() -> None:
         assert server.get("/health/live").status_code == 503
         assert server.end() == 1
         assert any("the engine failed" in line for line in server.log)
+
+
+def test_a_prompt_that_the_model_fails_with_is_a_500_of_its_own() -> None:
+    body = endless(max_tokens=150, temperature=0, seed=1)
+    with running(module="tests.server.broken", BREAKS="prompt") as server:
+        alone = server.post(TEXT, body).json()["choices"][0]["text"]
+        answers: list[httpx.Response] = []
+
+        def ask(body: Any) -> None:
+            answers.append(server.post(TEXT, body))
+
+        long = [threading.Thread(target=ask, args=(body,)) for _ in range(2)]
+        for thread in long:
+            thread.start()
+        server.wait_until(lambda: server.rows() == 2, "they do not run")
+        for prompt in ([POISON], [5] * 40 + [POISON] + [6] * 40):
+            ill = server.post(TEXT, {"prompt": prompt, "max_tokens": 5})
+            assert ill.status_code == 500
+            assert "the model failed on this request" in ill.json()["error"]["message"]
+            assert "somebody wrote" not in ill.text
+        for thread in long:
+            thread.join()
+        assert [answer.json()["choices"][0]["text"] for answer in answers] == [alone] * 2
+        assert server.figure("mlxgen_faults_total") >= 2
+        server.wait_idle()
+        assert server.end(signal.SIGTERM) == 0
+        (line, *_) = (line for line in server.log if "ModelError from RuntimeError" in line)
+        assert "broken.py" in line and "somebody wrote" not in line
+
+
+def test_an_engine_that_takes_no_step_is_said_until_it_takes_one(tmp_path: Path) -> None:
+    hangs = tmp_path / "hangs"
+    hangs.touch()
+    with running(
+        "--stall-timeout", "0.2", module="tests.server.broken", BREAKS="hang", WHILE=str(hangs)
+    ) as server:
+
+        def live() -> int:
+            return server.get("/health/live").status_code
+
+        assert live() == 200  # there is nothing to do
+        answers: list[httpx.Response] = []
+        whole = threading.Thread(
+            target=lambda: answers.append(server.post(TEXT, endless(max_tokens=5)))
+        )
+        whole.start()
+        server.wait_until(lambda: live() == 503, "nobody notices")
+        health = server.get("/health")
+        assert health.status_code == 503
+        assert not health.json()["alive"] and "no step" in health.json()["reason"]
+        hangs.unlink()
+        whole.join()
+        assert answers[0].status_code == 200
+        server.wait_until(lambda: live() == 200, "it is not seen to go on")
+        assert any("takes no step" in line for line in server.log)
+        assert any("steps again" in line for line in server.log)

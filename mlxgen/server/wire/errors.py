@@ -15,6 +15,7 @@ from ...errors import (
     DeadEndError,
     FilterError,
     MlxgenError,
+    ModelError,
     OptionError,
     PromptError,
     QueueFullError,
@@ -97,6 +98,8 @@ def as_request_error(
             param = fields.split(", ")[0]
             status = 400
             message = f"{fields}: no text was found that satisfies this: {message}"
+    elif isinstance(error, ModelError) and error.__cause__ is not None:  # which may say anything
+        message = "the model failed on this request; the server's log says why"
     elif isinstance(error, OptionError):
         param = params.get(error.field) or _FIELDS.get(error.field, error.field)
         message = f"{param}: {message.removeprefix(f'{error.field}: ')}"

@@ -1,0 +1,68 @@
+"""Whether the engine still takes steps.
+
+Owns the time that has passed without one. Must never know what a step is, or what to do about it.
+It belongs to the event loop, and sees time pass there: in ticks, of which none counts for more than
+two, whatever the clock says. A process that was stopped, or a machine that slept, had no ticks
+either, and whether a clock runs on in sleep depends on the system (``time.monotonic`` does not on
+macOS and Linux). So nobody is found dead who has just woken up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from .logs import log
+
+TICK = 1.0  # seconds between two looks
+
+
+class Pulse:
+    """Looks at ``beats``: how many steps were taken, ``None`` while there is nothing to do.
+
+    After ``limit`` seconds without another one it is found missing, until the next; 0 is never.
+    """
+
+    def __init__(self, beats: Callable[[], int | None], limit: float, *, tick: float = TICK):
+        self._beats = beats
+        self._limit = limit
+        self._tick = tick
+        self._seen: int | None = None
+        self._looked = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.seconds = 0.0
+        """The time without a step."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether that is too long."""
+        return 0 < self._limit <= self.seconds
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._looked = time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(self._tick, self._look)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self.saw(self._beats(), time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(self._tick, self._look)
+
+    def saw(self, beats: int | None, now: float) -> None:
+        """Say what there is to see now."""
+        passed, self._looked = min(now - self._looked, 2 * self._tick), now
+        was_missing = self.is_missing
+        if beats is None or beats != self._seen:
+            self._seen, self.seconds = beats, 0.0
+        else:
+            self.seconds += passed
+        if self.is_missing and not was_missing:
+            log(logging.ERROR, "the engine takes no step any more", seconds=self.seconds)
+        elif was_missing and not self.is_missing:
+            log(logging.WARNING, "the engine takes steps again")

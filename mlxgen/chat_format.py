@@ -173,10 +173,12 @@ class ChatFormat:
 
     @property
     def _known(self) -> str:
-        names = sorted(self.variables)
+        names = self.variables
+        if self._template is not None:  # some look like variables, and are set before they are used
+            names = names - self._template.makeshift
         if not names:
             return "there are none for this model, leave it out"
-        return f"those of this model are {', '.join(names)}"
+        return f"those of this model are {', '.join(sorted(names))}"
 
     # ---- tokens ----
 

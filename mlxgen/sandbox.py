@@ -78,7 +78,8 @@ class Meter:
 class SandboxedTemplate:
     """A chat template that was compiled. Any thread may render it.
 
-    - ``variables``: the names that it takes from outside, globals and all.
+    - ``variables``: the names that it takes from outside, globals and all; ``makeshift`` are those
+      of them that it also sets itself, without a look at whether they were given.
     - ``literals``: the texts that stand in it, between NUL characters.
     - ``taken``: the names that the environment gives it.
 
@@ -98,6 +99,7 @@ class SandboxedTemplate:
         values = [node.value for node in tree.find_all(nodes.Const)]
         found += [value for value in values if isinstance(value, str)]
         self.literals = "\0".join(found)
+        self.makeshift = _set_anyway(tree)
         self.taken = frozenset(self._environment.globals)
 
     def render(self, values: Mapping[str, Any], limits: RenderLimits | None) -> str:
@@ -106,6 +108,15 @@ class SandboxedTemplate:
         with environment.limited(limits):
             pieces = template.root_render_func(template.new_context(dict(values)))
             return environment.concat(pieces)
+
+
+def _set_anyway(tree: nodes.Template) -> frozenset[str]:
+    names = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    asked: set[str] = set()
+    for node in tree.find_all((nodes.Test, nodes.Filter)):
+        if node.name in ("defined", "undefined", "none", "default", "d"):
+            asked |= {name.name for name in node.find_all(nodes.Name)}
+    return frozenset(names - asked)
 
 
 class _Code(CodeGenerator):

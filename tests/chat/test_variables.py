@@ -67,6 +67,15 @@ def test_a_variable_that_is_not_used_is_refused_with_those_that_are() -> None:
         Chat(HELLO, template={"mod": 1}).tokens(of_template("x"))
 
 
+def test_what_a_template_sets_for_itself_is_not_listed() -> None:
+    vocabulary = of_template(
+        "x{% for m in messages %}{% if m %}{% set text = m.content %}{{ text }}{% endif %}{% endfor %}"
+        "{% if mood is not defined %}{% set mood = 1 %}{% endif %}{{ mood }}"
+    )
+    with pytest.raises(OptionError, match=r"those of this model are mood$"):
+        Chat(HELLO, template={"mod": 1}).tokens(vocabulary)
+
+
 def test_templates_for_tools_have_variables_of_their_own() -> None:
     wrapper = byte_level_tokenizer()
     wrapper._tokenizer.chat_template = {"default": "x{{ a }}", "tool_use": "y{{ b }}"}

@@ -69,7 +69,8 @@ def test_a_variable_that_is_not_used_is_refused_with_those_that_are() -> None:
 
 def test_what_a_template_sets_for_itself_is_not_listed() -> None:
     vocabulary = of_template(
-        "x{% for m in messages %}{% if m %}{% set text = m.content %}{{ text }}{% endif %}{% endfor %}"
+        "x{% for m in messages %}{% if m %}{% set text = m.content %}{{ text }}{% endif %}"
+        "{% endfor %}"
         "{% if mood is not defined %}{% set mood = 1 %}{% endif %}{{ mood }}"
     )
     with pytest.raises(OptionError, match=r"those of this model are mood$"):

@@ -31,6 +31,7 @@ def library(code: str, seconds: float = 60.0) -> Run:
 _HEAD = """
 import os, pickle, re, shutil, tempfile, threading, time
 from pathlib import Path
+import mlx.core as mx
 import mlxgen
 lm = mlxgen.load()
 folder = Path(tempfile.mkdtemp())
@@ -64,6 +65,8 @@ def use():
             pass
     except mlxgen.MlxgenError as error:
         seen.append(type(error).__name__)
+    finally:
+        mx.clear_streams()  # as every thread that has generated does before it ends
 threads = [threading.Thread(target=use) for _ in range(2)]
 [t.start() for t in threads]; [t.join() for t in threads]
 print(*seen)

@@ -17,8 +17,8 @@ from ..tokens import Token
 class Retries:
     """See the module.
 
-    - ``attempts``: how often a position was drawn before; another attempt draws from
-      another uniform.
+    - ``attempts``: how often a position was drawn before; another attempt draws with
+      other random numbers.
     - ``agreed``: the attempts that the consumer's rewinds have come to; those beyond them, at
       positions that he has not seen yet, are between the draws and the rules.
     - ``asked``: how often hooks have asked for another draw at a position.

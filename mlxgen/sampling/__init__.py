@@ -7,7 +7,7 @@ Arrays only: nothing here knows text, models or the engine.
 from .candidates import CANDIDATES
 from .counts import TokenCounts
 from .distribution import final_distribution
-from .draws import derive_seed, uniform
+from .draws import derive_seed
 from .hooks import (
     DrawView,
     Floats,
@@ -41,5 +41,4 @@ __all__ = [
     "derive_seed",
     "final_distribution",
     "run_hooks",
-    "uniform",
 ]

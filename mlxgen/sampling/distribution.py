@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from .candidates import best
-from .draws import uniforms
+from .draws import chance
 from .plan import effective
 from .processors import adjust, apply_mask
 from .rows import DrawRow
@@ -53,11 +53,11 @@ def final_distribution(
     if any(each.min_p > 0 for each in settings):
         logits = apply_min_p(logits, limits.log_min_p)
     if any(each.xtc_probability > 0 for each in settings):
-        numbers = [uniforms(row.seed, row.position, row.attempt) for row in rows]
+        chances = [chance(row.seed, row.position, row.attempt) for row in rows]
         spared = mx.zeros((vocab_size,), mx.bool_)
         if special := [token for token in xtc_special if token < vocab_size]:
             spared[mx.array(special)] = True
-        logits = apply_xtc(logits, mx.exp(stack_thresholds(settings, numbers)), spared)
+        logits = apply_xtc(logits, mx.exp(stack_thresholds(settings, chances)), spared)
     if any(each.top_k > 0 for each in settings):
         logits = apply_top_k(logits, limits.top_k)
     logits = logits - mx.max(logits, axis=-1, keepdims=True)

@@ -24,9 +24,10 @@ from .candidates import (
     truncate,
 )
 from .plan import Kind, Part
-from .processors import adjust, apply_mask, pad_vocabulary, padded_size
+from .processors import adjust, apply_mask, pad_vocabulary
+from .race import pick, pick_of
 from .rows import Draw, Want
-from .weights import exponential, highest, is_long, log_total, pick, pick_sorted
+from .weights import exponential, highest, log_total, total
 
 Outputs: TypeAlias = dict[str, mx.array]
 Program: TypeAlias = Callable[..., Outputs]
@@ -62,10 +63,6 @@ class Form(NamedTuple):
         own = want.logprob or want.top > 0
         return cls(kind, excludes, complete, masked, changed and own, final, own)
 
-    def needs_outer(self, vocab_size: int) -> bool:
-        """Whether rows choose among several blocks of tokens."""
-        return self.complete if self.kind.truncates else is_long(padded_size(vocab_size))
-
 
 def make_adjust() -> Program:
     """``adjust``, as a program of its own; the output is ``logits``."""
@@ -84,8 +81,8 @@ def make_draw(form: Form, spared: mx.array | None) -> Program:
 
     - logits [rows, vocab]; the model's own, if these are ``changed``
     - words [rows, words, 1]
-    - for rows that are not greedy the ``Limits`` and the uniform ``INNER``; ``OUTER`` if
-      ``needs_outer``; XTC's log threshold in this draw, if it may apply; all [rows, 1]
+    - for rows that are not greedy the ``Limits`` [rows, 1] and the keys [rows, 2]; XTC's log
+      threshold in this draw [rows, 1], if it may apply
 
     The outputs are fields of ``Draw`` by name: ``token``; ``exact`` of rows that are truncated;
     ``prob`` of all but greedy rows; those that the form reports. Of candidates and likeliest
@@ -145,16 +142,16 @@ def _random(
     logits: mx.array, form: Form, spared: mx.array | None, feed: Iterator[mx.array]
 ) -> Draw:
     limits = Limits(next(feed), next(feed), next(feed), next(feed))
-    inner = next(feed)
-    outer = next(feed) if form.needs_outer(logits.shape[-1]) else None
+    keys = next(feed)
     exclusion = Exclusion(next(feed), spared) if form.excludes else None
     if not form.kind.truncates:
-        return _plain(logits, limits, inner, outer, exclusion, form)
+        return _plain(logits, limits, keys, exclusion, form)
     ids, values = best(logits, logits.shape[-1] if form.complete else CANDIDATES)
     log_mass = log_total(logits) if form.kind != Kind.RANKED else None
     kept, exact = truncate(ids, values, limits, log_mass=log_mass, exclusion=exclusion)
     weights = temper(values, kept, limits, from_first=exclusion is None)
-    place, weight, mass = pick_sorted(weights, inner, outer)
+    place, weight = pick_of(weights, ids, keys)
+    mass = total(weights)
     sound = mx.isfinite(highest(logits) if log_mass is None else log_mass) & (weight > 0)
     if ids.shape[-1] == logits.shape[-1]:
         exact = mx.ones(sound.shape, mx.bool_)
@@ -173,8 +170,7 @@ def _random(
 def _plain(
     logits: mx.array,
     limits: Limits,
-    inner: mx.array,
-    outer: mx.array | None,
+    keys: mx.array,
     exclusion: Exclusion | None,
     form: Form,
 ) -> Draw:
@@ -187,7 +183,8 @@ def _plain(
         below = mx.where(kept, below, -mx.inf)
         below = below - highest(below)
     weights = mx.where(kept, exponential(below * limits.inverse_temperature), 0.0)
-    token, weight, mass = pick(weights, inner, outer)
+    token, weight = pick(weights, keys)
+    mass = total(weights)
     prob = (weight / mass).reshape(-1)
     draw = Draw(_checked(token, weight > 0).reshape(-1), prob=prob)
     if form.final:

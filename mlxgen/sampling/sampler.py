@@ -16,12 +16,12 @@ import mlx.core as mx
 import numpy as np
 
 from .distribution import final_distribution
-from .draws import INNER, OUTER, uniforms
+from .draws import chance
 from .plan import Group, Plan, make_plan
 from .processors import padded_size
 from .program import NOTHING, Form, joined, make_adjust, make_draw, only
 from .rows import Draw, DrawRow, Want
-from .stack import column, stack_counts, stack_masks, stack_thresholds
+from .stack import stack_counts, stack_keys, stack_masks, stack_thresholds
 from .traces import Traces
 
 if TYPE_CHECKING:
@@ -98,12 +98,10 @@ class Sampler:
             inputs.append(stack_masks(rows, self.vocab_size))
         if group.limits:
             inputs.extend(group.limits)
-            numbers = [uniforms(row.seed, row.position, row.attempt) for row in rows]
-            inputs.append(column([each[INNER] for each in numbers]))
-            if form.needs_outer(self.vocab_size):
-                inputs.append(column([each[OUTER] for each in numbers]))
+            chances = [chance(row.seed, row.position, row.attempt) for row in rows]
+            inputs.append(stack_keys(chances))
             if form.excludes:
-                inputs.append(stack_thresholds(group.settings, numbers))
+                inputs.append(stack_thresholds(group.settings, chances))
         key = (form, len(rows), inputs[0].dtype)
         program = self._traces.get(key, lambda: make_draw(form, self._spared))
         return only(program(*inputs), want, self.vocab_size)

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from .candidates import Limits
-from .draws import XTC, Uniforms
+from .draws import Chance
 from .processors import padded_size
 from .rows import DrawRow
 from .settings import SamplingSettings
@@ -44,13 +44,18 @@ def stack_limits(settings: Sequence[SamplingSettings], vocab_size: int) -> Limit
     )
 
 
-def stack_thresholds(settings: Sequence[SamplingSettings], numbers: Sequence[Uniforms]) -> mx.array:
+def stack_keys(chances: Sequence[Chance]) -> mx.array:
+    """The keys of draws [rows, 2] uint32."""
+    return mx.array([each.key for each in chances], mx.uint32)
+
+
+def stack_thresholds(settings: Sequence[SamplingSettings], chances: Sequence[Chance]) -> mx.array:
     """The logarithm of XTC's threshold [rows, 1], infinite where this draw excludes nothing."""
     return column(
         (math.log(each.xtc_threshold) if each.xtc_threshold else -math.inf)
-        if each.temperature > 0 and uniforms[XTC] < each.xtc_probability
+        if each.temperature > 0 and chance.xtc < each.xtc_probability
         else math.inf
-        for each, uniforms in zip(settings, numbers, strict=True)
+        for each, chance in zip(settings, chances, strict=True)
     )
 
 

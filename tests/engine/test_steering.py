@@ -94,7 +94,7 @@ def test_a_hook_sees_the_final_probabilities() -> None:
     def script(self: Speaker, generated: list[int]) -> dict[int, float]:
         return {ord("a"): 1.0, ord("b"): 0.0} if not generated else {self.end: 1.0}
 
-    say(Speaker([], script), hooks=[look], temperature=0.5, top_k=2, seed=3)
+    say(Speaker([], script), hooks=[look], temperature=0.5, top_k=2, seed=4)
     first = seen[0]
     assert (first.position, first.attempt) == (0, 0)
     assert texts == ["", "a"]

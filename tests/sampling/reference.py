@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlxgen.sampling import DrawRow, SamplingSettings, TokenCounts
-from mlxgen.sampling.draws import XTC, uniforms
+from mlxgen.sampling.draws import chance
 
 Floats = npt.NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def keep_top_p(x: Floats, top_p: float) -> Floats:
 
 def excludes(row: DrawRow) -> bool:
     """Whether a row's draw excludes top choices."""
-    return uniforms(row.seed, row.position, row.attempt)[XTC] < row.settings.xtc_probability
+    return chance(row.seed, row.position, row.attempt).xtc < row.settings.xtc_probability
 
 
 def spread(vocab: int, seed: int, *, scale: float = 2.0) -> npt.NDArray[np.float32]:

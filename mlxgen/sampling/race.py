@@ -1,0 +1,72 @@
+"""The choice of a token by its weight, as a race.
+
+Owns the noise of tokens, and who wins with it. Must never know logits, settings or seeds.
+Invariants: what weighs nothing is never chosen; a row's result is the same whoever shares its
+batch.
+
+Every token gets a time from an exponential distribution, divided by its weight, and the first
+one wins: each does with the share that its weight has of all (the exponential form of the Gumbel
+trick). The times are a hash of the row's key and the token's id, so that the same key and nearly
+the same weights give mostly the same token, in whatever order and company the tokens stand. Of
+two distributions that differ by d in total variation, they agree with probability
+(1 - d) / (1 + d) or more: a draft and its model need no more than a common key ("Coupling without
+Communication and Drafter-Invariant Speculative Decoding", Daliri, Musco and Suresh 2024).
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from .weights import columns, is_long, ramp
+
+# The finaliser of a 32-bit hash ("lowbias32", Wellons 2018), and a step between its inputs
+_STEP, _FIRST, _SECOND = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
+_NEAR = 2.0**-8
+_LATEST = 1 - 2.0**-24  # less than 1 in float32, so that every time is finite
+
+
+def pick(weights: mx.array, keys: mx.array) -> tuple[mx.array, mx.array]:
+    """Choose one of each row of ``weights`` [batch, n], by ``keys`` [batch, 2] uint32.
+
+    Returns its index and its weight, each [batch, 1]. The weight is 0 or NaN only where no
+    weight of the row is more. In a long row a column is chosen by its total, and then a weight
+    in it: that takes some hundred times instead of one for every token.
+    """
+    n = weights.shape[-1]
+    if not is_long(n):
+        return pick_of(weights, ramp(n)[None], keys)
+    blocks = columns(weights)
+    width = blocks.shape[2]
+    column = _winner(mx.sum(blocks, axis=1), ~ramp(width)[None], keys)
+    ids = ramp(n, width)[None] + column
+    row, weight = pick_of(mx.take_along_axis(weights, ids, axis=-1), ids, keys)
+    return row * width + column, weight
+
+
+def pick_of(weights: mx.array, ids: mx.array, keys: mx.array) -> tuple[mx.array, mx.array]:
+    """``pick`` among the tokens ``ids`` [batch, n] uint32; the index is that in the row.
+
+    The order of the tokens does not matter, nor do others that weigh nothing.
+    """
+    index = _winner(weights, ids, keys)
+    return index, mx.take_along_axis(weights, index, axis=-1)
+
+
+def times(ids: mx.array, keys: mx.array) -> mx.array:
+    """Exponentially distributed numbers > 0 for ``ids`` [batch or 1, n] and ``keys`` [batch, 2]."""
+    bits = _mixed(_mixed(ids * _STEP + keys[:, :1]) ^ keys[:, 1:])
+    share = mx.minimum(bits.astype(mx.float32) * 2.0**-32 + 2.0**-33, _LATEST)
+    # -log(1 - share): near 0, where it decides, as fine as 32 bits are (log1p takes three times
+    # as long on a CPU)
+    near = share * (1 + share * (1 / 2 + share * (1 / 3)))
+    return mx.where(share < _NEAR, near, -mx.log(1 - share))
+
+
+def _winner(weights: mx.array, ids: mx.array, keys: mx.array) -> mx.array:
+    return mx.argmax(weights / times(ids, keys), axis=-1, keepdims=True)
+
+
+def _mixed(x: mx.array) -> mx.array:
+    x = (x ^ (x >> 16)) * _FIRST
+    x = (x ^ (x >> 15)) * _SECOND
+    return x ^ (x >> 16)

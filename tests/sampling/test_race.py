@@ -1,0 +1,132 @@
+"""Choices by weight: as often as they should, and the same from nearly the same weights."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxgen.sampling.race import pick, pick_of, times
+
+from .reference import Floats, is_likely, listed, softmax, spread
+
+
+def keys_for(count: int, seed: int) -> mx.array:
+    """Keys [count, 2], all different."""
+    rng = np.random.default_rng(seed)
+    return mx.array(rng.integers(0, 2**32, (count, 2), dtype=np.uint32))
+
+
+def rows_of(weights: Floats, count: int) -> mx.array:
+    return mx.broadcast_to(mx.array(weights.astype(np.float32))[None], (count, len(weights)))
+
+
+@pytest.mark.parametrize("n", [1, 5, 96, 1000, 4096, 5024])
+def test_choices_follow_the_weights(n: int) -> None:
+    rng = np.random.default_rng(n)
+    weights = np.exp(spread(n, n).astype(np.float64))
+    weights[rng.random(n) < 0.3] = 0
+    weights[0] = 1.0
+    observed = np.zeros(n, dtype=np.int64)
+    for turn in range(40):
+        rows = rows_of(weights, 500)
+        index, weight = pick(rows, keys_for(500, turn))
+        assert mx.array_equal(weight, mx.take_along_axis(rows, index, axis=-1))
+        observed += np.bincount(np.array(index)[:, 0], minlength=n)
+    assert observed[weights == 0].sum() == 0
+    assert is_likely(observed, weights / weights.sum())
+
+
+def test_keys_that_are_counted_up_are_as_good_as_random_ones() -> None:
+    weights = np.exp(spread(300, 1).astype(np.float64))
+    for place in range(2):
+        numbers = np.zeros((20_000, 2), np.uint32)
+        numbers[:, place] = np.arange(20_000)
+        index, _ = pick(rows_of(weights, 20_000), mx.array(numbers))
+        observed = np.bincount(np.array(index)[:, 0], minlength=300)
+        assert is_likely(observed, weights / weights.sum())
+
+
+@pytest.mark.parametrize("n", [128, 300, 5024])
+def test_the_order_of_tokens_and_who_weighs_nothing_do_not_matter(n: int) -> None:
+    rng = np.random.default_rng(n)
+    ids = rng.permutation(200_000)[:n].astype(np.uint32)
+    weights = np.exp(spread(n, n).astype(np.float64))
+    order = rng.permutation(n)
+    more = np.setdiff1d(np.arange(200_000, 201_000), ids)[: n // 2].astype(np.uint32)
+    keys = keys_for(200, 3)
+    first, _ = pick_of(rows_of(weights, 200), mx.array(ids[None]), keys)
+    longer = np.concatenate([weights[order], np.zeros(len(more))])
+    others = np.concatenate([ids[order], more])
+    second, _ = pick_of(rows_of(longer, 200), mx.array(others[None]), keys)
+    assert ids[np.array(first)].tolist() == others[np.array(second)].tolist()
+
+
+@pytest.mark.parametrize("n", [1000, 5024, 32_000])
+def test_nearly_the_same_weights_give_mostly_the_same_token(n: int) -> None:
+    noise = np.random.default_rng(n).normal(size=n)
+    one = softmax(spread(n, n).astype(np.float64))
+    other = softmax(np.log(one) + 0.5 * noise)
+    apart = np.abs(one - other).sum() / 2
+    agreed = []
+    for turn in range(20):
+        keys = keys_for(100, turn)
+        (first, _), (second, _) = pick(rows_of(one, 100), keys), pick(rows_of(other, 100), keys)
+        agreed.append(np.mean(np.array(first) == np.array(second)))
+    assert np.mean(agreed) > (1 - apart) / (1 + apart) - 0.03
+
+
+@pytest.mark.parametrize("n", [96, 5024, 151_936])
+def test_what_weighs_nothing_is_never_chosen(n: int) -> None:
+    keys = mx.array([[0, 0], [2**32 - 1, 2**32 - 1], [5, 7]], mx.uint32)
+    for place in (0, 1, n // 2, n - 1):
+        weights = np.zeros((3, n), np.float32)
+        weights[:, place] = 1e-30
+        index, weight = pick(mx.array(weights), keys)
+        assert np.array(index).tolist() == [[place]] * 3
+        assert all(each > 0 for (each,) in listed(weight))
+
+
+def test_nothing_to_choose_from_weighs_nothing() -> None:
+    for n in (8, 5024):
+        for filling in (0.0, float("nan")):
+            _, weight = pick(mx.full((1, n), filling), keys_for(1, 0))
+            assert not listed(weight)[0][0] > 0
+
+
+def test_a_faint_tail_is_drawn_as_often_as_it_should() -> None:
+    """A third of the mass on 150,000 tokens of 2e-6 each, behind one of two thirds."""
+    n = 151_936
+    weights = np.full(n, 0.5 / (n - 1))
+    weights[0] = 1.0
+    indexes = []
+    for turn in range(20):
+        index, _ = pick(rows_of(weights, 20), keys_for(20, turn))
+        indexes += np.array(index)[:, 0].tolist()
+    tail = np.array([index for index in indexes if index])
+    assert abs(len(tail) / len(indexes) - 1 / 3) < 0.1
+    assert is_likely(np.bincount(tail * 8 // n, minlength=8), np.full(8, 1 / 8))
+
+
+def test_times_are_exponential_and_independent_along_the_tokens() -> None:
+    ids = mx.array(np.arange(1 << 18, dtype=np.uint32))[None]
+    (found,) = np.array(times(ids, mx.array([[1, 2]], mx.uint32))).astype(np.float64)
+    shares = -np.expm1(-found)
+    assert found.min() > 0 and np.isfinite(found).all()
+    bins = 256
+    assert is_likely(
+        np.bincount((shares * bins).astype(int), minlength=bins), np.full(bins, 1 / bins)
+    )
+    smallest = np.bincount((shares[shares < 2**-8] * 2**14).astype(int), minlength=64)
+    assert is_likely(smallest, np.full(64, 1 / 64))
+    for apart in (1, 2, 128, 1187):
+        cells = (shares[apart:] * 16).astype(int) * 16 + (shares[:-apart] * 16).astype(int)
+        assert is_likely(np.bincount(cells, minlength=256), np.full(256, 1 / 256))
+
+
+def test_times_stay_what_they_are() -> None:
+    """A seed gives the same text next year."""
+    ids = mx.array([[0, 1, 151_935]], mx.uint32)
+    keys = mx.array([[1, 2], [2**32 - 1, 2**31]], mx.uint32)
+    expected = [[1.5748775, 3.9634640, 0.7819152], [0.1568374, 2.6681740, 0.1852496]]
+    assert np.allclose(np.array(times(ids, keys)), expected, rtol=1e-5)

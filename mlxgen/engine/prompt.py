@@ -61,13 +61,15 @@ AnyPrompt: TypeAlias = str | Sequence[Token] | Messages | Chat
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The tokens of a prompt. ``opens_text``: what follows begins a text of its own (a chat's
-    answer), else it goes on with the prompt's, leading space and all."""
+    answer), else it goes on with the prompt's, leading space and all. ``is_known``: only the
+    caller of a ``Session``, who runs the model himself, may keep the tokens to himself."""
 
     tokens: tuple[Token, ...]
     opens_text: bool
+    is_known: bool = True
 
     def __post_init__(self) -> None:
-        if not self.tokens:
+        if self.is_known and not self.tokens:
             raise PromptError("the prompt has no tokens; give at least one")
 
     @classmethod

@@ -67,7 +67,8 @@ class Session:
         checked.check_vocabulary(width)
         if prompt is None and checked.heal:
             raise OptionError("heal", "needs the prompt: Session(tokenizer, prompt=...)")
-        read = Prompt((), True) if prompt is None else Prompt.of(prompt, vocabulary)
+        unknown = Prompt((), opens_text=True, is_known=False)
+        read = unknown if prompt is None else Prompt.of(prompt, vocabulary)
         self._row: Row = assemble(
             read,
             checked,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Unpack, overload
 
@@ -294,11 +295,29 @@ class LanguageModel:
             self.vocabulary,
             self.vocab_size,
             budget=self._budget(prompt, options),
-            seed=options.seed if options.seed is not None else secrets.randbits(63),
+            seed=_seed_of(options),
             kv=KV(self.make_cache),
         )
         row.drafter = self._drafter(self.draft if options.draft is None else options.draft)
         return row
+
+    def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Row]:
+        """A row for each job, as ``prepare`` makes it.
+
+        Where jobs that follow one another differ in nothing but their seed, as the choices of a
+        request do, the first is prepared and the others are copies of it.
+        """
+        rows: list[Row] = []
+        last: tuple[AnyPrompt, Options] | None = None
+        for prompt, options in jobs:
+            if last is not None and prompt is last[0] and _may_share(last[1], options):
+                twin = rows[-1].fork(_seed_of(options))
+                twin.options = options
+                rows.append(twin)
+            else:
+                rows.append(self.prepare(prompt, options))
+            last = prompt, options
+        return rows
 
     def _drafter(self, draft: Any) -> Drafter | None:
         if draft is None or draft == "off":
@@ -380,6 +399,21 @@ def _context_of(config: Mapping[str, Any]) -> int | None:
             if isinstance(value, int) and value > 0:
                 return value
     return None
+
+
+def _seed_of(options: Options) -> int:
+    return options.seed if options.seed is not None else secrets.randbits(63)
+
+
+def _may_share(one: Options, other: Options) -> bool:
+    """Whether what is prepared for one may be copied for the other, apart from the seed.
+
+    Copied filters find their masks one after the other, those that were made apart side by side:
+    then it takes a prefix to be worth it.
+    """
+    if one.hooks or (one.filters and not one.prefix):
+        return False
+    return one is other or replace(one, seed=other.seed) == other
 
 
 def _given(row: Row) -> Row:

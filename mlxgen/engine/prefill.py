@@ -20,6 +20,7 @@ from .prefix_cache import PrefixCache
 from .seat import Seat
 
 WORTH_KEEPING = 16  # tokens from which on a prefix is kept
+COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
 WORTH_WAITING = 32  # tokens in common from which on a sequence waits for another's prefill
 
 T = TypeVar("T")
@@ -56,7 +57,8 @@ class Prefill:
     def step(self, budget: int) -> tuple[int, list[Seat]]:
         """Run up to ``budget`` tokens; returns how many, and the seats that are done.
 
-        Those have one token left to run, and are taken out.
+        Those have one token left to run, and are taken out. What comes from the prefix cache
+        counts a little, as it is copied: many that begin with much of it begin one by one.
         """
         fed = 0
         done: list[Seat] = []
@@ -67,9 +69,9 @@ class Prefill:
             if seat not in self._begun:
                 if self._waits(seat, done):
                     continue
-                self._look_up(seat)
+                fed += self._look_up(seat) // COPIED_PER_RUN
             missing = len(seat.pending) - 1
-            count = min(missing, budget - fed)
+            count = min(missing, max(0, budget - fed))
             if count == missing:
                 done.append(seat)
             if count == missing > 0 and self._goes_with(seat, together):
@@ -124,15 +126,16 @@ class Prefill:
         missing = [len(each.pending) - 1 for each in (*others, seat)]
         return missing[-1] <= self._loop.passes.longest_padded and alike(missing)
 
-    def _look_up(self, seat: Seat) -> None:
-        """Take what the prefix cache has of a sequence."""
+    def _look_up(self, seat: Seat) -> int:
+        """Take what the prefix cache has of a sequence; returns how many tokens."""
         self._begun.add(seat)
         if self._cache is None or seat.kv.length:
-            return
+            return 0
         if self._ask(lambda cache: take_prefix(seat, cache), False):
             self.hits += 1
         else:
             self.misses += 1
+        return seat.kv.length
 
     def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:
         """What the prefix cache says; ``instead`` where there is none, or where it fails."""

@@ -8,6 +8,7 @@ other threads use of it was made here.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MlxgenError, OptionError
@@ -29,9 +30,9 @@ class Engine(NamedTuple):
     model: ServedModel
     facts: Facts
 
-    def prepare(self, prompt: Any, options: Any) -> Any:
-        """As ``LanguageModel.prepare``."""
-        return self.lm.prepare(prompt, options)
+    def prepare_all(self, jobs: Iterable[Any]) -> Sequence[Any]:
+        """As ``LanguageModel.prepare_all``."""
+        return self.lm.prepare_all(jobs)
 
 
 def booting(settings: Settings) -> Boot:

@@ -2,14 +2,14 @@
 
     call = parse_chat(body, model)            # RequestError for what cannot be done
     reply = call.reply(id="chatcmpl-1", created=0)
-    rows = [lm.prepare(job.prompt, job.options) for job in call.jobs]
+    rows = lm.prepare_all(call.jobs)
     reply.start()                             # the first events, if call.stream
     reply.push(index, chunk)                  # events for each chunk of call.jobs[index]
     reply.finish(usages)                      # the last events, or
     reply.complete(usages)                    # the whole answer, if not call.stream
 
 Parsing renders chat templates and may take a while; it touches no MLX and may run in any
-thread. Nothing here compiles grammars: ``call.specs`` are those that ``lm.prepare`` will.
+thread. Nothing here compiles grammars: ``call.specs`` are those that ``lm.prepare_all`` will.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class _Begun(NamedTuple):
 
 
 class Preparation:
-    """The lanes. ``prepare`` is ``lm.prepare``."""
+    """The lanes. ``prepare`` is ``lm.prepare_all``."""
 
     def __init__(
         self, prepare: Callable[..., Any], model: ServedModel, guard: Guard, *, max_rows: int
@@ -171,7 +171,7 @@ class Preparation:
             )
 
     def _rows(self, call: Call) -> tuple[Any, ...]:
-        return tuple(self._prepare(job.prompt, job.options) for job in call.jobs)
+        return tuple(self._prepare(call.jobs))
 
 
 def unknown_model(name: str, model: ServedModel) -> RequestError:

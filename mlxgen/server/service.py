@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import MlxgenError
@@ -44,7 +44,7 @@ class Loaded(Protocol):
     def model(self) -> ServedModel: ...
     @property
     def facts(self) -> Facts: ...
-    def prepare(self, prompt: Any, options: Any) -> Any: ...
+    def prepare_all(self, jobs: Iterable[Any]) -> Sequence[Any]: ...
 
 
 class Service:
@@ -158,7 +158,7 @@ class Service:
         self._guard = Guard(loaded.facts, costly=self.metrics.costly_grammars.inc)
         self._guard.start()
         self._preparation = Preparation(
-            loaded.prepare, model, self._guard, max_rows=self.settings.max_queue
+            loaded.prepare_all, model, self._guard, max_rows=self.settings.max_queue
         )
         if not self.became_ready.done():
             self.became_ready.set_result(None)

@@ -25,6 +25,8 @@ from mlxgen import (
 )
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.many import Batch
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduler import Scheduler
 from mlxgen.errors import CapacityError
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters, reciter, talker
 
@@ -338,3 +340,42 @@ def test_rows_with_bans_and_stops_deliver_nothing_of_these() -> None:
     speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": ["d"]})
     batch = speaker.lm.batch([PROMPT] * 3, each=[{"banned": "bc"}, {"stop": "bc"}, {}])
     assert texts(batch) == ["axd", "a", "abc"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefix": [97, 98]},
+        {"prefix": [97], "filters": Regex("[a-z]+"), "stop": "xyz"},
+        {"filters": Regex("[a-e]+")},
+        {"draft": "ngram", "presence_penalty": 0.5},
+    ],
+)
+def test_jobs_that_differ_in_their_seed_alone_say_what_each_says_when_prepared_alone(
+    options: dict[str, Any],
+) -> None:
+    def say(self: Speaker, generated: list[int]) -> dict[int, float]:
+        return {97 + (len(generated) + i) % 26: -0.3 * i for i in range(9)}
+
+    lm = Speaker([], say).lm
+    checked = [
+        Options.of({"max_tokens": 12, "temperature": 2.0, "seed": seed, **options})
+        for seed in (1, 2, 3, 3)
+    ]
+    jobs = [(PROMPT, each) for each in checked] + [([63, 64], checked[0])]
+    texts = []
+    for make in (lm.prepare_all, lambda jobs: [lm.prepare(*job) for job in jobs]):
+        scheduler = Scheduler(lm)
+        tickets = {scheduler.submit(row): "" for row in make(jobs)}
+        while scheduler.busy:
+            for event in scheduler.step():
+                tickets[event.ticket] += "".join(chunk.text for chunk in event.chunks)
+        texts.append([*tickets.values()])
+    assert texts[0] == texts[1]
+    assert texts[0][2] == texts[0][3] and len(set(texts[0][:3])) > 1
+
+
+def test_jobs_without_a_seed_have_seeds_of_their_own() -> None:
+    options = Options.of({"max_tokens": 5})
+    rows = endless().lm.prepare_all([(PROMPT, options)] * 3)
+    assert len({row.seed for row in rows}) == 3

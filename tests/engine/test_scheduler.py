@@ -403,6 +403,21 @@ def test_prompts_that_begin_alike_share_one_prefill() -> None:
     assert hall.stats.cached_tokens >= 3 * 290
 
 
+def test_rows_that_begin_with_much_of_the_prefix_cache_begin_a_few_at_a_time(steady: int) -> None:
+    hall = Hall(endless())
+    hall.submit([65] * 1500, max_tokens=2)
+    hall.finish()
+    running = hall.submit(max_tokens=100)
+    hall.steps(3)
+    rows = [hall.submit([65] * 1500, max_tokens=90) for _ in range(12)]
+    while hall.waiting:
+        begun = sum(bool(ticket.cached) for ticket in rows)
+        assert tokens_by_step(hall, [running]) == [1]
+        assert sum(bool(ticket.cached) for ticket in rows) <= begun + 2
+    assert hall.finish()[1:] == [letters(100), *[letters(90, 1499)] * 12]
+    assert all(ticket.usage.cached_tokens > 1400 for ticket in rows)
+
+
 def test_what_waits_for_a_prefill_that_is_cancelled_goes_on_by_itself() -> None:
     hall = Hall(endless())
     first = hall.submit([65] * 500, max_tokens=4)

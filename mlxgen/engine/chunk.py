@@ -42,7 +42,7 @@ class Chunk:
     - ``rewound``: tokens that were taken back right after this one, itself included; only
       ``Session`` reports such chunks, ``Stream`` never delivers them.
     - ``attempts``: how often this position was drawn again; ``exhausted``: a hook still
-      wanted another draw when ``max_resample`` was reached.
+      wanted another draw when ``max_resample`` was reached, or excluded all that could be drawn.
     - ``finish_reason``: set in the last chunk. ``"stop"``: an end token or a stop;
       ``"length"``: ``max_tokens`` or the context; ``"filter"``: the filters allow no
       continuation; ``"cancelled"``.

@@ -48,6 +48,7 @@ class Outbox:
 
     __slots__ = (
         "_hold",
+        "_longest",
         "_mode",
         "_owed",
         "_released",
@@ -62,6 +63,7 @@ class Outbox:
         self._hold = hold
         self._released = start
         self._settled = start
+        self._longest = start  # tokens that there were when something was released
         self._waiting: deque[Accepted] = deque()
         self._owed = 0  # characters to retract with the next chunk
         self.delivered = self.given = given
@@ -88,26 +90,41 @@ class Outbox:
             return 0
         return self._settled if self._mode == "pushed" else self._released
 
-    def check_reach(self, target: int, back: int, position: int, first: int) -> None:
-        """Raise ``RewindError`` if ``target`` lies in what was delivered, or before ``first``.
+    def reach(self, position: int, first: int) -> int:
+        """How many tokens a hook may take back at ``position``, where ``first`` were given."""
+        return position + 1 - max(first, self.floor)
 
-        A hook at ``position`` asked for it, to take back ``back`` tokens.
+    def check_reach(self, back: int, position: int, first: int) -> None:
+        """Raise ``RewindError`` if a hook asks for what was delivered, or given.
+
+        It wants to take back ``back`` tokens at ``position``; the first ``first`` were given.
         """
-        floor = max(first, self.floor)
-        if target < floor:
-            possible = position + 1 - floor
+        possible = self.reach(position, first)
+        if back <= possible:
+            return
+        asked = f"a hook asked at position {position} to take back {back} tokens, but only"
+        target = position + 1 - back
+        if target < first:
+            given = f", behind the {first} that were given as prefix" if first else ""
             raise RewindError(
-                f"a hook asked at position {position} to take back {back} tokens, but only "
-                f"{possible} are not delivered yet; use hold_tokens={back - 1} to delay delivery, "
-                "or allow_retract=True",
+                f"{asked} {position + 1 - first} were generated{given}; ask for at most "
+                f"can_rewind={possible}",
                 possible=possible,
             )
+        # The text was once this long when something was released, whatever was taken back since.
+        needed = self._longest - target
+        raise RewindError(
+            f"{asked} {possible} are not delivered yet; ask for at most can_rewind={possible}, or "
+            f"use hold_tokens={needed} (it is {self._hold}) or allow_retract=True",
+            possible=possible,
+        )
 
     def fork(self) -> Outbox:
         """An independent copy."""
         twin = Outbox(self._mode, self._hold, self._released, self.given)
         twin.delivered = self.delivered
         twin._settled = self._settled
+        twin._longest = self._longest
         twin._waiting = self._waiting.copy()
         twin._owed = self._owed
         return twin
@@ -126,6 +143,7 @@ class Outbox:
         if self._mode == "retracting":
             held_back = transcript.end(max(0, len(transcript) - self._hold))
             return self._take_all(transcript, min(transcript.safe(with_bans=False), held_back))
+        self._longest = max(self._longest, len(transcript))
         if self._mode == "pushed":
             self._settled = transcript.settled(self._hold, self._settled)
             return self._take_all(transcript, transcript.end(self._settled))

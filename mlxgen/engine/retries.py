@@ -23,7 +23,8 @@ class Retries:
       positions that he has not seen yet, are between the draws and the rules.
     - ``asked``: how often hooks have asked for another draw at a position.
     - ``banned``: tokens that bans have excluded there.
-    - ``exclude``, ``temperature``: what a hook wants of the very next draw.
+    - ``exclude``, ``temperature``: what a hook wants of the very next draw. ``unmet``: it wanted
+      more than there is to choose from.
     """
 
     attempts: dict[int, int] = field(default_factory=dict)
@@ -32,6 +33,7 @@ class Retries:
     banned: dict[int, frozenset[Token]] = field(default_factory=dict)
     exclude: frozenset[Token] = frozenset()
     temperature: float | None = None
+    unmet: bool = False
 
     def fork(self) -> Retries:
         """An independent copy."""
@@ -54,8 +56,8 @@ class Retries:
 
     def accepted(self) -> None:
         """The next draw has happened and stands: what a hook wanted of it is done with."""
-        if self.differs:
-            self.exclude, self.temperature = frozenset(), None
+        if self.differs or self.unmet:
+            self._forget_wish()
 
     def ask(
         self, position: int, exclude: Collection[Token] = (), temperature: float | None = None
@@ -63,6 +65,10 @@ class Retries:
         """A hook wants ``position`` drawn again, like this."""
         self.asked[position] = self.asked.get(position, 0) + 1
         self.exclude, self.temperature = frozenset(exclude), temperature
+
+    def admit_all(self) -> None:
+        """What a hook excludes of the next draw leaves nothing: it excludes nothing then."""
+        self.exclude, self.unmet = frozenset(), True
 
     def ban(self, position: int, token: Token) -> None:
         """A ban excludes ``token`` at ``position``."""
@@ -75,7 +81,10 @@ class Retries:
                 del table[later]
         for position in range(target, drawn):
             self.attempts[position] = self.attempts.get(position, 0) + 1
-        self.exclude, self.temperature = frozenset(), None
+        self._forget_wish()
+
+    def _forget_wish(self) -> None:
+        self.exclude, self.temperature, self.unmet = frozenset(), None, False
 
     def back_for(self, target: int, seen: int) -> None:
         """``back`` for a consumer who has seen the first ``seen`` positions.

@@ -205,15 +205,16 @@ class Row:
 
         Raises ``DeadEndError`` where nothing is left.
         """
-        return next_mask(
-            self.sequence,
-            self.options,
-            self._closing,
-            self.retries.excluded(self.position),
-            self.steering.words if self.steering is not None else None,
-            self.vocabulary,
-            self.vocab_size,
-        )
+        return self._mask(self._closing, self.retries.excluded(self.position))
+
+    def leaves_any(self, exclude: Iterable[Token]) -> bool:
+        """Whether any token could come next if a hook excluded these."""
+        excluded = self.retries.excluded(self.position).union(exclude)
+        try:
+            self._mask(None, excluded)  # a way to the end is given up for another token
+        except DeadEndError:
+            return False
+        return True
 
     def warm(self) -> None:
         """Compute the filters' next mask now, while the model runs; the draw will ask for it."""
@@ -344,6 +345,17 @@ class Row:
         twin.seed = seed
         twin._forks = 0
         return twin
+
+    def _mask(self, closing: Closing | None, excluded: frozenset[Token]) -> Int32Words | None:
+        return next_mask(
+            self.sequence,
+            self.options,
+            closing,
+            excluded,
+            self.steering.words if self.steering is not None else None,
+            self.vocabulary,
+            self.vocab_size,
+        )
 
     def _offer(
         self, token: Token, view: DrawView, *, forced: bool = False, from_draft: bool = False

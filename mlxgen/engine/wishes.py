@@ -7,6 +7,7 @@ not taken in yet, and one that was declined is in no part of the sequence.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import HookError
@@ -21,7 +22,7 @@ class Heard(NamedTuple):
     """A token as the hooks leave it.
 
     ``withheld``: the filters do not see it. ``exhausted``: a hook wanted another draw, and there
-    were too many.
+    were too many, or there is nothing else to draw.
     """
 
     token: Token
@@ -36,10 +37,13 @@ def hear(row: Row, token: Token, view: DrawView) -> Heard | None:
     back = wish.rewind or int(wish.resample)
     if back:
         target = position + 1 - back
-        row.outbox.check_reach(target, back, position, row.first)
-        if row.retries.asked.get(target, 0) < row.options.max_resample:
+        row.outbox.check_reach(back, position, row.first)
+        in_vain = target == position and len(wish.exclude) and not row.leaves_any(wish.exclude)
+        if not in_vain and row.retries.asked.get(target, 0) < row.options.max_resample:
             row.rewind_parts(target, position + 1)
             row.retries.ask(target, wish.exclude, wish.temperature)
+            if len(wish.exclude) and not row.leaves_any(()):
+                row.retries.admit_all()
             row.tally.redraws += 1
             row.tally.rewound += back - 1
             return None
@@ -52,7 +56,7 @@ def hear(row: Row, token: Token, view: DrawView) -> Heard | None:
             )
         if row.sequence.kv is not None:  # the look-ahead ran with the other token
             row.sequence.kv.rewind(len(row.sequence))
-    return Heard(wish.sampled_token, not wish.feed_filters, exhausted)
+    return Heard(wish.sampled_token, not wish.feed_filters, exhausted or row.retries.unmet)
 
 
 def _consult(row: Row, token: Token, view: DrawView) -> PostSamplingResult:
@@ -61,6 +65,7 @@ def _consult(row: Row, token: Token, view: DrawView) -> PostSamplingResult:
         token,
         position=row.position,
         attempt=row.attempt,
+        can_rewind=partial(row.outbox.reach, row.position, row.first),
         text=row.sequence.transcript.so_far,
         text_after=row.sequence.transcript.text_with,
     )

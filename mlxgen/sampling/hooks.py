@@ -78,8 +78,11 @@ class PostSamplingResult:
       which costs no forward pass of its own.
     - ``position``: index of the token among the generated ones; ``attempt``: how often
       this position was drawn before; ``text``: the text before this token, and
-      ``text_after`` with it, as far as characters are complete (read them before the hook
-      returns).
+      ``text_after`` with it, as far as characters are complete.
+    - ``can_rewind``: the most that ``rewind`` may be: the tokens, this one included, that were
+      not delivered yet; with ``allow_retract`` all that were generated.
+
+    Read texts and ``can_rewind`` before the hook returns.
 
     To write:
 
@@ -87,12 +90,14 @@ class PostSamplingResult:
     - ``feed_filters = False``: the filters do not see this token, now or in a replay.
     - ``resample = True``: draw again at this position.
     - ``rewind = n``: take back n tokens, this one included, and draw again there.
-    - ``exclude``: tokens that the next draw (of ``resample`` or ``rewind``) may not give;
+    - ``exclude``: tokens that the next draw (of ``resample`` or ``rewind``) may not give. Where
+      filters and bans leave no other, the token stands and its chunk says ``exhausted``.
       ``temperature``: for that draw only.
     """
 
     __slots__ = (
         "_prob",
+        "_reach",
         "_text",
         "_text_after",
         "_token",
@@ -115,12 +120,14 @@ class PostSamplingResult:
         attempt: int,
         text: Callable[[], str],
         text_after: Callable[[Token], str],
+        can_rewind: Callable[[], int],
     ) -> None:
         self._view = view
         self._token = token
         self._prob: float | None = None
         self._text = text
         self._text_after = text_after
+        self._reach = can_rewind
         self.position = position
         self.attempt = attempt
         self.feed_filters = True
@@ -164,6 +171,10 @@ class PostSamplingResult:
     def text_after(self) -> str:
         return self._text_after(self._token)
 
+    @property
+    def can_rewind(self) -> int:
+        return self._reach()
+
     def check(self, vocab_size: int) -> None:
         """Raise ``HookError`` for a wish that makes no sense; the engine calls it."""
         where = f"at position {self.position}"
@@ -177,10 +188,19 @@ class PostSamplingResult:
             )
         if self.rewind < 0:
             raise HookError(f"a hook set rewind={self.rewind} {where}; give 0 or more")
+        self._check_exclude(where)
         if self.temperature is not None and not 0 <= self.temperature <= MAX_TEMPERATURE:
             raise HookError(
                 f"a hook set temperature={self.temperature} {where}; give 0 to {MAX_TEMPERATURE}"
             )
+
+    def _check_exclude(self, where: str) -> None:
+        ids = self.exclude
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Collection):
+            raise HookError(f"a hook set exclude={ids!r} {where}, which is no list of token ids")
+        for token in ids:
+            if isinstance(token, bool) or not hasattr(token, "__index__"):
+                raise HookError(f"a hook set exclude {where} with {token!r}, which is no token id")
 
 
 Hook: TypeAlias = Callable[[PostSamplingResult], object]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mlxgen import Choice, DeadEndError, HookError, MlxgenError, PostSamplingResult, Regex, Session
-from tests.fakes.speaking import PROMPT, Speaker, reciter, talker
+from mlxgen import Choice, HookError, MlxgenError, PostSamplingResult, Regex, Session
+from tests.fakes.speaking import PROMPT, Speaker, reciter
 
 
 def test_a_hook_that_insists_on_a_banned_token_is_an_error_and_no_endless_loop() -> None:
@@ -129,11 +129,3 @@ def test_holding_many_tokens_back_delivers_the_same_text() -> None:
         chunks = list(reciter(pieces).lm.stream(PROMPT, hold_tokens=hold, banned="xx"))
         assert "".join(c.text for c in chunks) == "".join(pieces)
         assert [c.index for c in chunks] == list(range(201))
-
-
-def test_everything_excluded_by_a_hook_is_a_dead_end() -> None:
-    def never(result: PostSamplingResult) -> None:
-        result.resample, result.exclude = True, range(400)
-
-    with pytest.raises(DeadEndError):
-        talker({"": ["a"]}).lm.generate(PROMPT, hooks=never)

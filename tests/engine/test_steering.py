@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from mlxgen import DeadEndError, HookError, PostSamplingResult, RewindError, StateError
+from mlxgen import (
+    DeadEndError,
+    HookError,
+    PostSamplingResult,
+    Regex,
+    RewindError,
+    Session,
+    StateError,
+)
 from tests.fakes.speaking import PROMPT, Speaker, reciter, talker
 
 
@@ -185,6 +193,129 @@ def test_hold_tokens_makes_room_for_a_hooks_rewind() -> None:
     assert "".join(c.text for c in chunks) == "xy"
     assert [c.index for c in chunks] == [0, 1, 2]
     assert all(c.retract == 0 for c in chunks)
+
+
+def test_the_advice_of_a_rewind_that_goes_too_far_is_right_also_after_earlier_ones() -> None:
+    def run(**options: Any) -> str:
+        wishes = [(12, 5), (9, 4)]  # one after the other: where, and how far back
+
+        def back(result: PostSamplingResult) -> None:
+            if wishes and result.position == wishes[0][0]:
+                result.rewind = wishes.pop(0)[1]
+
+        return say(reciter(list("abcdefghijklmno")), hooks=back, **options)
+
+    with pytest.raises(RewindError, match=r"only 2 .* hold_tokens=6 \(it is 4\)") as error:
+        run(hold_tokens=4)
+    assert error.value.possible == 2
+    with pytest.raises(RewindError):
+        run(hold_tokens=5)
+    assert run(hold_tokens=6) == "abcdefghijklmno"
+    assert run(allow_retract=True) == "abcdefghijklmno"
+
+
+@pytest.mark.parametrize("options", [{}, {"hold_tokens": 3}, {"allow_retract": True}])
+def test_a_hook_is_told_how_far_it_may_go_back(options: dict[str, Any]) -> None:
+    def run(wish: int) -> list[int]:
+        seen: list[int] = []
+        due = [wish]
+
+        def back(result: PostSamplingResult) -> None:
+            seen.append(result.can_rewind)
+            if result.position == 6 and due:
+                result.rewind = due.pop() + result.can_rewind
+
+        assert (
+            say(reciter(list("abcdefghij")), hooks=back, max_tokens=10, **options) == "abcdefghij"
+        )
+        return seen
+
+    seen = run(0)
+    with pytest.raises(RewindError) as error:
+        run(1)
+    assert error.value.possible == seen[6]
+    assert seen[:7] == [
+        min(position, options.get("hold_tokens", 10 if options else 0)) + 1 for position in range(7)
+    ]
+
+
+def test_a_rewind_into_the_prefix_is_not_blamed_on_the_delivery() -> None:
+    def back(result: PostSamplingResult) -> None:
+        result.rewind = 3
+
+    speaker = reciter(list("abcdef"))
+    prefix = speaker.tokens("ab")
+    with pytest.raises(RewindError, match=r"only 1 .* behind the 2 .* prefix; .* can_rewind=1$"):
+        say(speaker, hooks=back, allow_retract=True, prefix=prefix)
+
+
+def test_a_session_tells_hooks_how_far_they_may_go_back() -> None:
+    seen: list[int] = []
+    session = Session(
+        reciter(["a"]).tokenizer, hooks=lambda r: seen.append(r.can_rewind), hold_tokens=1
+    )
+    for token in b"abcd":
+        session.push_token(token)
+    assert seen == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("draft", ["off", "ngram"])
+@pytest.mark.parametrize("wish", [{"resample": True}, {"rewind": 1}])
+def test_a_forced_token_that_a_hook_excludes_stands_and_is_exhausted(
+    wish: dict[str, Any], draft: str
+) -> None:
+    def never_b(result: PostSamplingResult) -> None:
+        if result.sampled_token == ord("b"):
+            result.exclude = [ord("b")]
+            for name, value in wish.items():
+                setattr(result, name, value)
+
+    chunks = list(
+        reciter(["a"]).lm.stream(PROMPT, filters=Regex("abcb"), hooks=never_b, draft=draft)
+    )
+    assert "".join(chunk.text for chunk in chunks) == "abcb"
+    assert [chunk.exhausted for chunk in chunks] == [False, True, False, True]
+    assert [chunk.attempts for chunk in chunks] == [0, 0, 0, 0]
+
+
+def test_a_rewind_to_a_forced_token_that_it_excludes_is_done_and_says_so() -> None:
+    asked: list[int] = []
+
+    def back(result: PostSamplingResult) -> None:
+        if result.sampled_token == ord("d") and not asked:
+            asked.append(result.position)
+            result.rewind, result.exclude = 2, [ord("b")]
+
+    chunks = list(
+        reciter(["a"]).lm.stream(PROMPT, filters=Regex("ab[cd]"), hooks=back, hold_tokens=3)
+    )
+    assert (len(asked), "".join(chunk.text for chunk in chunks)) in {(0, "abc"), (1, "abd")}
+    speaker = talker({"a": ["b"], "ab": ["d", "c"]})
+    stream = speaker.lm.stream(PROMPT, filters=Regex("ab[cd]"), hooks=back, hold_tokens=3)
+    asked.clear()
+    chunks = list(stream)
+    assert [chunk.token for chunk in chunks] == list(b"abd")
+    assert [chunk.exhausted for chunk in chunks] == [False, True, False]
+    assert stream.usage.rewound_tokens == 1
+
+
+def test_excluding_every_token_leaves_the_one_that_was_drawn() -> None:
+    speaker = reciter(["a"])
+
+    def picky(result: PostSamplingResult) -> None:
+        result.resample, result.exclude = True, range(2 * speaker.lm.vocab_size)
+
+    chunks = list(speaker.lm.stream(PROMPT, hooks=picky, max_tokens=1))
+    assert [(chunk.text, chunk.exhausted) for chunk in chunks] == [("a", True)]
+
+
+@pytest.mark.parametrize("wrong", [5, "ab", ["a"], [True], [1.5], None])
+def test_what_a_hook_cannot_exclude_is_an_error_of_the_hook(wrong: Any) -> None:
+    def odd(result: PostSamplingResult) -> None:
+        result.resample, result.exclude = True, wrong
+
+    with pytest.raises(HookError, match="exclude"):
+        say(reciter(["a"]), hooks=odd)
 
 
 def test_retractions_say_what_to_delete() -> None:

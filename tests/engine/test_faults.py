@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 from typing import Any
 
@@ -11,9 +12,11 @@ from mlx_lm.models.cache import ArraysCache
 import mlxgen
 from mlxgen import Choice, LanguageModel, Limits, Regex
 from mlxgen.engine.options import Options
+from mlxgen.engine.pace import Pace
 from mlxgen.engine.places import Places
 from mlxgen.engine.scheduler import Scheduler
 from mlxgen.errors import CapacityError, ModelError
+from tests.engine import test_crowds
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.failing import HOWS, MESSAGE, FailingOn, How, Unread, fail
@@ -473,3 +476,44 @@ def test_a_choice_of_one_needs_no_model_and_fails_with_none() -> None:
     speaker = endless()
     fail(speaker, lambda _: True)
     assert speaker.lm.generate(PROMPT, filters=Choice(["xyz"])).text == "xyz"
+
+
+# ---- crowds
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repeats_anything(
+    seed: int, monkeypatch: pytest.MonkeyPatch, unread: Unread
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(Pace, "next", lambda _: dice.choice([0, 4, 16, 16, 64]))
+    sound, calls = [False], [0]
+
+    def now_and_then(history: tuple[int, ...]) -> bool:
+        calls[0] += 1
+        return not sound[0] and calls[0] % 97 == 0
+
+    steady = test_crowds.mumbling.__wrapped__
+
+    def unsteady(*, recurrent: bool = False) -> Speaker:
+        speaker: Speaker = steady(recurrent=recurrent)
+        assert speaker.lm.batches
+        fail(speaker, now_and_then, dice.choice(HOWS), unread)
+        return speaker
+
+    monkeypatch.setattr(test_crowds, "mumbling", unsteady)
+    hall, asked = test_crowds.crowd(dice)
+    sound[0] = True
+    unread.failures = 0
+    for ticket, one in asked.items():
+        error = hall.errors.get(ticket)
+        if not one.certain or isinstance(error, CapacityError):
+            continue
+        alone = test_crowds.alone(hall.speaker, one)
+        if error is None:
+            assert hall.texts[ticket] == alone, one
+        elif isinstance(error, ModelError):  # it was tried when it failed again
+            assert alone.startswith(hall.texts[ticket]) or "Error(" in alone, one
+        else:
+            assert repr(error) == alone
+    assert hall.stats.kv_bytes == 0

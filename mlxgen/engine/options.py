@@ -69,7 +69,9 @@ class Options:
     - ``seed``: any integer; ``None`` draws one.
     - ``ignore_eos``: end tokens do not end the generation; they give no text.
     - ``stop``, ``stop_tokens``: strings and token sequences that end it, never delivered.
-    - ``banned``: strings or compiled expressions that never appear in the text.
+    - ``banned``: strings or compiled expressions that never appear in the text. A search that
+      takes a second ends in ``OptionError``, and a text that runs from one ban into the next in
+      ``DeadEndError``.
     - ``heal``: take back the prompt's last tokens where the text may join them.
     - ``filters``: what the generated text must be; several are intersected. A specification
       (``JsonSchema(schema)``) may be used again and again, a running filter once.

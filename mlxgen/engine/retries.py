@@ -1,7 +1,7 @@
 """What repeated draws of one sequence depend on, by position.
 
-Owns the number of attempts, the exclusions and the wishes of hooks. Must never know
-why a position is drawn again. Invariant: what was decided for a position holds only
+Owns the number of attempts, the exclusions, the wishes of hooks, and how much bans may cost.
+Must never know why a position is drawn again. Invariant: what was decided for a position holds only
 while the text before it stands.
 """
 
@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ..tokens import Token
+
+DRAWS_FOR_BANS = 32  # that are taken back, for each token and once more: 1,056 before the first
 
 
 @dataclass(slots=True)
@@ -23,6 +25,7 @@ class Retries:
       positions that he has not seen yet, are between the draws and the rules.
     - ``asked``: how often hooks have asked for another draw at a position.
     - ``banned``: tokens that bans have excluded there.
+    - ``spent``, ``furthest``: draws that bans have taken back, and the most tokens there were.
     - ``exclude``, ``temperature``: what a hook wants of the very next draw. ``unmet``: it wanted
       more than there is to choose from.
     """
@@ -31,6 +34,8 @@ class Retries:
     agreed: dict[int, int] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     banned: dict[int, frozenset[Token]] = field(default_factory=dict)
+    spent: int = 0
+    furthest: int = 0
     exclude: frozenset[Token] = frozenset()
     temperature: float | None = None
     unmet: bool = False
@@ -70,6 +75,16 @@ class Retries:
         """What a hook excludes of the next draw leaves nothing: it excludes nothing then."""
         self.exclude, self.unmet = frozenset(), True
 
+    def spend(self, position: int, drawn: int) -> bool:
+        """A ban takes ``drawn`` tokens back to ``position``; whether there is room for that.
+
+        Each place that the text has come to allows some: else an expression that every text
+        matches is looked for in one text after the other, with a token less to begin with.
+        """
+        self.spent += drawn - position
+        self.furthest = max(self.furthest, drawn)
+        return self.spent <= DRAWS_FOR_BANS * (self.furthest + DRAWS_FOR_BANS)
+
     def ban(self, position: int, token: Token) -> None:
         """A ban excludes ``token`` at ``position``."""
         self.banned[position] = self.banned.get(position, frozenset()) | {token}
@@ -93,6 +108,7 @@ class Retries:
         him must not be told from what he gets.
         """
         self.back(target, seen)
+        self.spent, self.furthest = 0, 0
         self.agreed.update((p, self.attempts[p]) for p in range(target, seen))
         for table in (self.asked, self.banned):
             for later in [p for p in table if p >= seen]:

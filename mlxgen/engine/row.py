@@ -377,7 +377,7 @@ class Row:
         event = self.sequence.advance(token, () if withheld else self.feed(token))
         ends = self._end_after(token, event)
         if event is None and ends is not None:  # a ban may have waited for the end of the text
-            event = self.sequence.transcript.ban_at_end()
+            event = self._ban_at_end(position)
         if isinstance(event, BanMatch):
             return self._ban(event)
         if not self._keeps_end_in_reach(None if withheld else token):
@@ -429,6 +429,13 @@ class Row:
                 return verdict
         return Verdict.NEXT
 
+    def _ban_at_end(self, position: int) -> BanMatch | None:
+        try:
+            return self.sequence.transcript.ban_at_end()
+        except OptionError:  # an expression takes too long
+            self.sequence.rewind(self.sequence.base + position)
+            raise
+
     def _ban(self, match: BanMatch) -> Verdict:
         """Go back to the token that holds the match's first character, and exclude it there."""
         target = self.sequence.transcript.token_at(match.start)
@@ -438,6 +445,13 @@ class Row:
             self.sequence.rewind(len(self.sequence) - 1)
             raise DeadEndError(
                 f"the banned {match.pattern!r} begins inside the given prefix, at token {target}"
+            )
+        if not self.retries.spend(target, drawn):
+            self.sequence.rewind(len(self.sequence) - 1)
+            raise DeadEndError(
+                f"bans have taken back {self.retries.spent} draws of a text that has come to"
+                f" {self.retries.furthest} tokens, {match.pattern!r} the last of them: there is"
+                " hardly a text without them; ban less"
             )
         self.rewind_parts(target, drawn)
         self.retries.ban(target, token)

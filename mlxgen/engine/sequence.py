@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
 
-from ..errors import FilterError
+from ..errors import FilterError, OptionError
 from ..filters import Constraint
 from ..sampling import TokenCounts
 from ..text import BanMatch, Healer, StopMatch, Transcript
@@ -77,7 +77,8 @@ class Sequence:
 
         ``fed`` are the tokens that the filters take instead of this one: none for a token
         that is withheld from them. Raises ``FilterError`` for what they do not allow, and
-        then nothing has changed. The KV cache is not advanced: that takes a forward pass.
+        ``OptionError`` where a banned expression takes too long; then nothing has changed. The KV
+        cache is not advanced: that takes a forward pass.
         """
         if self.healer is not None:
             self.healer.advance(token)
@@ -94,7 +95,11 @@ class Sequence:
         if self.counts is not None:
             self.counts.advance(token)
         self.history.append(token)
-        return self.transcript.advance(token)
+        try:
+            return self.transcript.advance(token)
+        except OptionError:
+            self.rewind(len(self.history) - 1)
+            raise
 
     def rewind(self, to: int) -> None:
         """Keep the first ``to`` tokens of the history, in every part or in none.

@@ -77,7 +77,10 @@ class BanMatcher:
         self._undecided: list[tuple[int, ...]] = []  # where a match of each may start
 
     def advance(self, text: str) -> BanMatch | None:
-        """One step with the text that it completed. StateError after a match, until rewound."""
+        """One step with the text that it completed. StateError after a match, until rewound.
+
+        OptionError where an expression takes too long; then it stays as it was.
+        """
         if self._literals is None and not self._expressions:
             self._steps += 1
             return None
@@ -87,12 +90,16 @@ class BanMatcher:
         self._ends.append(start + len(text))
         # With the number of characters after which each is certain:
         found: list[tuple[int, BanMatch]] = []
-        if self._literals is not None:
-            match = self._advance_literals(self._literals, text, start)
-            if match is not None:
-                found.append((match.end, match))
-        if self._expressions:
-            found += self._advance_expressions(text, start)
+        try:
+            if self._literals is not None:
+                match = self._advance_literals(self._literals, text, start)
+                if match is not None:
+                    found.append((match.end, match))
+            if self._expressions:
+                found += self._advance_expressions(text, start)
+        except BaseException:
+            self._cut(self._steps)
+            raise
         self._steps += 1
         if found:
             self._match = min(found, key=lambda item: (item[0], item[1].start))[1]
@@ -162,9 +169,12 @@ class BanMatcher:
             raise RewindError(f"cannot rewind to {to} steps", possible=self._steps)
         if to >= self._steps:
             return
-        del self._ends[to:], self._states[to:], self._parts[to:], self._undecided[to:]
+        self._cut(to)
         self._steps = to
         self._match = None
+
+    def _cut(self, to: int) -> None:
+        del self._ends[to:], self._states[to:], self._parts[to:], self._undecided[to:]
 
     def fork(self) -> BanMatcher:
         """An independent copy."""

@@ -8,6 +8,9 @@ Invariant: a hit is the same however the text came, character by character or at
 match that ends at ``e`` counts once ``reach`` more characters came, as then nothing that
 follows can change it.
 
+A search that goes on and on, as those of ambiguous repeats do (``(a|aa)+b``), ends after
+``SECONDS`` of the process's time, with an OptionError that names the expression.
+
 Both libraries read the common syntax alike. They differ on a repeat such as ``{e<=1}``,
 plain text in ``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
 """
@@ -25,6 +28,8 @@ import regex
 
 from ..errors import OptionError
 
+SECONDS = 1.0  # a search takes microseconds, or has no end
+_SHORT = 12  # characters that no search takes long for; looking at the clock takes a microsecond
 _UNLIMITED = 1 << 16
 _FLAGS = {
     re.ASCII: regex.ASCII,
@@ -61,6 +66,12 @@ class Expression:
         for ours, theirs in _FLAGS.items():
             if pattern.flags & ours:
                 flags |= theirs
+        try:
+            self._read(pattern, flags)
+        except RecursionError as error:
+            raise OptionError("banned", f"{self.source[:80]!r} is nested too deep") from error
+
+    def _read(self, pattern: re.Pattern[str], flags: int) -> None:
         parsed = _re_parser.parse(self.source, pattern.flags & ~re.DEBUG)
         if parsed.getwidth()[0] == 0:
             raise OptionError("banned", f"{self.source!r} matches the empty string")
@@ -88,13 +99,13 @@ class Expression:
         and the first character at which another may start.
         """
         if self._all_at_once:
-            match = self._compiled.search(window, start, partial=True)
+            match = self._search(window, start, len(window), partial=True)
             if match is None:
                 return None, len(window)
             if match.partial:
                 return None, match.start()
         for end in range(known + 1, len(window) + 1):
-            match = self._compiled.search(window, start, end, partial=True)
+            match = self._search(window, start, end, partial=True)
             if match is None:
                 start = end
             elif match.partial:
@@ -105,8 +116,20 @@ class Expression:
 
     def look_at_end(self, window: str, start: int) -> Hit | None:
         """A match from ``start`` on, in a window that no text will follow."""
-        match = self._compiled.search(window, start)
+        match = self._search(window, start, len(window), partial=False)
         return None if match is None else Hit(match.start(), match.end(), len(window))
+
+    def _search(self, window: str, start: int, end: int, *, partial: bool) -> Any:
+        if end - start <= _SHORT:
+            return self._compiled.search(window, start, end, partial=partial)
+        try:
+            return self._compiled.search(window, start, end, partial=partial, timeout=SECONDS)
+        except TimeoutError as error:
+            raise OptionError(
+                "banned",
+                f"{self.source!r} takes more than {SECONDS:g} s for {end - start} characters;"
+                " write it without repeats that can match the same text in several ways",
+            ) from error
 
 
 def _around(parsed: Any) -> tuple[int, int]:

@@ -133,9 +133,12 @@ class Transcript:
         claim = end(len(self))
         if self._claims is not None:
             claim = min(claim, *self._claims[last - 1 :])
+        lowest = end(floor + 1)  # of what could be settled: where all is claimed, it stays so
         for count in range(last, floor, -1):
             if self._claims is not None:
                 claim = min(claim, self._claims[count - 1])
+                if claim < lowest:
+                    return floor
             if claim >= end(count) and not self.is_open(count):
                 return count
         return floor

@@ -10,13 +10,14 @@ import pytest
 from mlxgen import (
     DeadEndError,
     HookError,
+    OptionError,
     PostSamplingResult,
     Regex,
     RewindError,
     Session,
     StateError,
 )
-from tests.fakes.speaking import PROMPT, Speaker, reciter, talker
+from tests.fakes.speaking import PROMPT, Speaker, endless, reciter, talker
 
 
 def say(speaker: Speaker, **options: Any) -> str:
@@ -51,6 +52,41 @@ def test_a_ban_may_be_a_compiled_expression_with_flags() -> None:
     speaker = talker({"": ["x"], "x": ["AB", "y"], "xAB": ["c"]})
     assert say(speaker, banned=[re.compile("ab+c", re.IGNORECASE)]) == "xy"
     assert say(speaker, banned=["abc"]) == "xABc"
+
+
+def test_bans_that_every_text_runs_into_end_in_an_error_that_says_so() -> None:
+    speaker = endless()
+    stream = speaker.lm.stream(PROMPT, banned=[re.compile("(?s).{9}")], max_tokens=50)
+    with pytest.raises(DeadEndError, match=r"bans have taken back \d+ draws of a text .*ban less"):
+        for _ in stream:
+            pass
+    assert stream.usage.rewound_tokens < 2_000
+    stream.rewind(to=0)  # the account begins anew, and the stream can be used
+    with pytest.raises(DeadEndError, match="bans have taken back"):
+        for _ in stream:
+            pass
+
+
+def test_an_expression_whose_search_has_no_end_fails_its_row_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mlxgen.text.expression.SECONDS", 0.05)
+    speaker = reciter([*"aaa", "a" * 60, "c"], extra=["a" * 60])
+    slow = re.compile("(a|aa)+b")
+    with speaker.lm.stream(PROMPT, banned=[slow]) as stream:
+        with pytest.raises(OptionError, match=r"banned: '\(a\|aa\)\+b' takes more than"):
+            for _ in stream:
+                pass
+        assert stream.tokens == []  # all of it may still be banned
+        stream.rewind(to=0)
+    batch = speaker.lm.batch([PROMPT, PROMPT], each=[{"banned": slow}, {}])
+    with pytest.raises(OptionError, match="takes more than"):
+        for _ in batch:
+            pass
+    for _ in batch:
+        pass
+    assert batch.results[0] is None and batch.results[1] is not None
+    assert batch.results[1].text == "a" * 63 + "c"
 
 
 def test_a_ban_of_a_character_split_over_tokens_goes_back_to_its_first_byte() -> None:

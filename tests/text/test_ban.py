@@ -263,3 +263,35 @@ def test_after_a_match_nothing_goes_on_until_it_is_taken_back() -> None:
     assert matcher.advance("c") is None
     with pytest.raises(RewindError):
         matcher.rewind(-1)
+
+
+# ---- what a ban may cost --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["(a|aa)+b", r"\b(a|aa)+b", "(?>x)?(a|aa)+b"])
+def test_a_search_without_end_is_an_error_that_names_the_expression_and_changes_nothing(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlxgen.text.expression.SECONDS", 0.05)
+    matcher = BanMatcher(["zz", re.compile(source)])
+    assert matcher.advance(". aaa") is None
+    before = len(matcher), matcher.held
+    for _ in range(2):
+        with pytest.raises(OptionError, match=r"banned: .*takes more than 0.05 s for"):
+            matcher.advance("a" * 60)
+        assert (len(matcher), matcher.held) == before
+    assert matcher.advance("b ") == BanMatch(source, 2, 6)
+    matcher.rewind(0)
+    assert matcher.advance("zz") == BanMatch("zz", 0, 2)
+
+
+def test_what_is_nested_too_deep_for_the_parser_is_refused() -> None:
+    for depth in range(100, 400, 20):
+        try:
+            pattern = re.compile("(?:" * depth + "a|b" + ")" * depth)
+        except RecursionError:
+            break  # nobody can have it
+        try:
+            BanMatcher([pattern])
+        except OptionError as error:
+            assert "nested too deep" in str(error)

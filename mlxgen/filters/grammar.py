@@ -90,6 +90,8 @@ class Choice:
     def __init__(self, options: Iterable[str]) -> None:
         if isinstance(options, str):
             raise OptionError("filters", "Choice takes a list of strings, not one string")
+        if not isinstance(options, Iterable):
+            raise OptionError("filters", f"Choice takes a list of strings, not {options!r}")
         kept = tuple(dict.fromkeys(options))
         if not kept:
             raise OptionError("filters", "Choice needs at least one string")

@@ -8,10 +8,13 @@ record, so that a copy of it that is gone through again learns the same.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from ..engine.options import integer
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..filters.recent import Recent
@@ -20,7 +23,7 @@ from .generation import Generation
 from .history import Label
 from .steps import Done, Draw, Gen, Put, Rest, Step
 from .task import Task
-from .token_set import TokenSet
+from .token_set import TokenSet, token_ids
 
 if TYPE_CHECKING:
     from .running import Running
@@ -41,17 +44,34 @@ class Forked:
 
 
 class Awaited(Generic[T]):
-    """Something to await once. ``make`` makes the step, where it is not replayed."""
+    """Something to await once. ``make`` makes the step, where it is not replayed.
 
-    __slots__ = ("make", "owner", "what")
+    ``place`` is the line of the program that asked for it. One that goes away and was not awaited
+    is noted in ``owner.forgotten``: it did nothing, and was meant to.
+    """
+
+    __slots__ = ("make", "owner", "place", "used", "what")
 
     def __init__(self, owner: Running, what: str, make: Callable[[], Step]) -> None:
         self.owner = owner
         self.what = what
         self.make = make
+        self.used = False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        self.place = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "a program"
+
+    def __repr__(self) -> str:
+        return f"<{self.what} of {self.place}; await it>"
 
     def __await__(self) -> Generator[Awaited[T], T, T]:
+        self.used = True
         return (yield self)
+
+    def __del__(self) -> None:
+        if not self.used:
+            self.owner.forgotten.append(self.place)
 
 
 class Guide:
@@ -109,6 +129,8 @@ class Guide:
 
     def tokenize(self, text: str) -> list[Token]:
         """The tokens of a text in the middle of another."""
+        if not isinstance(text, str):
+            raise OptionError("text", f"expected a string, got {text!r}")
         return self.vocabulary.continue_with(text.encode())
 
     def token_set(self, tokens: Iterable[Token] | None = None) -> TokenSet:
@@ -118,7 +140,10 @@ class Guide:
 
     def tokens_like(self, pattern: str | re.Pattern[str]) -> TokenSet:
         """The ordinary tokens whose text a regular expression of Python matches as a whole."""
-        expression = re.compile(pattern)
+        try:
+            expression = re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise OptionError("pattern", f"{pattern!r} is no regular expression: {error}") from None
         known: Recent[re.Pattern[str], list[Token]]
         known = self.vocabulary.derived("tokens like", lambda: Recent(_EXPRESSIONS))
         found = known.get(expression, lambda: _matching(self.vocabulary, expression))
@@ -128,7 +153,7 @@ class Guide:
 
     def fixed(self, text: Text) -> Awaited[None]:
         """Append text, or tokens as they are."""
-        tokens = self.tokenize(text) if isinstance(text, str) else list(text)
+        tokens = self.tokenize(text) if isinstance(text, str) else token_ids("text", text)
         return Awaited(self._running, "fixed", lambda: Put(0, tokens))
 
     def gen(
@@ -151,9 +176,11 @@ class Guide:
             rules.append(Regex(regex))
         if lark is not None:
             rules.append(Lark(lark))
+        if not isinstance(stop, Iterable):
+            raise OptionError("stop", f"expected a string or several, got {stop!r}")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if max_tokens is not None and (isinstance(max_tokens, bool) or max_tokens < 0):
-            raise OptionError("max_tokens", f"{max_tokens} is out of range, give 0 or more")
+        if max_tokens is not None:
+            max_tokens = integer(0, None)("max_tokens", max_tokens)
 
         def make() -> Step:
             running = self._running
@@ -185,6 +212,12 @@ class Guide:
 
     def backtrack(self, label: Label) -> Awaited[None]:
         """Take back all text behind a label. StateError where its place is gone."""
+        if not isinstance(label, Label):
+            raise OptionError(
+                "label",
+                f"expected a place in the text that g.label() gave, got {label!r}; "
+                "say start = g.label() there, and later await g.backtrack(start)",
+            )
         back = self._running.history.find(label)
         return Awaited(self._running, "backtrack", lambda: Put(back, ()))
 
@@ -204,6 +237,8 @@ class Guide:
                 raise OptionError("fork", f"{programs} is out of range, give 1 or more")
             count = programs
             return Awaited(self._running, "fork", lambda: self._running.split(count, None))
+        if not isinstance(programs, Iterable):
+            raise OptionError("fork", f"expected a number or async functions, got {programs!r}")
         functions = list(programs)
         for function in functions:
             if not callable(function):

@@ -48,6 +48,7 @@ class Running:
         self.variables = variables
         self.record = record or Record()
         self.task = Task(name_of(path))
+        self.forgotten: list[str] = []  # lines of what was not awaited
         self.logprobs: list[float] = []  # of the generated tokens, 0 for forced ones
         self._path = path
         self._entry = entry  # the fork that a copy goes on from, behind its record
@@ -181,8 +182,14 @@ class Running:
         except StopIteration as stop:
             if self.record.replaying:
                 raise self.record.strayed("to return") from None
+            self._check_awaited()
             self._returned = Done(stop.value)
             return None
+        except Exception as error:
+            for place in self.forgotten:
+                error.add_note(f"what the program asked for in {place} was not awaited")
+            raise
+        self._check_awaited()
         if not isinstance(awaited, Awaited):
             raise StateError(f"a program can await what its guide gives, and not {awaited!r}")
         if awaited.owner is not self:
@@ -191,6 +198,13 @@ class Running:
                 f"{awaited.owner.task.branch}; a program has to use the guide that it was given"
             )
         return awaited
+
+    def _check_awaited(self) -> None:
+        if self.forgotten:
+            raise StateError(
+                f"{self.forgotten[0]}: what the program asks for there is not awaited, so it was "
+                "not done; write await before it"
+            )
 
     def _told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
         assert self._step is not None

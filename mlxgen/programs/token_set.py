@@ -28,7 +28,7 @@ class TokenSet(Collection[Token]):
             tokens._check(size)
             self._take(tokens.words, size)
             return
-        ids = np.array(sorted({int(token) for token in tokens}), dtype=np.int64)
+        ids = np.array(sorted(set(token_ids("tokens", tokens))), dtype=np.int64)
         if len(ids) and not (ids[0] >= 0 and ids[-1] < size):
             wrong = int(ids[0] if ids[0] < 0 else ids[-1])
             raise OptionError("tokens", f"token {wrong} is not in 0 to {size - 1}")
@@ -94,3 +94,15 @@ class TokenSet(Collection[Token]):
         if self.size % 32:
             words[-1] &= np.int32((1 << self.size % 32) - 1)
         return TokenSet._of(words, self.size)
+
+
+def token_ids(name: str, tokens: Iterable[Token]) -> list[Token]:
+    """What was given as token ids; OptionError where it is something else."""
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        raise OptionError(name, f"expected token ids, got {tokens!r}")
+    ids = []
+    for token in tokens:
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise OptionError(name, f"expected token ids, got {token!r} among them")
+        ids.append(int(token))
+    return ids

@@ -45,6 +45,67 @@ def test_fixed_tokens_are_appended_as_they_are() -> None:
     assert text_of(program) == "hi"
 
 
+def test_a_forgotten_await_is_an_error_that_names_the_line() -> None:
+    async def dropped(g: Guide) -> None:
+        g.fixed("x")
+        await g.gen(max_tokens=1)
+
+    async def kept(g: Guide) -> None:
+        await g.fixed("x")
+        text = g.gen(max_tokens=1)  # noqa: F841
+
+    async def nested(g: Guide) -> None:
+        g.choose(["a", "b"])
+
+    for program, line in ((dropped, 1), (kept, 2), (nested, 1)):
+        place = rf"test_text\.py, line {program.__code__.co_firstlineno + line}: .* not awaited"
+        with pytest.raises(StateError, match=place):
+            carry_out(program)
+
+
+def test_the_error_that_a_forgotten_await_led_to_says_so() -> None:
+    async def program(g: Guide) -> int:
+        return len(g.gen(max_tokens=1))  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError) as error:
+        carry_out(program)
+    assert any("line" in note and "not awaited" in note for note in error.value.__notes__)
+
+
+def test_what_is_asked_for_may_be_awaited_later() -> None:
+    async def program(g: Guide) -> None:
+        last, first = g.fixed("b"), g.fixed("a")
+        await first
+        await last
+
+    assert text_of(program) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("ask", "field"),
+    [
+        (lambda g: g.backtrack(5), r"label: .* g\.label\(\) .* got 5"),
+        (lambda g: g.fixed(5), "text: .* got 5"),
+        (lambda g: g.fixed(["a"]), "text: .* 'a'"),
+        (lambda g: g.fixed(g.gen()), "text: .* await it"),
+        (lambda g: g.gen(stop=5), "stop: .* got 5"),
+        (lambda g: g.gen(max_tokens="a"), "max_tokens: 'a'"),
+        (lambda g: g.choose(5), "filters: .* 5"),
+        (lambda g: g.token("ab"), "tokens: .* 'ab'"),
+        (lambda g: g.token([1.5]), r"tokens: .* 1\.5"),
+        (lambda g: g.fork(2.5), r"fork: .* 2\.5"),
+        (lambda g: g.tokenize(5), "text: .* 5"),
+        (lambda g: g.tokens_like("("), r"pattern: .*\("),
+    ],
+)
+def test_what_is_wrong_with_an_argument_is_said_with_its_name(ask: Any, field: str) -> None:
+    async def program(g: Guide) -> None:
+        await ask(g)
+
+    with pytest.raises(OptionError, match=field):
+        carry_out(program)
+
+
 def test_a_program_that_does_nothing_stops_at_once() -> None:
     async def program(g: Guide) -> int:
         return 7

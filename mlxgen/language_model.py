@@ -375,8 +375,9 @@ class LanguageModel:
             if options.prefix:
                 given += f" and a prefix of {len(options.prefix)}"
             raise PromptError(
-                f"the prompt has {given}, but the context of {self.name} holds "
-                f"{self.max_context} with at least one to generate; shorten the prompt"
+                f"the prompt is too long: it has {given}, but the maximum context length of "
+                f"{self.name} is {self.max_context} tokens, with at least one to generate; shorten "
+                "the prompt"
             )
         return min(wanted, room)
 

@@ -50,8 +50,8 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
 def too_large(limit: int) -> RequestError:
     """The error of a body that is longer than ``limit``."""
     return RequestError(
-        f"the body is larger than {limit} bytes, more than any prompt that fits the context; "
-        "make it shorter",
+        f"the prompt is too long: the body is larger than {limit} bytes, more than any prompt of "
+        "the model's maximum context length; make it shorter",
         status=413,
         code="body_too_large",
     )

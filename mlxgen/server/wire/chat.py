@@ -35,7 +35,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     constraint = constraint_of(request)
     plan = plan_tools(request, model, constraint)
     chat = _rendered(request, model, plan)
-    check_context(len(chat.ids), model, "messages")
+    check_context(len(chat.ids), model, "messages", prefix=request.prefix_tokens)
     thinking = thinking_of(chat.ids, model, _continued(request))
     spec = plan.spec
     if spec is not None:

@@ -52,6 +52,8 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
             code="invalid_value",
         )
     rows = [_tokens(prompt, model, at) for at, prompt in prompts]
+    for (at, _), row in zip(prompts, rows, strict=True):
+        check_context(len(row), model, at, prefix=request.prefix_tokens)
     spec = constraint.spec if constraint is not None else None
     field = constraint.field if constraint is not None else "prompt"
     params = fields_of(request, prompt="prompt", filters=field, spec=spec)
@@ -140,11 +142,9 @@ def _empty(at: str) -> RequestError:
 
 def _tokens(prompt: str | list[Token], model: ServedModel, at: str) -> tuple[Token, ...]:
     try:
-        tokens = Prompt.of(prompt, model.vocabulary).tokens
+        return Prompt.of(prompt, model.vocabulary).tokens
     except PromptError as error:
         raise RequestError(f"{at}: {error}", param=at, code="invalid_prompt") from error
-    check_context(len(tokens), model, at)
-    return tokens
 
 
 def _text(

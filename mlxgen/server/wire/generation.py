@@ -51,15 +51,25 @@ def check_model(name: str | None, model: ServedModel) -> None:
     )
 
 
-def check_context(tokens: int, model: ServedModel, param: str) -> None:
-    """Raise ``RequestError`` for a prompt that leaves no room for an answer."""
-    if model.max_context is not None and tokens >= model.max_context:
-        raise RequestError(
-            f"{param}: has {tokens} tokens, but the model's context holds {model.max_context} "
-            "with at least one to generate; shorten it",
-            param=param,
-            code="context_length_exceeded",
-        )
+def check_context(
+    tokens: int, model: ServedModel, param: str, *, prefix: Sequence[Any] | None = None
+) -> None:
+    """Raise ``RequestError`` for a prompt that leaves no room for an answer.
+
+    ``prefix`` is taken as generated already. Clients know the error by its words, or by its code,
+    and make their prompts shorter.
+    """
+    whole = tokens + len(prefix or ())
+    if model.max_context is None or whole < model.max_context:
+        return
+    part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
+    raise RequestError(
+        f"{param}: the prompt is too long: this model's maximum context length is "
+        f"{model.max_context} tokens. However, your request resulted in {whole} tokens{part}, and "
+        "at least one is to be generated; shorten it",
+        param=param,
+        code="context_length_exceeded",
+    )
 
 
 def fields_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -111,3 +112,15 @@ def test_a_prompt_longer_than_the_context_is_told_so() -> None:
     message = {"role": "user", "content": "a " * 3000}
     error = refused(parse_chat, {"messages": [message]}, demo())
     assert error.code == "context_length_exceeded" and error.param == "messages"
+
+
+@pytest.mark.parametrize("fields", [{}, {"prefix_tokens": [5] * 2000}])
+def test_clients_recognise_the_words_for_a_prompt_that_is_too_long(fields: Any) -> None:
+    # litellm, langchain, Roo, and those that read the numbers out of vLLM's or OpenAI's message
+    prompt = "a " * (100 if fields else 3000)
+    error = refused(parse_completion, {"prompt": prompt, "max_tokens": 2048, **fields}, demo())
+    said = error.message.lower()
+    assert error.code == "context_length_exceeded"
+    assert "prompt is too long" in said
+    assert "this model's maximum context length is 2048 tokens. however, your" in said
+    assert re.search(r"resulted in (\d+) tokens", said)

@@ -97,7 +97,7 @@ export class AnswerView {
   #updateCalls(running) {
     const { calls, finish } = this.#node;
     const open = !running && finish === "tool_calls" && !childrenOf(this.#conversation, this.#node).length;
-    const key = `${calls.length}/${open}`;
+    const key = `${calls.map((call) => call.arguments.length)}/${open}`;
     if (this.#parts.calls.dataset.key === key) return; // what was typed into the form stays
     this.#parts.calls.dataset.key = key;
     const cards = calls.map(callElement);

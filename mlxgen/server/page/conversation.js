@@ -114,10 +114,20 @@ export function forkAgain(conversation, node) {
   return fork;
 }
 
+/** Whether arguments were written to their end; a call that was not is given again. */
+function isWhole(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 function takeLead(node, path, calls) {
   node.content = textOf(path, "content");
   node.reasoning = textOf(path, "reasoning");
-  node.calls = calls.filter((call) => call.end <= path.length);
+  node.calls = calls.filter((call) => call.end <= path.length && isWhole(call.arguments));
 }
 
 /** Answers to one message as a tree: each below the one that it left. */

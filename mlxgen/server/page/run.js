@@ -88,7 +88,10 @@ export class Run {
     node.reasoning += choice.delta.reasoning_content ?? "";
     for (const call of choice.delta.tool_calls ?? []) {
       const { name, arguments: given } = call.function;
-      node.calls.push({ id: call.id, name, arguments: given, end: this.#length });
+      if (name) node.calls.push({ id: call.id, name, arguments: "" });
+      const growing = node.calls.at(-1);
+      growing.arguments += given;
+      growing.end = this.#length;
     }
     node.finish = choice.finish_reason ?? node.finish;
     this.#measure();

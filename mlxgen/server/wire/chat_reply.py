@@ -7,7 +7,7 @@ text was made or cut. Invariant: the deltas of a stream, put together, are the w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,7 @@ class _Choice:
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
+    arguments: list[list[str]] = field(default_factory=list)  # of each call
     entries: list[dict[str, Any]] = field(default_factory=list)
     thoughts: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[dict[str, Any]] = field(default_factory=list)
@@ -138,12 +139,12 @@ class ChatReply:
         parts: list[dict[str, Any]] = []
         for span in spans:
             if span.kind == "call":
-                for call in span.calls:
-                    function = {"name": call.name, "arguments": call.arguments}
-                    id = call.id or self._call_id(index, choice.called)
-                    entry = {"index": choice.called, "id": id, "type": "function"}
-                    parts.append({"tool_calls": [{**entry, "function": function}]})
-                    choice.called += 1
+                for delta in self._call_deltas(index, choice, span):
+                    last = parts[-1].get("tool_calls") if parts else None
+                    if last and "id" not in delta and last[0]["index"] == delta["index"]:
+                        last[0]["function"]["arguments"] += delta["function"]["arguments"]
+                    else:
+                        parts.append({"tool_calls": [delta]})
                 continue
             name = "content" if span.kind == "content" else "reasoning_content"
             if parts and name in parts[-1]:
@@ -151,6 +152,16 @@ class ChatReply:
             else:
                 parts.append({name: span.text})
         return parts
+
+    def _call_deltas(self, index: int, choice: _Choice, span: Span) -> Iterator[dict[str, Any]]:
+        """The calls that a span begins, and more of the arguments of the last one."""
+        for call in span.calls:
+            function = {"name": call.name, "arguments": call.arguments}
+            id = call.id or self._call_id(index, choice.called)
+            yield {"index": choice.called, "id": id, "type": "function", "function": function}
+            choice.called += 1
+        if span.more:
+            yield {"index": choice.called - 1, "function": {"arguments": span.more}}
 
     def _call_id(self, index: int, number: int) -> str:
         """A name for a call that no other call of any reply has."""
@@ -182,7 +193,11 @@ class ChatReply:
         for part in parts:
             choice.content.append(part.get("content", ""))
             choice.reasoning.append(part.get("reasoning_content", ""))
-            choice.calls.extend(part.get("tool_calls", ()))
+            for call in part.get("tool_calls", ()):
+                if "id" in call:
+                    choice.calls.append(call)
+                    choice.arguments.append([])
+                choice.arguments[-1].append(call["function"]["arguments"])
         logprobs = extra.get("logprobs") or {}
         choice.entries.extend(logprobs.get("content") or ())
         choice.thoughts.extend(logprobs.get("reasoning_content") or ())
@@ -194,8 +209,14 @@ class ChatReply:
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if choice.calls:
             message["content"] = content or None
-            calls = [{k: v for k, v in call.items() if k != "index"} for call in choice.calls]
-            message["tool_calls"] = calls
+            message["tool_calls"] = [
+                {
+                    "id": call["id"],
+                    "type": "function",
+                    "function": {"name": call["function"]["name"], "arguments": "".join(arguments)},
+                }
+                for call, arguments in zip(choice.calls, choice.arguments, strict=True)
+            ]
         if reasoning:
             message["reasoning_content"] = reasoning
         whole: dict[str, Any] = {

@@ -67,12 +67,13 @@ class ChoiceText:
         self.reasoning_tokens = 0
         self.finish: Finish | None = None
         self.given = 0  # characters of the prefix, which are not part of the answer
+        self._begun: Span | None = None  # a call that the prefix began
         if plan.prefix:
             decoder = TextDecoder(plan.vocabulary, strip=plan.opens_text, skip=plan.skip)
             for token in plan.prefix:
                 decoder.advance(token)
             self.given = len(decoder.text)
-            self._splitter.push(decoder.text)
+            self._begun = _begun(self._splitter.push(decoder.text), self._splitter)
 
     def take(self, chunk: Chunk) -> Delta:
         """What a chunk adds."""
@@ -100,8 +101,11 @@ class ChoiceText:
 
     def _new(self, spans: list[Span]) -> Iterator[Span]:
         """The spans that the client gets, without what it gave itself."""
+        if self._begun is not None:
+            yield self._begun
+            self._begun = None
         for span in spans:
-            if span.kind == "mark" or (span.kind == "call" and not span.calls):
+            if span.kind == "mark" or (span.kind == "call" and not (span.calls or span.more)):
                 continue
             known = self.given - span.start
             if span.kind == "call" or known <= 0:
@@ -112,4 +116,15 @@ class ChoiceText:
     def _reason(self, chunk: Chunk) -> Finish:
         if chunk.finish_reason == "length":
             return "length"
-        return "tool_calls" if self._splitter.calls else "stop"
+        return "tool_calls" if self._splitter.calls and not self._splitter.is_unfinished else "stop"
+
+
+def _begun(spans: list[Span], splitter: Splitter) -> Span | None:
+    """The call that these spans began and did not end, as one span without text."""
+    if not splitter.is_unfinished:
+        return None
+    first = max((i for i, span in enumerate(spans) if span.calls), default=None)
+    if first is None:
+        return None
+    more = "".join(span.more for span in spans[first:])
+    return spans[first]._replace(text="", more=more)

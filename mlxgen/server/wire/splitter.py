@@ -9,8 +9,12 @@ The rules, for the whole text:
 
 - Thinking starts at once (the prompt opened it), or where ``<think>`` is the first thing
   in the text, and lasts until ``</think>``.
-- A call lasts from its start mark to the first end mark at which it can be read. An end
-  mark inside a JSON string is none. What cannot be read is text, marks and all.
+- A call begins where its name and the first of its arguments can be read behind a start mark,
+  and its arguments grow with the text. Whatever becomes of them, it stays a call.
+- Where a format, or what the model made of it, cannot be read that way, a call lasts from its
+  start mark to the first end mark at which it can be read as a whole. An end mark inside a JSON
+  string is none. What cannot be read is text, marks and all.
+- Text that is cut off before the name of a call that it begins is a mark, and no text.
 - White space around marks belongs to the marks; so does the rest of it after a call.
 """
 
@@ -21,6 +25,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...text import sequence_overlap
+from .call_arguments import Arguments
+from .call_shapes import Head
 from .tools import StringState, ToolCall, ToolReader
 
 Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
@@ -31,12 +37,14 @@ _NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
 
 
 class Span(NamedTuple):
-    """A piece of the text: what it is, where it starts, and the calls that it makes."""
+    """A piece of the text: what it is, where it starts, the calls that it begins, and ``more`` of
+    the arguments of the call begun last."""
 
     kind: Kind
     text: str
     start: int
     calls: tuple[ToolCall, ...] = ()
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +105,21 @@ class Splitter:
         self._inner = 0  # of a call: where in the held text it starts, behind the mark
         self._searched = 0  # of a call: where to look for its end
         self._strings = StringState(0)
+        self._arguments: Arguments | None = None  # of the call that grows
+        self._passed_on = True  # whether the client gets that call
+        self._more = ""  # of its arguments, for the next span
         self.calls = 0
 
     @property
     def thinking(self) -> bool:
         """Whether the text so far ends inside the reasoning."""
-        state = self._origin if self._state == "call" else self._state
+        state = self._origin if self._state in ("call", "unread") else self._state
         return state == "reasoning"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the text so far ends inside the arguments of a call."""
+        return self._state == "arguments"
 
     @property
     def is_plain(self) -> bool:
@@ -121,8 +137,12 @@ class Splitter:
         """The rest, as the text ends here; ``cut``: in the middle of what it was saying."""
         spans = list(self._certain(final=True))
         if self._state == "call":
+            spans.extend(self._cut_head(cut=cut))
+        if self._state == "unread":
             spans.extend(self._call(len(self._held), len(self._held), cut=cut))
             spans.extend(self._certain(final=True))
+        if self._state in ("arguments", "behind") and self._held:
+            spans.append(self._cut_tail(cut=cut))
         if self._held:
             kind = "mark" if self.calls and not self._held.strip() else self._kind()
             spans.append(self._release(kind, len(self._held)))
@@ -142,6 +162,12 @@ class Splitter:
             if self._state == "opening":
                 yield from self._open(final=final)
             elif self._state == "call":
+                yield from self._search_head()
+            elif self._state == "arguments":
+                yield from self._grow(final=final)
+            elif self._state == "behind":
+                yield from self._search_next()
+            elif self._state == "unread":
                 yield from self._search_end()
             else:
                 yield from self._search_mark()
@@ -187,6 +213,79 @@ class Splitter:
         if safe:
             yield self._release(self._kind(), safe)
 
+    def _search_head(self) -> Iterator[Span]:
+        """Behind the start mark of a call."""
+        assert self._tools is not None
+        head = self._tools.head(self._held, self._inner)
+        if head.begins:
+            yield from self._begin(head, head.end)
+        elif not head.is_open:
+            self._state = "unread"
+
+    def _begin(self, head: Head, end: int) -> Iterator[Span]:
+        """A call whose name is known, with the held text up to ``end`` as its head."""
+        assert self._tools is not None and head.name is not None
+        space = len(self._held) - len(self._held.lstrip())
+        if space:
+            yield self._release("mark", space)
+        kept = self._tools.kept((ToolCall(head.name, "", head.id),), self.calls)
+        self._arguments = self._tools.arguments(head.name)
+        self._passed_on = bool(kept)
+        self.calls += 1
+        self._state = "arguments"
+        yield self._release("call", end - space)._replace(calls=kept)
+
+    def _grow(self, *, final: bool) -> Iterator[Span]:
+        assert self._arguments is not None
+        taken, more, ended = self._arguments.take(self._held, final=final)
+        if self._passed_on:
+            self._more += more
+        if taken:
+            yield self._release("call", taken)
+        if ended:
+            self._state, self._searched = "behind", 0
+
+    def _search_next(self) -> Iterator[Span]:
+        """Behind the arguments of a call: another one, or the mark of the end."""
+        assert self._tools is not None
+        head = self._tools.head(self._held, 0, again=True)
+        if head.begins:
+            yield from self._begin(head, head.end)
+        elif head.is_open:
+            return
+        elif not self._tools.format.end:
+            self._state = "content"
+        else:
+            end = self._tools.format.end
+            found = self._held.find(end, self._searched)
+            self._searched = max(self._searched, len(self._held) - len(end) + 1)
+            if found >= 0:
+                self._state = "content"
+                yield self._release("call", found + len(end))
+
+    def _cut_head(self, *, cut: bool) -> Iterator[Span]:
+        """The text ends where a call has begun, and its arguments have not."""
+        assert self._tools is not None
+        if not cut:
+            self._state = "unread"  # it may be whole in another form
+            return
+        head = self._tools.head(self._held, self._inner)
+        if head.name is not None:
+            yield from self._begin(head, len(self._held))
+        else:
+            self._state = self._origin
+            yield self._release("mark", len(self._held))
+
+    def _cut_tail(self, *, cut: bool) -> Span:
+        """What is left where the text ends inside of a call, or behind its arguments."""
+        assert self._tools is not None
+        if self._state == "behind":
+            is_open = cut and self._tools.head(self._held, 0, again=True).is_open
+            if not (is_open or self._tools.is_tail(self._held)):
+                self._state = "content"
+                return self._release("content", len(self._held))
+        return self._release("call", len(self._held))
+
     def _search_end(self) -> Iterator[Span]:
         assert self._tools is not None
         end = self._tools.format.end
@@ -223,7 +322,10 @@ class Splitter:
 
     def _release(self, kind: Kind, length: int) -> Span:
         text, self._held = self._held[:length], self._held[length:]
-        return self._span(kind, text)
+        span = self._span(kind, text)
+        if kind == "call" and self._more:
+            span, self._more = span._replace(more=self._more), ""
+        return span
 
     def _span(self, kind: Kind, text: str) -> Span:
         start = self._at

@@ -1,8 +1,9 @@
 """Tool calls in a model's own words, and what they say.
 
 Owns ``ToolFormat`` (the marks around calls, and mlx-lm's parser of what is between them)
-and the reading of one call. Must never know how calls are enforced or sent. Invariant:
-reading never raises; what is no call of one of the given tools is none at all.
+and the reading of one call, as it grows where the format has a shape for that, else as a whole.
+Must never know how calls are enforced or sent. Invariant: reading never raises; what is no call
+of one of the given tools is none at all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...tokens import Token
+from .call_arguments import Arguments
+from .call_shapes import SHAPES, Head
 
 
 class ToolCall(NamedTuple):
@@ -67,7 +70,7 @@ class ToolReader:
     ) -> None:
         self.format = format
         self._tools = list(tools)
-        self._names = {tool["function"]["name"] for tool in tools}
+        self._tools_by_name = {tool["function"]["name"]: tool for tool in tools}
         self._most = most
 
     def read(self, text: str) -> tuple[ToolCall, ...]:
@@ -79,6 +82,28 @@ class ToolReader:
         except Exception:  # the parsers raise what they like for what a model makes up
             return ()
 
+    def head(self, text: str, at: int, *, again: bool = False) -> Head:
+        """What begins at ``at``, behind a mark or ``again`` behind another call's arguments."""
+        shape = SHAPES.get(self.format.style)
+        if shape is None or (again and not shape.repeats):
+            return Head()
+        heads = [shape.begin(text, at, name, again=again) for name in self._tools_by_name]
+        whole = next((head for head in heads if head.begins), None)
+        if whole is not None:
+            return whole
+        if not any(head.is_open for head in heads):
+            return Head()
+        return next((head for head in heads if head.name), Head(is_open=True))
+
+    def is_tail(self, text: str) -> bool:
+        """Whether a text that ends here has nothing but marks behind a call's arguments."""
+        return SHAPES[self.format.style].is_tail(text, self.format.end)
+
+    def arguments(self, name: str) -> Arguments:
+        """What reads the arguments of a call of this tool, whose head was recognised."""
+        shape = SHAPES[self.format.style]
+        return shape.arguments(self._tools_by_name[name], self.format.parse, self.format.end)
+
     def kept(self, calls: Sequence[ToolCall], before: int) -> tuple[ToolCall, ...]:
         """The calls to pass on when ``before`` of them were already."""
         if self._most is None:
@@ -87,7 +112,7 @@ class ToolReader:
 
     def _call(self, item: Mapping[str, Any]) -> ToolCall:
         name, arguments, id = item["name"], item.get("arguments"), item.get("id")
-        if name not in self._names:
+        if name not in self._tools_by_name:
             raise ValueError(f"there is no tool {name!r}")
         return ToolCall(name, _json(arguments), id if isinstance(id, str) and id else None)
 

@@ -61,8 +61,12 @@ def folded(events: list[dict[str, Any]], choices: int = 1) -> list[dict[str, Any
                 if name == "tool_calls":
                     calls = choice["message"].setdefault(name, [])
                     for call in value:
-                        assert call["index"] == len(calls)
-                        calls.append(without(call, "index"))
+                        if "id" in call:
+                            assert call["index"] == len(calls)
+                            calls.append(without(call, "index"))
+                            continue
+                        assert call["index"] == len(calls) - 1
+                        calls[-1]["function"]["arguments"] += call["function"]["arguments"]
                 elif value is not None and name != "role":
                     choice["message"][name] = choice["message"].get(name, "") + value
             for name, entries in (part["logprobs"] or {}).items():
@@ -125,6 +129,29 @@ def test_a_call_is_no_content_and_the_reason_to_finish() -> None:
     (call,) = choice["message"]["tool_calls"]
     assert call["type"] == "function" and call["function"]["name"] == "get_weather"
     assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+
+
+def test_arguments_are_streamed_as_they_grow() -> None:
+    chunks = chunks_of(tokens_of(CALL), demo().vocabulary)
+    events, answer = answers(TOOLS, [chunks])
+    deltas = [
+        call
+        for event in events
+        for choice in event["choices"]
+        for call in choice["delta"].get("tool_calls", ())
+    ]
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert deltas[0]["id"] == call["id"] and all(delta["index"] == 0 for delta in deltas)
+    assert all(delta.keys() == {"index", "function"} for delta in deltas[1:])
+    assert len(deltas) >= 5
+
+
+def test_a_call_that_is_cut_off_stays_a_call() -> None:
+    for finish, reason in (("length", "length"), ("stop", "stop")):
+        choice = said(CALL[:-17], TOOLS, finish=finish)
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Os'}
+        assert choice["finish_reason"] == reason and choice["message"]["content"] is None
 
 
 def test_calls_have_names_of_their_own_that_do_not_change() -> None:

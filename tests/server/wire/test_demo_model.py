@@ -118,11 +118,23 @@ def test_a_required_call_is_valid_at_any_temperature(desk: Desk) -> None:
         assert choice["finish_reason"] == "tool_calls" and called(choice)
 
 
-def test_a_call_that_the_length_cuts_off_is_text(desk: Desk) -> None:
-    fields = {**SILENT, "max_tokens": 5}
-    choice = desk.chat(QUESTION, tools=TOOLS, tool_choice="required", **fields)
-    assert choice["finish_reason"] == "length" and "tool_calls" not in choice["message"]
-    assert choice["message"]["content"].startswith("<tool_call>")
+def test_a_call_that_the_length_cuts_off_is_a_call_with_what_there_is(desk: Desk) -> None:
+    def cut(tokens: int) -> dict[str, Any]:
+        fields = {**SILENT, "max_tokens": tokens, "tool_choice": "required"}
+        choice: dict[str, Any] = desk.chat(QUESTION, tools=TOOLS, **fields)
+        return choice
+
+    whole = cut(60)
+    (call,) = whole["message"]["tool_calls"]
+    for tokens in range(2, 60):
+        choice = cut(tokens)
+        if choice["finish_reason"] != "length":
+            return
+        assert not choice["message"]["content"]
+        for part in choice["message"].get("tool_calls", ()):
+            assert part["function"]["name"] == call["function"]["name"]
+            assert call["function"]["arguments"].startswith(part["function"]["arguments"])
+    raise AssertionError("no call was cut off")
 
 
 def test_a_strict_tool_is_called_as_its_schema_wants(desk: Desk) -> None:

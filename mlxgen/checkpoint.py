@@ -49,7 +49,6 @@ class Checkpoint:
                 f"{folder / 'config.json'} has no model_type, so its architecture is not known"
             )
         _check_end_tokens(folder / "config.json", config)
-        _check_generation_config(folder / "generation_config.json")
         return cls(folder, config, sum(tensor_bytes(file) for file in _weight_files(folder)))
 
 
@@ -90,18 +89,6 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise RecursionError
-
-
-def _check_generation_config(path: Path) -> None:
-    if not path.is_file():
-        return
-    try:
-        config = read_json(path)
-    except LoadError as error:
-        if isinstance(error.__cause__, json.JSONDecodeError):  # mlx-lm goes on without it
-            return
-        raise
-    _check_end_tokens(path, config)
 
 
 def _check_end_tokens(path: Path, config: Mapping[str, Any]) -> None:

@@ -42,6 +42,7 @@ from .engine.scheduler import Scheduler
 from .engine.seat import Seat
 from .engine.stream import Stream
 from .errors import MlxgenError, OptionError, PromptError
+from .generation_config import NOTHING, Recommended, frozen_options
 from .sampling import Sampler
 from .tokens import Vocabulary
 
@@ -63,6 +64,9 @@ class LanguageModel:
     - ``name``: what to call it. ``config``: its ``config.json``, where known.
     - ``max_context``: the most tokens that prompt and answer may have together; by default
       what the configuration says, ``None`` where it says nothing.
+    - ``recommended``: the sampling options that the model's makers recommend, from its
+      ``generation_config.json``; empty if they recommend none. Read-only, and not in force by
+      itself: ``lm.stream(prompt, **lm.recommended)``.
     - ``draft``: what proposes tokens where a generation does not say: see ``Options``.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
       attention layers.
@@ -80,6 +84,7 @@ class LanguageModel:
         *,
         name: str | None = None,
         config: Mapping[str, Any] | None = None,
+        recommended: Recommended = NOTHING,
         max_context: int | None = None,
         kv_bits: int | None = None,
         kv_group_size: int = 64,
@@ -94,6 +99,7 @@ class LanguageModel:
         self.tokenizer = self.vocabulary.tokenizer
         self.name = name or type(model).__module__.rpartition(".")[2]
         self.config: Mapping[str, Any] = config or vars(getattr(model, "args", None) or object)
+        self.recommended = frozen_options(recommended)
         self.max_context = max_context or _context_of(self.config)
         self.is_demo = is_demo
         self.use_draft(draft)

@@ -9,6 +9,7 @@ long to import comes with the first call.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from importlib.resources import files
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .language_model import LanguageModel
 
 ModelName: TypeAlias = str | os.PathLike[str]
+logger = logging.getLogger(__name__)
 _GB = 1e9
 
 
@@ -49,6 +51,9 @@ def load(
       It holds for the whole process, and only on Apple silicon; by default it is not touched.
     - ``trust_remote_code``: run Python files that come with the model.
 
+    How the model's makers want it sampled is in ``recommended`` of what is returned. What cannot
+    hold in their ``generation_config.json`` is set aside, with a warning in the log.
+
     The calling thread should be the one that generates. Raises an error of the
     ``LoadError`` family, with a message that says what to do, or ``OptionError``.
     """
@@ -64,10 +69,19 @@ def load(
     from .language_model import LanguageModel
     from .pair import load_pair
 
-    model, tokenizer, config = load_pair(
+    model, tokenizer, config, generation = load_pair(
         source.files, adapter=adapter_folder, trust_remote_code=trust_remote_code
     )
-    lm = LanguageModel(model, tokenizer, name=source.name, config=config, is_demo=source.is_demo)
+    if generation.notice is not None:
+        logger.warning("%s", generation.notice)
+    lm = LanguageModel(
+        model,
+        tokenizer,
+        name=source.name,
+        config=config,
+        recommended=generation.recommended,
+        is_demo=source.is_demo,
+    )
     if isinstance(draft, (str, os.PathLike)) and draft != "ngram":
         draft = load(draft, trust_remote_code=trust_remote_code)
     lm.use_draft(draft)

@@ -7,7 +7,9 @@ has its weights evaluated and every tensor of its adapter in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,17 +23,21 @@ from mlx.utils import tree_flatten
 
 from .checkpoint import Checkpoint, tensor_shapes
 from .errors import AdapterError, LoadError, MlxgenError, UnsupportedModelError, WeightsError
+from .generation_config import NAME as GENERATION_CONFIG
+from .generation_config import GenerationConfig
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
 _ADAPTER_LEAVES = ("lora_a", "lora_b", "m")
 
 
 class Pair(NamedTuple):
-    """A model, its ``TokenizerWrapper``, and the configuration as mlx-lm understood it."""
+    """A model, its ``TokenizerWrapper``, the configuration as mlx-lm understood it, and what its
+    makers recommend."""
 
     model: Any
     tokenizer: Any
     config: Mapping[str, Any]
+    generation: GenerationConfig
 
 
 def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bool) -> Pair:
@@ -41,8 +47,11 @@ def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bo
     ``WeightsError``, ``AdapterError``, and ``LoadError`` for a configuration that does not
     describe a model.
     """
-    model, config = _load_model(source, trust_remote_code)
-    tokenizer = _load_tokenizer(source, trust_remote_code)
+    generation = GenerationConfig.read(source.folder, vocab_size=_vocab_size(source.config))
+    _check_tokenizer(source.folder)
+    with _readable(source.folder, generation) as folder:
+        model, config = _load_model(folder, source, trust_remote_code)
+        tokenizer = _load_tokenizer(folder, source, generation, trust_remote_code)
     if adapter is not None:
         model = _apply_adapter(model, adapter)
     try:  # only now are the weights read
@@ -51,32 +60,63 @@ def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bo
         raise WeightsError(
             f"the weights in {source.folder} cannot be read: {_line(error)}"
         ) from error
-    return Pair(model, tokenizer, config)
+    return Pair(model, tokenizer, config, generation)
 
 
-def _load_tokenizer(source: Checkpoint, trust_remote_code: bool) -> Any:
-    folder = source.folder
+def _vocab_size(config: Mapping[str, Any]) -> int | None:
+    """How many tokens the model has logits for, where its configuration says so."""
+    nested = config.get("text_config")
+    for level in (config, nested if isinstance(nested, Mapping) else {}):
+        size = level.get("vocab_size")
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
+
+
+@contextlib.contextmanager
+def _readable(folder: Path, generation: GenerationConfig) -> Iterator[Path]:
+    """The folder as mlx-lm can read it: without a generation_config.json that has faults."""
+    if generation.notice is None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="mlxgen-") as name:
+        for file in folder.resolve().iterdir():
+            if file.name != GENERATION_CONFIG:
+                (Path(name) / file.name).symlink_to(file)
+        yield Path(name)
+
+
+def _check_tokenizer(folder: Path) -> None:
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         raise LoadError(
             f"{folder} has no tokenizer (tokenizer.json or tokenizer.model); download it again"
         )
-    eos = mlx_lm.utils.load_config(folder).get("eos_token_id")
+
+
+def _load_tokenizer(
+    folder: Path, source: Checkpoint, generation: GenerationConfig, trust_remote_code: bool
+) -> Any:
+    ends = source.config.get("eos_token_id")
+    if generation.end_tokens is not None:
+        ends = list(generation.end_tokens)
     try:
         return mlx_lm.utils.load_tokenizer(
-            folder, {"trust_remote_code": trust_remote_code}, eos_token_ids=eos
+            folder, {"trust_remote_code": trust_remote_code}, eos_token_ids=ends
         )
     except Exception as error:  # from transformers, tokenizers, sentencepiece, tiktoken
         raise UnsupportedModelError(
-            f"the tokenizer in {folder} cannot be loaded: {_line(error)}"
+            f"the tokenizer in {source.folder} cannot be loaded: {_line(error)}"
         ) from error
 
 
-def _load_model(source: Checkpoint, trust_remote_code: bool) -> tuple[Any, Mapping[str, Any]]:
+def _load_model(
+    folder: Path, source: Checkpoint, trust_remote_code: bool
+) -> tuple[Any, Mapping[str, Any]]:
     """mlx-lm's model, its weights not evaluated yet, with each failure told apart."""
-    folder, config = source.folder, source.config
+    config = source.config
     if config.get("model_file") is not None and not trust_remote_code:
         raise UnsupportedModelError(
-            f"{folder} brings its own Python code ({config['model_file']}); load it with"
+            f"{source.folder} brings its own Python code ({config['model_file']}); load it with"
             " trust_remote_code if you trust whoever made it"
         )
     try:
@@ -90,7 +130,7 @@ def _load_model(source: Checkpoint, trust_remote_code: bool) -> tuple[Any, Mappi
         raise
     except Exception as error:  # sanitize() and load_weights() raise whatever they come upon
         raise WeightsError(
-            f"the weights in {folder} do not fit its config.json"
+            f"the weights in {source.folder} do not fit its config.json"
             f" (model_type {config['model_type']}): {_line(error)}"
         ) from error
     return loaded

@@ -185,21 +185,6 @@ BROKEN: dict[str, tuple[Break, type[mlxgen.LoadError], str]] = {
         mlxgen.LoadError,
         "config.json is nested more than 100 deep",
     ),
-    "generation config nested without end": (
-        lambda f: nest(f, "generation_config.json", 100_000),
-        mlxgen.LoadError,
-        "generation_config.json is nested more than 100 deep",
-    ),
-    "generation config is a list": (
-        lambda f: (f / "generation_config.json").write_text("[1]"),
-        mlxgen.LoadError,
-        "generation_config.json does not hold a JSON object",
-    ),
-    "an end token is none": (
-        lambda f: (f / "generation_config.json").write_text('{"eos_token_id": ["x"]}'),
-        mlxgen.LoadError,
-        "generation_config.json: eos_token_id is neither a token id nor",
-    ),
     "an end token is an object": (
         lambda f: change_config(f, eos_token_id={"a": 1}),
         mlxgen.LoadError,
@@ -348,11 +333,6 @@ def test_an_adapter_nested_without_end_is_refused(pristine: Path, tmp_path: Path
     nest(adapter, "adapter_config.json", 100_000)
     with pytest.raises(mlxgen.AdapterError, match=r"the adapter is broken.*nested more than 100"):
         mlxgen.load(pristine, adapter=adapter)
-
-
-def test_a_generation_config_that_is_no_json_is_left_out_as_in_mlx_lm(folder: Path) -> None:
-    (folder / "generation_config.json").write_text("{")
-    assert mlxgen.load(folder).vocab_size
 
 
 def test_an_adapter_with_a_tensor_that_has_no_place_is_refused(

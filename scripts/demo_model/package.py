@@ -29,7 +29,8 @@ def save(size: str, weights: dict[str, Any], words: Tokenizer, folder: Path) -> 
     pad = token_id(words, END_OF_TEXT)
     config = network.config(size) | {"eos_token_id": ends, "pad_token_id": pad}
     _write(fresh / "config.json", config)
-    _write(fresh / "generation_config.json", {"eos_token_id": ends, "pad_token_id": pad})
+    generation = {"do_sample": False, "eos_token_id": ends, "pad_token_id": pad}
+    _write(fresh / "generation_config.json", generation)
     arrays = dict(tree_flatten(weights))
     mx.save_safetensors(str(fresh / "model.safetensors"), arrays, {"format": "mlx"})
     if folder.exists():

@@ -1,0 +1,145 @@
+"""``generation_config.json``: how a model's makers want it sampled, and what ends its text.
+
+Owns which of its values mean something here, and what becomes of those that cannot hold. Must
+never know who asks for a generation. Invariant: reading it never fails; what is malformed or out of
+range is left out, and ``notice`` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypedDict, cast
+
+from .checkpoint import read_json
+from .engine.options import Options
+from .errors import LoadError, OptionError
+from .sampling import SamplingSettings
+from .tokens import Token
+
+NAME = "generation_config.json"
+
+_SAMPLED = ("temperature", "top_p", "top_k", "min_p")  # of no use where nothing is sampled
+_KNOWN = (*_SAMPLED, "repetition_penalty")
+_LEAST_TOP_P = 1e-9  # a nucleus that holds one token
+_SHOWN = 200  # characters of a complaint; what is in it may be of any length
+
+
+class Recommended(TypedDict, total=False):
+    """Options of ``LanguageModel.stream`` that a model's makers may recommend, read-only."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+
+
+def frozen_options(given: Recommended | Mapping[str, Any]) -> Recommended:
+    """A read-only copy of options, once they are checked; ``OptionError`` for a wrong one."""
+    Options.of(cast(Mapping[str, Any], given))
+    return cast(Recommended, MappingProxyType(dict(given)))
+
+
+NOTHING = frozen_options({})
+"""What a model recommends whose makers say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """What the file says.
+
+    - ``recommended``: sampling options of ``LanguageModel.stream``, read-only. Empty if the file
+      says nothing of sampling; else there is a temperature: 1 if the file gives none, and 0 if it
+      says ``do_sample: false``, which leaves the repetition penalty alone in force beside it.
+    - ``end_tokens``: what ends a text; ``None``: see ``config.json``.
+    - ``notice``: one line that names what was set aside; ``None`` if nothing was.
+    """
+
+    recommended: Recommended = field(default_factory=lambda: NOTHING)
+    end_tokens: tuple[Token, ...] | None = None
+    notice: str | None = None
+
+    @classmethod
+    def read(cls, folder: Path, *, vocab_size: int | None = None) -> GenerationConfig:
+        """The file of a model's folder; an end token has to be below ``vocab_size``."""
+        path = folder / NAME
+        if not path.exists():
+            return cls()
+        try:
+            return cls.of(read_json(path), path, vocab_size=vocab_size)
+        except LoadError as error:
+            return cls(notice=f"{_line(str(error))}; going on without it")
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, Any], path: Path, *, vocab_size: int | None = None
+    ) -> GenerationConfig:
+        """What the object in the file at ``path`` says."""
+        wrong: list[str] = []
+        options = _sampling(given, wrong)
+        ends = _end_tokens(given.get("eos_token_id"), vocab_size, wrong)
+        return cls(
+            recommended=frozen_options(options),
+            end_tokens=ends,
+            notice=f"{path}: set aside {'; '.join(wrong)}" if wrong else None,
+        )
+
+
+def _sampling(given: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
+    """The sampling options; a value that cannot hold goes to ``wrong``, ``null`` says nothing."""
+    options: dict[str, Any] = {}
+    for name in _KNOWN:
+        if given.get(name) is None:
+            continue
+        try:
+            settings = SamplingSettings(**{name: _as_option(name, given[name])})
+        except OptionError as error:
+            wrong.append(_line(str(error)))
+        else:
+            options[name] = getattr(settings, name)
+    samples = given.get("do_sample")
+    if not isinstance(samples, bool | None):
+        wrong.append(_line(f"do_sample: {samples!r} is neither true nor false"))
+    elif samples is False:
+        return {"temperature": 0.0} | {n: options[n] for n in options if n not in _SAMPLED}
+    return {"temperature": 1.0} | options if options or samples is True else {}
+
+
+def _as_option(name: str, value: Any) -> Any:
+    """A value as the options have it, where other programs write it otherwise."""
+    if isinstance(value, bool):
+        return value
+    if name == "top_p" and value == 0:
+        return _LEAST_TOP_P
+    if name == "top_k" and value == -1:
+        return 0
+    if name == "top_k" and isinstance(value, float) and value.is_integer():
+        return int(value)  # JSON has no integers
+    return value
+
+
+def _end_tokens(given: Any, vocab_size: int | None, wrong: list[str]) -> tuple[Token, ...] | None:
+    """The end tokens that there can be; ``None`` if there are none."""
+    values = given if isinstance(given, list) else [] if given is None else [given]
+    good = [value for value in values if _is_token(value, vocab_size)]
+    bad = [value for value in values if not _is_token(value, vocab_size)]
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        upto = "" if vocab_size is None else f" below {vocab_size}"
+        wrong.append(f"eos_token_id: {_line(repr(bad[0]))}{more}, not a token id{upto}")
+    return tuple(dict.fromkeys(map(int, good))) or None
+
+
+def _is_token(value: Any, vocab_size: int | None) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        return False
+    return value >= 0 and (vocab_size is None or value < vocab_size)
+
+
+def _line(text: str) -> str:
+    """One line of bearable length, whatever the file holds."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."

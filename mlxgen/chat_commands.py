@@ -183,6 +183,7 @@ def _load(host: Host, argument: str) -> None:
     path = _path("/load", argument)
     try:
         loaded = Conversation.of_json(_json("/load", str(path)))
+        loaded.defaults = host.conversation.defaults
         loaded.allow_control_tokens = host.conversation.allow_control_tokens
         host.check(loaded)
     except MlxgenError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .engine import GenerationOptions, Options
@@ -53,8 +54,9 @@ class Conversation:
     ``answered`` or ``withdraw`` must follow.
 
     ``settings`` are options of ``LanguageModel.stream``; by default an answer may have as many
-    tokens as the context holds. ``template`` has further variables of the chat template;
-    ``allow_control_tokens`` is that of ``Chat``, and not saved with what was said.
+    tokens as the context holds. ``template`` has further variables of the chat template.
+    ``defaults`` are options of the model for what was not set, and ``allow_control_tokens`` is that
+    of ``Chat``; neither is saved with what was said.
     """
 
     def __init__(
@@ -62,10 +64,12 @@ class Conversation:
         *,
         system: str | None = None,
         template: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
         allow_control_tokens: bool = False,
     ) -> None:
         self.exchanges: list[Exchange] = []
         self.template: dict[str, Any] = dict(template or {})
+        self.defaults = defaults
         self.allow_control_tokens = allow_control_tokens
         self._system: str | None = None
         self._settings: dict[str, Any] = {}
@@ -147,6 +151,7 @@ class Conversation:
         twin = Conversation(
             system=self._system,
             template=self.template,
+            defaults=self.defaults,
             allow_control_tokens=self.allow_control_tokens,
         )
         twin.exchanges = list(self.exchanges)
@@ -174,7 +179,7 @@ class Conversation:
     @property
     def options(self) -> dict[str, Any]:
         """The options for ``LanguageModel.stream``, without ``filters``."""
-        return {"max_tokens": None, **self._settings}
+        return {"max_tokens": None, **self.defaults, **self._settings}
 
     def set(self, name: str, value: Any) -> None:
         """Set an option; ``None`` is its default. Raises ``OptionError`` as the engine does."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .errors import MlxgenError, OptionError, PromptError
+from .sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
 from .terminal import Painter, legend, wants_colour
 
 if TYPE_CHECKING:
@@ -48,15 +49,15 @@ DEMO = (
 # Options that are handed to the engine under the same name, with underscores. Their ranges
 # and defaults are the engine's.
 ENGINE_OPTIONS: tuple[tuple[str, type, str], ...] = (
-    ("max_tokens", int, "tokens to generate at most (256; with --chat, what the context holds)"),
+    ("max_tokens", int, "tokens to generate at most (what the context holds; with --raw 256)"),
     ("min_tokens", int, "tokens to generate at least (0)"),
-    ("temperature", float, "0 takes the most likely token each time; 1 is the model's own (0)"),
-    ("top_p", float, "keep the likeliest tokens that together have this probability (1: all)"),
-    ("top_k", int, "keep so many of the likeliest tokens (0: all)"),
-    ("min_p", float, "keep tokens at least so likely relative to the likeliest (0: all)"),
+    ("temperature", float, "0 takes the most likely token each time; 1 is the model's own (*)"),
+    ("top_p", float, "keep the likeliest tokens that together have this probability (*)"),
+    ("top_k", int, "keep so many of the likeliest tokens; 0 is all (*)"),
+    ("min_p", float, "keep tokens at least so likely relative to the likeliest (*)"),
     ("xtc_probability", float, "how often to drop the likeliest of several likely tokens (0)"),
     ("xtc_threshold", float, "what likely means for --xtc-probability (0.1)"),
-    ("repetition_penalty", float, "over 1 makes tokens that are in the text less likely (1)"),
+    ("repetition_penalty", float, "over 1 makes tokens that are in the text less likely (*)"),
     ("presence_penalty", float, "subtracted once from tokens that were generated (0)"),
     ("frequency_penalty", float, "subtracted for each time a token was generated (0)"),
     ("seed", int, "the same seed and settings give the same text (a new one each time)"),
@@ -120,9 +121,18 @@ def make_parser() -> argparse.ArgumentParser:
         help="let text such as <|im_end|> in messages be the token, not its spelling",
     )
 
-    add = parser.add_argument_group("generation, with the default in brackets").add_argument
+    add = parser.add_argument_group(
+        "generation, with the default in brackets (*: see --sampling-defaults)"
+    ).add_argument
     for name, kind, text in ENGINE_OPTIONS:
         add(_flag(name), type=kind, metavar="N" if kind is int else "X", help=text)
+    add(
+        "--sampling-defaults",
+        choices=CHOICES,
+        help="where you say nothing: what the model's makers recommend, greedy where they say "
+        "nothing (model); the likeliest token (greedy); or OpenAI's temperature 1, top_p 1 (model; "
+        "with --raw greedy)",
+    )
     for name, text in FLAGS.items():
         add(_flag(name), action="store_true", default=None, help=text)
     add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
@@ -162,6 +172,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Check everything that needs no model, load, generate; returns the exit status."""
     text = read_first(arguments) if arguments.chat else read_prompt(arguments)
     options = engine_options(arguments)
+    if not arguments.raw:  # thoughts take hundreds of tokens before an answer begins
+        options = {"max_tokens": None} | options
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     from .engine import Options
@@ -178,16 +190,37 @@ def run(arguments: argparse.Namespace) -> int:
         wired_limit="recommended" if arguments.wired else None,
         trust_remote_code=arguments.trust_remote_code,
     )
+    defaults = defaults_of(lm, arguments)
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
+        say(f"sampling:    {in_words(defaults | sampling_of(options))}")
     if arguments.chat:
-        return run_chat(lm, text, options, arguments)
+        return run_chat(lm, text, options, defaults, arguments)
     assert text is not None
-    return stream_text(lm, make_prompt(lm, text, arguments), options, arguments)
+    prompt = make_prompt(lm, text, arguments)
+    return stream_text(lm, prompt, {**defaults, **options}, arguments)
+
+
+def defaults_of(lm: LanguageModel, arguments: argparse.Namespace) -> dict[str, Any]:
+    """How tokens are chosen where the arguments say nothing."""
+    choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
+    return sampling_defaults(choice, lm.recommended, otherwise=GREEDY)
+
+
+def sampling_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options that say how tokens are chosen."""
+    from .sampling import SamplingSettings
+
+    names = {field.name for field in dataclasses.fields(SamplingSettings)}
+    return {name: value for name, value in options.items() if name in names}
 
 
 def run_chat(
-    lm: LanguageModel, first: str | None, options: dict[str, Any], arguments: argparse.Namespace
+    lm: LanguageModel,
+    first: str | None,
+    options: dict[str, Any],
+    defaults: dict[str, Any],
+    arguments: argparse.Namespace,
 ) -> int:
     """Converse until the input ends; returns the exit status."""
     from .chat import converse
@@ -197,6 +230,7 @@ def run_chat(
     conversation = Conversation(
         system=arguments.system,
         template=variables,
+        defaults=defaults,
         allow_control_tokens=arguments.allow_control_tokens,
     )
     for kind, source in _forms(arguments).items():
@@ -237,8 +271,12 @@ def stream_text(
     if arguments.verbose:
         for line in report(arguments, usage, last, drafted):
             say(line)
-    elif last is not None and last.finish_reason == "length" and arguments.max_tokens is None:
-        say(f"stopped after {usage.completion_tokens} tokens; --max-tokens allows more")
+    elif last is not None and last.finish_reason == "length":
+        used = usage.prompt_tokens + usage.completion_tokens
+        if lm.max_context is not None and used >= lm.max_context:
+            say(f"stopped, as the context of {lm.max_context} tokens is full")
+        elif arguments.max_tokens is None:
+            say(f"stopped after {usage.completion_tokens} tokens; --max-tokens allows more")
     return status
 
 

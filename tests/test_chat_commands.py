@@ -70,6 +70,13 @@ class Host:
 # ---- what was said ----
 
 
+def test_a_loaded_conversation_goes_on_with_the_defaults_of_this_model(tmp_path: Path) -> None:
+    host = Host("a")
+    host.conversation.defaults = {"temperature": 0.5}
+    host.run(f"/save {tmp_path / 'c.json'}", f"/load {tmp_path / 'c.json'}")
+    assert host.run("/set temperature") == "  temperature          0.5"
+
+
 def test_undo_takes_back_the_last_exchange_and_says_which() -> None:
     host = Host("a", "b " * 50)
     assert host.run("/undo").startswith("took back: b b b")

@@ -38,6 +38,17 @@ def of(exchanges: list[Exchange]) -> Conversation:
 # ---- what was said ----
 
 
+def test_defaults_hold_for_what_was_not_set_and_are_not_saved() -> None:
+    made = conversation(("a", "b"), defaults={"temperature": 0.5, "top_k": 7})
+    made.set("top_k", 3)
+    for one in (made, made.fork()):
+        assert one.options == {"max_tokens": None, "temperature": 0.5, "top_k": 3}
+        assert (one.values()["temperature"], one.settings) == (0.5, {"top_k": 3})
+    made.set("top_k", None)
+    assert made.options["top_k"] == 7
+    assert made.as_json()["settings"] == {}
+
+
 def test_messages_are_in_order_with_the_system_message_first() -> None:
     made = conversation(("a", "b"), system="s")
     made.ask("c")

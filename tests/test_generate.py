@@ -125,6 +125,67 @@ def test_an_answer_cut_off_by_the_default_length_is_reported(
     assert cli("--raw", "--ignore-eos", "--max-tokens", "4", "so").err == ""
 
 
+def test_a_chat_may_fill_the_context_and_raw_text_may_not(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "max_context", 600)
+    outcome = cli("--ignore-eos", "so")
+    assert outcome.err == "mlxgen.generate: stopped, as the context of 600 tokens is full\n"
+    messages = [{"role": "user", "content": "so"}]
+    whole = lm.generate(messages, ignore_eos=True, max_tokens=None)
+    assert outcome.out == whole.text and whole.usage.completion_tokens > 256
+    assert cli("--ignore-eos", "--min-tokens", "300", "so").status == 0
+    assert cli("--raw", "--min-tokens", "300", "so").is_refusal("--min-tokens: 300 is more than")
+
+
+def test_what_the_makers_recommend_holds_for_chats_and_not_for_raw_text(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recommended = {"temperature": 1.5, "top_k": 30}
+    monkeypatch.setattr(lm, "recommended", recommended)
+    messages = [{"role": "user", "content": "so"}]
+
+    def chat(**options: Any) -> str:
+        return lm.generate(messages, max_tokens=12, seed=3, **options).text
+
+    given = ("--max-tokens", "12", "--seed", "3", "so")
+    greedy = chat()
+    assert cli(*given).out == chat(temperature=1.5, top_k=30) != greedy
+    assert cli("--temperature", "0.9", *given).out == chat(temperature=0.9, top_k=30)
+    assert cli("--temperature", "0", *given).out == greedy
+    assert cli("--sampling-defaults", "greedy", *given).out == greedy
+    assert cli("--sampling-defaults", "openai", *given).out == chat(temperature=1.0)
+    raw = lm.generate("so", max_tokens=12).text
+    assert cli("--raw", *given).out == raw
+    drawn = lm.generate("so", max_tokens=12, seed=3, temperature=1.5, top_k=30).text
+    assert cli("--raw", "--sampling-defaults", "model", *given).out == drawn != raw
+    told = cli("--verbose", "--top-p", "0.5", *given).err
+    assert "sampling:    temperature 1.5, top_k 30, top_p 0.5\n" in told
+    monkeypatch.setattr(lm, "recommended", {})
+    assert cli(*given).out == greedy
+
+
+def test_texts_differ_from_call_to_call_without_a_seed(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "recommended", {"temperature": 2.0})
+    assert len({cli("--max-tokens", "16", "--ignore-eos", "so").out for _ in range(3)}) > 1
+
+
+def test_a_conversation_begins_with_what_the_makers_recommend(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "recommended", {"temperature": 0.5, "top_k": 7})
+    feed(monkeypatch, b"/set temperature\n/set top_k 3\n/set top_k default\n/set seed\n")
+    told = cli("--chat", "--seed", "3").err
+    assert re.findall(r"^([* ]) (\w+) +(\S+)$", told, re.M) == [
+        (" ", "temperature", "0.5"),
+        ("*", "top_k", "3"),
+        (" ", "top_k", "7"),
+        ("*", "seed", "3"),
+    ]
+
+
 def test_the_demo_model_says_what_it_is(
     lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

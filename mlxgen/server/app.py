@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from .. import __version__
 from .body import Receive
-from .calls import RequestError, error_body
+from .calls import RequestError, error_body, in_force
 from .docs_page import POLICY, docs_page
 from .event_stream import Send, send_error
 from .gate import App, Gate
@@ -26,7 +26,8 @@ from .service import Service
 
 _ABOUT = (
     "An OpenAI-compatible server for a language model that runs on this machine. A field that "
-    "is unknown, unsupported or out of range is a 400 that names it; null means default."
+    "is unknown, unsupported or out of range is a 400 that names it; null means default. How "
+    "tokens are chosen by default is shown with the fields and by /props."
 )
 
 
@@ -57,12 +58,17 @@ def make_app(service: Service) -> App:
 
 
 def _add_docs(app: FastAPI, service: Service) -> None:
-    whole: dict[str, Any] = {}
+    wholes: dict[bool, dict[str, Any]] = {}
 
     def described() -> dict[str, Any]:
-        if not whole:
-            whole.update(describe(app, with_key=service.settings.api_key is not None))
-        return whole
+        model = service.loaded
+        if (model is not None) not in wholes:
+            wholes[model is not None] = describe(
+                app,
+                with_key=service.settings.api_key is not None,
+                defaults={} if model is None else in_force(model),
+            )
+        return wholes[model is not None]
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:

@@ -70,7 +70,8 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
     aliases = [] if settings.model is None else [settings.model]
     GrammarEngine.of(lm.vocabulary, lm.vocab_size).compile_ahead()
     facts = Facts.of(lm.vocabulary, lm.vocab_size, cpu_seconds=CPU_SECONDS, memory=MEMORY)
-    return Engine(lm, ServedModel.of(lm, aliases=aliases), facts)
+    model = ServedModel.of(lm, aliases=aliases, sampling_choice=settings.sampling_defaults)
+    return Engine(lm, model, facts)
 
 
 def _limit_context(lm: LanguageModel, wanted: int | None) -> None:

@@ -76,6 +76,9 @@ def _fields(whole: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     for name, field in schema.get("properties", {}).items():
         about = field.get("description", "")
         needed = "required. " if name in required else ""
+        default = field.get("default")
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            about += f" (default {default:g})"
         rows.append(
             f"<tr><td><code>{escape(name)}</code></td>"
             f"<td><code>{escape(_type(whole, field))}</code></td>"

@@ -51,7 +51,8 @@ def set_up_logs(format: Literal["text", "json"], level: str) -> None:
     logger.setLevel(level.upper())
     others = logging.getLogger("uvicorn")
     others.setLevel(logging.DEBUG if level == "debug" else logging.ERROR)
-    for source in (logger, others, logging.getLogger("asyncio")):
+    library = logging.getLogger("mlxgen")  # what loading a model has to say
+    for source in (logger, library, others, logging.getLogger("asyncio")):
         source.handlers = [handler]
         source.propagate = False
 

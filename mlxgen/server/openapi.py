@@ -70,8 +70,9 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def describe(app: FastAPI, *, with_key: bool) -> dict[str, Any]:
-    """The whole description; ``with_key`` says that an API key is needed."""
+def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole description; ``with_key`` says that an API key is needed, and ``defaults`` what
+    fields of requests are where they are left out."""
     whole = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
@@ -79,6 +80,10 @@ def describe(app: FastAPI, *, with_key: bool) -> dict[str, Any]:
     components: dict[str, Any] = whole.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     schemas |= _without_discriminators(bodies.get("$defs", {}))
+    for model in (ChatRequest, CompletionRequest):
+        properties = schemas[model.__name__]["properties"]
+        for name, value in defaults.items():
+            properties[name]["default"] = value
     schemas["Error"] = _ERROR
     if with_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

@@ -25,6 +25,7 @@ from typing import Any
 import uvicorn
 
 from ..open_files import count_open, raise_limit
+from ..sampling_defaults import in_words
 from . import stop_signals
 from .app import make_app
 from .boot import booting
@@ -194,4 +195,11 @@ def _announce(service: Service, address: str) -> None:
         print(f"{NAME}: ready on {address}, serving {name}", flush=True)
     except OSError:  # nobody has to read it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    log(logging.INFO, "ready", address=address, model=name)
+    log(
+        logging.INFO,
+        "ready",
+        address=address,
+        model=name,
+        sampling=in_words(service.model.sampling),
+        sampling_defaults=service.settings.sampling_defaults,
+    )

@@ -13,7 +13,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from .body import Receive
-from .calls import ChatRequest, CompletionRequest, RequestError, parse_chat, parse_completion
+from .calls import (
+    ChatRequest,
+    CompletionRequest,
+    RequestError,
+    parse_chat,
+    parse_completion,
+    props_of,
+)
 from .engine_thread import State
 from .event_stream import Send, to_json
 from .exchange import Exchange, Work
@@ -149,6 +156,13 @@ def _add_models(router: APIRouter, service: Service) -> None:
         if name != known.name and name not in known.aliases:
             raise unknown_model(name, known)
         return JsonResponse(described())
+
+    @router.get("/props", responses=_ANSWER | answers(*_BUSY))
+    async def props() -> Response:
+        """What is served, and what holds where a request says nothing."""
+        settings, known = service.settings, service.model
+        path = known.name if settings.model is None else settings.model
+        return JsonResponse(props_of(known, slots=settings.max_batch, path=path))
 
 
 def _add_state(router: APIRouter, service: Service) -> None:

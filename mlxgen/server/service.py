@@ -108,6 +108,11 @@ class Service:
         assert self._model is not None
         return self._model
 
+    @property
+    def loaded(self) -> ServedModel | None:
+        """What is served, as soon as it is known."""
+        return self._model
+
     def check_open(self) -> None:
         """RequestError (503) unless requests are answered."""
         if not self.is_ready:

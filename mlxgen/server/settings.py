@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from .. import __version__
 from ..errors import OptionError
+from ..sampling_defaults import CHOICES, SamplingChoice
 
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"
@@ -43,6 +44,8 @@ class Settings:
     - ``api_key``: what clients have to send; ``None``: nothing.
     - ``max_batch``, ``max_queue``: rows that run, and rows that wait, at most.
     - ``max_context``: tokens of prompt and answer together; ``None``: what the model has.
+    - ``sampling_defaults``: how tokens are chosen for requests that say nothing: as the model's
+      makers recommend (or OpenAI's way, where they recommend nothing), greedy, or OpenAI's way.
     - ``cache_bytes``: memory for KV caches, the prefix cache included; ``None``: from the device.
     - ``request_timeout``: seconds for one request, from its headers to its last byte; 0: no limit.
     - ``stall_timeout``: seconds without a step of the engine, while it has rows, after which
@@ -66,6 +69,7 @@ class Settings:
     max_batch: int = 32
     max_queue: int = 256
     max_context: int | None = None
+    sampling_defaults: SamplingChoice = "model"
     cache_bytes: int | None = None
     request_timeout: float = 600.0
     stall_timeout: float = 300.0
@@ -170,6 +174,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--trust-remote-code", action="store_true", help="run Python code that the model brings")
     add("--ignore-memory-limit", action="store_true", help="load weights that may not fit")
     add("--wired", action="store_true", help="keep memory wired, as far as the device recommends")
+
+    add(
+        "--sampling-defaults",
+        choices=CHOICES,
+        help="for requests that say nothing: what the model's makers recommend, as openai where "
+        "they recommend nothing (model); the likeliest token (greedy); or temperature 1, top_p 1 "
+        f"(openai) ({default.sampling_defaults})",
+    )
 
     add = parser.add_argument_group("network").add_argument
     add("--host", help=f"address to listen on ({default.host})")

@@ -22,6 +22,24 @@ def entry(token: Mapping[str, Any], start: int = 0, end: int | None = None) -> d
     return {**token, "bytes": token["bytes"][start:end]}
 
 
+def test_empty_settings_show_what_the_server_does_then(chat: Chat) -> None:
+    chat.press("Settings")
+    temperature = chat.page.get_by_label("Temperature", exact=True)
+    chat.until(lambda: temperature.get_attribute("placeholder") is not None)
+    found = {}
+    for label in ("Temperature", "Top p", "Repetition penalty", "Seed", "Most tokens"):
+        field = chat.page.get_by_label(label, exact=True)
+        found[label] = field.get_attribute("placeholder") or ""
+        assert field.input_value() == ""
+    assert found == {
+        "Temperature": "0",
+        "Top p": "1",
+        "Repetition penalty": "1",
+        "Seed": "",
+        "Most tokens": "",
+    }
+
+
 def test_the_bytes_of_each_part_are_found_in_the_lists_of_its_entries(tab: Chat) -> None:
     def token(text: str, part: str | None) -> dict[str, Any]:
         (one,) = told(text, part=part)["choices"][0]["tokens"]

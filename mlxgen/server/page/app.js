@@ -249,12 +249,14 @@ function prepareLook() {
   apply();
 }
 
-/** Find out which model it is; also the first to find out that a key is needed. */
+/** Find out which model it is and what its defaults are; also the first to find out that a key is needed. */
 async function greet() {
   try {
     const { data } = await get("/v1/models");
     setText(byId("model"), data[0].id);
     document.title = `${data[0].id} · mlxgen`;
+    const { default_generation_settings: defaults } = await get("/props");
+    settings.showDefaults(defaults.params);
   } catch (error) {
     showProblem(error.message, button("Try again", () => {
       showProblem("");

@@ -15,7 +15,7 @@ export class SettingsForm {
     this.#changed = changed;
     this.#element.append(
       el("div", { class: "row" }, el("h2", { id: "settings-title", tabindex: "-1" }, "Settings"), button("Close", () => this.close())),
-      el("p", { class: "quiet small" }, "For the next answers of this conversation. What is empty is the server's default."),
+      el("p", { class: "quiet small" }, "For the next answers of this conversation. What is empty is the server's default, shown in grey."),
       ...GROUPS.map((group) =>
         el("fieldset", {}, el("legend", {}, group.title), group.fields.map((field) => this.#makeField(field)))),
       button("Back to the defaults", () => this.#reset()),
@@ -40,6 +40,13 @@ export class SettingsForm {
       this.#complain(name, "");
     }
     this.#showNeeded();
+  }
+
+  /** Show what holds where a field is empty: the server's `params`, by the names of the fields. */
+  showDefaults(params) {
+    for (const { name, kind } of FIELDS) {
+      if (kind === "number" && params[name] >= 0) this.#inputs.get(name).placeholder = params[name];
+    }
   }
 
   open() {

@@ -94,10 +94,9 @@ def options_of(
     stop: str | None = None,
     params: dict[str, str],
 ) -> Options:
-    """The options of the first choice."""
-    given: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
-    if request.temperature is None:
-        given["temperature"] = model.temperature
+    """The options of the first choice; what the request leaves out is the model's default."""
+    given: dict[str, Any] = dict(model.sampling)
+    given |= {name: getattr(request, name) for name in _SAME if getattr(request, name) is not None}
     if request.top_p is not None:
         given["top_p"] = max(request.top_p, _SMALLEST)
     if request.top_k is not None:

@@ -31,7 +31,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 def served(tokenizer: TokenizerWrapper, **changes: Any) -> ServedModel:
     """The model of a tokenizer, with nothing behind it."""
     vocabulary = Vocabulary.of(tokenizer)
-    facts = {"name": "tiny", "vocab_size": vocabulary.size, "max_context": 2048}
+    facts = {"name": "tiny", "vocab_size": vocabulary.size, "max_context": 2048, "recommended": {}}
     lm = SimpleNamespace(tokenizer=tokenizer, vocabulary=vocabulary, **facts)
     return replace(ServedModel.of(cast(Any, lm)), **changes)
 

@@ -87,7 +87,9 @@ def test_the_defaults_are_those_of_the_protocol() -> None:
     options = options_of({})
     assert options.sampling.temperature == 1.0
     assert options.max_tokens is None and options.top_logprobs is None
-    assert options_of({}, replace(demo(), temperature=0.6)).sampling.temperature == 0.6
+    assert (
+        options_of({}, replace(demo(), sampling={"temperature": 0.6})).sampling.temperature == 0.6
+    )
     assert options_of({}, replace(demo(), max_context=None)).max_tokens == UNBOUNDED
 
 

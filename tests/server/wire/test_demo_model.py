@@ -185,7 +185,7 @@ def test_a_stream_is_the_whole_answer(desk: Desk) -> None:
 
 
 def test_choices_differ_and_a_seed_gives_them_again(desk: Desk) -> None:
-    body = {"prompt": "Once upon a time", "n": 3, "seed": 7, "max_tokens": 12}
+    body = {"prompt": "Once upon a time", "n": 3, "seed": 7, "max_tokens": 12, "temperature": 1}
     first = desk.events(body, parse_completion)
     again = desk.events(body, parse_completion)
     texts = [choice["text"] for choice in first["choices"]]

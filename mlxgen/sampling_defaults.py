@@ -1,0 +1,35 @@
+"""How tokens are chosen where nobody says anything: ``--sampling-defaults``.
+
+Owns what its choices mean, for the server and the command line alike. Must never know a request or
+a terminal. The library itself is greedy: its callers pass ``lm.recommended`` on if they want it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+SamplingChoice: TypeAlias = Literal["model", "greedy", "openai"]
+CHOICES: tuple[SamplingChoice, ...] = ("model", "greedy", "openai")
+
+GREEDY: Mapping[str, Any] = MappingProxyType({"temperature": 0.0})
+OPENAI: Mapping[str, Any] = MappingProxyType({"temperature": 1.0, "top_p": 1.0})
+
+
+def sampling_defaults(
+    choice: SamplingChoice, recommended: Mapping[str, Any], *, otherwise: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options that hold by default.
+
+    ``model`` is what the model's makers recommend, and ``otherwise`` where they recommend nothing:
+    ``OPENAI`` in a server, as in other servers, and ``GREEDY`` on a command line, as in others.
+    """
+    if choice == "model":
+        return dict(recommended or otherwise)
+    return dict(GREEDY if choice == "greedy" else OPENAI)
+
+
+def in_words(options: Mapping[str, Any]) -> str:
+    """Sampling options for a line of a log."""
+    return ", ".join(f"{name} {value:g}" for name, value in options.items())

@@ -202,7 +202,7 @@ class LanguageModel:
             raise OptionError("prompts", f"takes a list of prompts, not {type(prompts).__name__}")
         from .progress import progress_bar  # rich's bars take a while to import
 
-        Options.of(options)
+        Options.each_by_itself(options)  # also where no prompt shows what is wrong with them
         makers = self._makers(prompts, each, options)
         total = len(prompts) if isinstance(prompts, Sequence) else None
         if total is not None:
@@ -270,7 +270,11 @@ class LanguageModel:
             own = next(others, None) if others is not None else {}
             if own is None:
                 raise OptionError("each", f"has no options for prompts[{index}]")
-            given = Options.of({**options, **own})
+            try:
+                given = Options.of({**options, **own})
+            except OptionError as error:
+                error.add_note(f"in prompts[{index}]")
+                raise
             bound = [filter for filter in given.filters if not hasattr(filter, "bind")]
             if any(filter is other for filter in bound for other in running):
                 raise OptionError(

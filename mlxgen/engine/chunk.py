@@ -16,6 +16,8 @@ from ..tokens import Token
 FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
 Stop: TypeAlias = str | tuple[Token, ...]
 
+_SHOWN = 60  # characters of a text in its result's repr
+
 
 class Alternative(NamedTuple):
     """A token that was likely at a position, with its natural log-probability."""
@@ -68,9 +70,9 @@ class Chunk:
 class Usage:
     """What a generation used so far.
 
-    ``cached_tokens`` of the prompt were taken from the prefix cache.
-    ``forward_passes`` counts runs of the model from the prompt's last one on;
-    ``forced_tokens`` came from filters without sampling; ``rewound_tokens`` were accepted
+    ``cached_tokens`` of the prompt, and of the ``prefix`` behind it, were taken from the prefix
+    cache. ``forward_passes`` counts runs of the model from the prompt's last one on;
+    ``forced_tokens`` were accepted as ``Chunk.forced`` says; ``rewound_tokens`` were accepted
     and taken back; ``redraws`` were declined at once. ``incomplete``: ``close_json`` found no
     valid end that fits. Times are wall-clock seconds: ``prompt_seconds`` until the first
     token was known, ``generation_seconds`` since then.
@@ -88,7 +90,7 @@ class Usage:
     generation_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """A finished generation: its text, its tokens and why it ended."""
 
@@ -98,6 +100,10 @@ class Result:
     stop: Stop | None
     usage: Usage
     chunks: tuple[Chunk, ...]
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= _SHOWN else self.text[: _SHOWN - 1] + "…"
+        return f"<Result {text!r}, {len(self.tokens)} tokens, {self.finish_reason}>"
 
 
 def fold(chunks: Iterable[Chunk], usage: Usage, prefix: tuple[Token, ...] = ()) -> Result:

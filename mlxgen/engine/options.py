@@ -116,6 +116,13 @@ class Options:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
         """Validate keyword options; raises ``OptionError`` for the first that is wrong."""
+        options = cls.each_by_itself(given)
+        options._check_together()
+        return options
+
+    @classmethod
+    def each_by_itself(cls, given: Mapping[str, Any]) -> Options:
+        """Validate options that others will be added to: whether they go together is not asked."""
         known = GenerationOptions.__annotations__
         for name in given:
             if name not in known:
@@ -127,20 +134,21 @@ class Options:
         checked = {name: _CHECKS[name](name, value) for name, value in values.items()}
         if "max_tokens" in given and given["max_tokens"] is None:
             checked["max_tokens"] = None
-        options = cls(sampling=SamplingSettings(**sampling), **checked)
-        if options.max_tokens is not None and options.min_tokens > options.max_tokens:
+        return cls(sampling=SamplingSettings(**sampling), **checked)
+
+    def _check_together(self) -> None:
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise OptionError(
-                "min_tokens", f"{options.min_tokens} is more than max_tokens={options.max_tokens}"
+                "min_tokens", f"{self.min_tokens} is more than max_tokens={self.max_tokens}"
             )
-        if options.max_tokens is not None and len(options.prefix) >= options.max_tokens:
+        if self.max_tokens is not None and len(self.prefix) >= self.max_tokens:
             raise OptionError(
                 "prefix",
-                f"its {len(options.prefix)} tokens count as generated and leave nothing of "
-                f"max_tokens={options.max_tokens}; raise max_tokens",
+                f"its {len(self.prefix)} tokens count as generated and leave nothing of "
+                f"max_tokens={self.max_tokens}; raise max_tokens",
             )
-        if options.close_json and not options.filters:
+        if self.close_json and not self.filters:
             raise OptionError("close_json", "needs a filter, say filters=[JsonSchema(schema)]")
-        return options
 
     def fork(self) -> Options:
         """The options of a fork: with copies of the hooks that can be copied."""

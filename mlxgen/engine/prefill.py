@@ -156,5 +156,5 @@ def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
     if seat.row.may_decline:
         found.expect_rewinds()
     seat.row.sequence.kv = found
-    seat.cached = min(found.length, seat.row.sequence.base)
+    seat.cached = min(found.length, seat.row.sequence.base + seat.row.first)
     return True

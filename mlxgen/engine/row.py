@@ -385,6 +385,7 @@ class Row:
             self.tally.redraws += 1
             return Verdict.AGAIN  # and then nothing but the way to the end
         self.retries.accepted()
+        self.tally.forced += forced
         wanted = self.options.top_logprobs
         logprob, top = self._report(token, view, wanted) if wanted is not None else (None, ())
         self.outbox.push(
@@ -424,7 +425,6 @@ class Row:
             verdict = self.push(token)
             if verdict is Verdict.AGAIN:
                 return verdict
-            self.tally.forced += 1
             if verdict is Verdict.END or self._strayed or self.sequence.history[-1] != token:
                 return verdict
         return Verdict.NEXT

@@ -86,7 +86,6 @@ def append(row: Row, tokens: Sequence[Token]) -> Verdict:
 def _push(row: Row, tokens: Sequence[Token]) -> Verdict:
     for token in tokens:
         verdict = row.push(token)
-        row.tally.forced += 1
         if verdict is not Verdict.NEXT:
             return verdict
     return Verdict.NEXT

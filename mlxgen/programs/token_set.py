@@ -96,7 +96,7 @@ class TokenSet(Collection[Token]):
         return TokenSet._of(words, self.size)
 
 
-def token_ids(name: str, tokens: Iterable[Token]) -> list[Token]:
+def token_ids(name: str, tokens: object) -> list[Token]:
     """What was given as token ids; OptionError where it is something else."""
     if isinstance(tokens, str) or not isinstance(tokens, Iterable):
         raise OptionError(name, f"expected token ids, got {tokens!r}")

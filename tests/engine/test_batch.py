@@ -88,6 +88,22 @@ def test_each_prompt_may_have_options_of_its_own() -> None:
     assert texts(batch) == expected
 
 
+def test_options_that_only_go_together_with_those_of_each_are_taken() -> None:
+    speaker = endless()
+    each: list[Any] = [
+        {"filters": [Regex("[a-c]{3}")]},
+        {"filters": [Regex("[a-c]{2}")], "max_tokens": 8, "prefix": list(b"a")},
+    ]
+    batch = speaker.lm.batch([PROMPT] * 2, each=each, close_json=True, max_tokens=4)
+    assert drain(batch) == []
+    assert [result.text for result in batch.results if result] == ["abc", "b"]
+    with pytest.raises(OptionError, match="close_json") as error:
+        speaker.lm.batch([PROMPT] * 2, each=[each[0], {}], close_json=True)
+    assert error.value.__notes__ == ["in prompts[1]"]
+    with pytest.raises(OptionError, match="close_json"):
+        speaker.lm.batch([PROMPT] * 2, each=each, close_json=5)  # type: ignore[arg-type]
+
+
 def test_a_list_is_checked_whole_before_anything_runs() -> None:
     speaker = reciter(list("abc"))
     with pytest.raises(PromptError) as error:
@@ -200,18 +216,12 @@ def failing(result: PostSamplingResult) -> None:
         raise ZeroDivisionError("oops")
 
 
-def excluding_all(result: PostSamplingResult) -> None:
-    if result.position == 2:
-        result.resample, result.exclude = True, range(300)
-
-
 def going_too_far(result: PostSamplingResult) -> None:
     result.rewind = 3 if result.position == 2 else 0
 
 
 TROUBLES: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"hooks": failing}, HookError),
-    ({"hooks": excluding_all}, DeadEndError),
     ({"hooks": going_too_far}, mlxgen.RewindError),
     ({"filters": [Choice(["abc"]), Choice(["abd"])]}, DeadEndError),
     ({"filters": [Regex("ab[0-9]"), Regex("ab[x-z]")]}, DeadEndError),

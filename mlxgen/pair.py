@@ -64,13 +64,11 @@ def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bo
 
 
 def _vocab_size(config: Mapping[str, Any]) -> int | None:
-    """How many tokens the model has logits for, where its configuration says so."""
+    """How many tokens the model has logits for, at most, where its configuration says so."""
     nested = config.get("text_config")
-    for level in (config, nested if isinstance(nested, Mapping) else {}):
-        size = level.get("vocab_size")
-        if isinstance(size, int) and size > 0:
-            return size
-    return None
+    levels = (config, nested if isinstance(nested, Mapping) else {})
+    sizes = [level.get("vocab_size") for level in levels]
+    return max((size for size in sizes if isinstance(size, int) and size > 0), default=None)
 
 
 @contextlib.contextmanager

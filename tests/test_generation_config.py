@@ -161,3 +161,15 @@ def test_a_model_with_a_broken_file_loads_and_one_line_says_so(
 
 def test_the_demo_model_is_greedy_unless_told_otherwise() -> None:
     assert dict(mlxgen.load().recommended) == {"temperature": 0.0}
+
+
+def test_an_end_token_may_be_any_that_one_part_of_the_configuration_has_room_for(
+    folder: Path,
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    last = config["vocab_size"] - 1
+    config["text_config"] = {"vocab_size": 10}
+    (folder / "config.json").write_text(json.dumps(config))
+    write(folder, {"eos_token_id": [last, last + 1]})
+    ends = mlxgen.load(folder).vocabulary.eos
+    assert last in ends and last + 1 not in ends

@@ -41,8 +41,14 @@ _CONSTRAINTS = (
     "regex",
     "choice",
     "tools",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "ebnf",
 )
-"""The fields of a request that become grammars."""
+"""The fields of a request that become grammars, by all their names."""
 
 
 class Prepared(NamedTuple):

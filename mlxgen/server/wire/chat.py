@@ -18,7 +18,7 @@ from .chat_reply import ChatReply, ReplyPlan
 from .choice_text import TextPlan
 from .constraints import constraint_of
 from .errors import RequestError
-from .generation import check_context, check_model, choices_of, fields_of, options_of
+from .generation import check_context, check_model, choices_of, fields_of, limit_of, options_of
 from .messages import AssistantMessage, rendered
 from .reading import read
 from .rendered import Rendered, rendered_for
@@ -80,6 +80,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         logprobs=options.top_logprobs is not None,
         ids=bool(request.return_token_ids),
+        reasoning=request.include_reasoning is not False,
         params=params,
     )
     return Call(
@@ -94,7 +95,17 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
 
 def _continued(request: ChatRequest) -> str | None:
     """The text that is to be gone on with; None where the answer is a new message."""
-    if not request.continue_final_message:
+    going_on = bool(request.continue_final_message)
+    if request.add_generation_prompt is going_on:
+        value, other = ("true", "leave out") if going_on else ("false", "send")
+        raise RequestError(
+            f"add_generation_prompt: {value} means that the answer is "
+            f"{'a new message' if going_on else 'the rest of one'}; {other} "
+            "continue_final_message: true",
+            param="add_generation_prompt",
+            code="invalid_value",
+        )
+    if not going_on:
         return None
     last = request.messages[-1]
     if not isinstance(last, AssistantMessage) or last.tool_calls:
@@ -148,7 +159,7 @@ def _max_tokens(request: ChatRequest) -> int | None:
             param="max_tokens",
             code="invalid_value",
         )
-    return new if new is not None else old
+    return limit_of(new if new is not None else old)
 
 
 def _top_logprobs(request: ChatRequest) -> int | None:

@@ -29,7 +29,7 @@ class ReplyPlan:
 
     ``texts`` says for each job how its text is read; every prompt has ``choices`` of them.
     ``given`` tokens of each answer are the client's own. ``ids`` adds token ids, and what is
-    known of each token where ``logprobs`` are wanted.
+    known of each token where ``logprobs`` are wanted. ``reasoning``: whether thoughts are given.
     """
 
     model: str
@@ -40,6 +40,7 @@ class ReplyPlan:
     include_usage: bool = False
     logprobs: bool = False
     ids: bool = False
+    reasoning: bool = True
     echoes: Sequence[str] = ()
     params: Mapping[str, str] = field(default_factory=dict)
 
@@ -146,6 +147,8 @@ class ChatReply:
                     else:
                         parts.append({"tool_calls": [delta]})
                 continue
+            if span.kind == "reasoning" and not self._plan.reasoning:
+                continue
             name = "content" if span.kind == "content" else "reasoning_content"
             if parts and name in parts[-1]:
                 parts[-1][name] += span.text
@@ -177,7 +180,9 @@ class ChatReply:
             return extra
         entry = choice.writer.chat_entry
         content = [entry(t, "content") for t in delta.tokens if "content" in t.parts]
-        thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
+        thoughts = []
+        if self._plan.reasoning:
+            thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
         if content or thoughts:
             extra["logprobs"] = {"content": content or None, "refusal": None}
         if thoughts:

@@ -22,7 +22,7 @@ from .completion_reply import CompletionReply
 from .constraints import constraint_of
 from .errors import RequestError
 from .fields import name_of, shown
-from .generation import check_context, check_model, choices_of, fields_of, options_of
+from .generation import check_context, check_model, choices_of, fields_of, limit_of, options_of
 from .reading import read
 from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
 from .served_model import ServedModel
@@ -60,7 +60,7 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     options = options_of(
         request,
         model,
-        max_tokens=request.max_tokens if request.max_tokens is not None else DEFAULT_TOKENS,
+        max_tokens=limit_of(request.max_tokens, DEFAULT_TOKENS),
         top_logprobs=request.logprobs,
         spec=spec,
         params=params,

@@ -11,8 +11,15 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from .errors import RequestError
 
@@ -23,7 +30,7 @@ MAX_CHOICES = 128
 
 
 class Body(BaseModel):
-    """Base of everything that clients send: strict, frozen, unknown names refused."""
+    """Base of what clients send: strict, frozen, unknown names refused."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
@@ -34,6 +41,13 @@ def _whole(value: Any) -> Any:
     """JSON has no integers: 5.0 is one."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
+    return value
+
+
+def _no_zero(value: int) -> int:
+    """-1 is no limit, as other servers have it."""
+    if value == 0:
+        raise PydanticKnownError("greater_than_equal", {"ge": 1})
     return value
 
 
@@ -53,7 +67,14 @@ Off: TypeAlias = Annotated[Literal[False], _of_type(bool)]
 One: TypeAlias = Annotated[Literal[1], _of_type(int)]
 Int: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 Count: TypeAlias = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
-Positive: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Budget: TypeAlias = Annotated[
+    int,
+    Field(ge=-1),
+    AfterValidator(_no_zero),
+    BeforeValidator(_whole),
+    WithJsonSchema({"type": "integer", "minimum": -1, "not": {"const": 0}}),
+]
+Drafted: TypeAlias = Annotated[int, Field(ge=0, le=64), BeforeValidator(_whole)]
 Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_whole)]
 Alternatives: TypeAlias = Annotated[int, Field(ge=0, le=20), BeforeValidator(_whole)]
 TopK: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]

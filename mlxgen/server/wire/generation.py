@@ -39,6 +39,13 @@ _SAME = (
 _SMALLEST = 1e-9  # a nucleus that holds one token
 
 
+def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
+    """The most tokens to generate; None is what the context holds."""
+    if max_tokens is None:
+        return default
+    return None if max_tokens < 0 else max_tokens
+
+
 def check_model(name: str | None, model: ServedModel) -> None:
     """Raise ``RequestError`` for the name of a model that is not here."""
     if name is None or name == model.name or name in model.aliases:
@@ -101,6 +108,10 @@ def options_of(
         given["top_p"] = max(request.top_p, _SMALLEST)
     if request.top_k is not None:
         given["top_k"] = max(request.top_k, 0)
+    if request.num_draft_tokens == 0:
+        given["draft"] = "off"
+    else:
+        given["num_draft_tokens"] = request.num_draft_tokens
     stops = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
     given["stop"] = stops if stop is None else [*stops, stop]
     given["stop_tokens"] = request.stop_token_ids

@@ -2,7 +2,8 @@
 
 Owns the models of messages and their parts. Must never know a template or a tokenizer.
 Invariant: ``rendered`` gives every message as plain JSON with its content as one string,
-and says nothing in silence: parts that cannot be shown to the model are refused.
+and says nothing in silence: parts that cannot be shown to the model are refused. What clients
+leave in a message that they send back, of their own or of other servers, is not looked at.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .errors import RequestError
 from .fields import Body, Int, Json
 
 
-class TextPart(Body):
+class Piece(Body):
+    """Base of what a conversation consists of; unknown names are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TextPart(Piece):
     """A piece of text."""
 
     type: Literal["text"]
@@ -25,7 +32,7 @@ class TextPart(Body):
     prompt_cache_breakpoint: Json | None = None  # prefixes are cached anyway
 
 
-class RefusalPart(Body):
+class RefusalPart(Piece):
     """A refusal that an earlier answer consisted of."""
 
     type: Literal["refusal"]
@@ -36,14 +43,14 @@ Part: TypeAlias = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
 Content: TypeAlias = str | list[Part]
 
 
-class FunctionOfCall(Body):
+class FunctionOfCall(Piece):
     """What was called, with its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
-class ToolCallOfMessage(Body):
+class ToolCallOfMessage(Piece):
     """A call that an earlier answer made."""
 
     id: str
@@ -52,7 +59,7 @@ class ToolCallOfMessage(Body):
     index: Int | None = None  # clients that gather streams leave it in
 
 
-class SystemMessage(Body):
+class SystemMessage(Piece):
     """Instructions."""
 
     role: Literal["system", "developer"]
@@ -60,7 +67,7 @@ class SystemMessage(Body):
     name: str | None = None
 
 
-class UserMessage(Body):
+class UserMessage(Piece):
     """What the user says."""
 
     role: Literal["user"]
@@ -68,7 +75,7 @@ class UserMessage(Body):
     name: str | None = None
 
 
-class AssistantMessage(Body):
+class AssistantMessage(Piece):
     """An earlier answer, or the beginning of one."""
 
     role: Literal["assistant"]
@@ -82,7 +89,7 @@ class AssistantMessage(Body):
     function_call: None = None
 
 
-class ToolMessage(Body):
+class ToolMessage(Piece):
     """What a tool answered."""
 
     role: Literal["tool"]

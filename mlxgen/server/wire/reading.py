@@ -15,22 +15,26 @@ from pydantic import BaseModel, ValidationError
 
 from .errors import RequestError
 from .fields import check_body, name_of, shown
-from .schemas import REFUSALS
+from .peers import renamed, translated
+from .schemas import GenerationRequest
 
 M = TypeVar("M", bound=BaseModel)
 _NOTHING = object()
 
 
 def read(body: Any, model: type[M]) -> M:
-    """Validate a body. Raises ``RequestError`` for the first thing that is wrong with it."""
-    fields = check_body(body)
-    for name, reason in REFUSALS.items():
-        if name in model.model_fields and fields.get(name) is not None:
-            raise RequestError(f"{name}: {reason}", param=name, code="unsupported_parameter")
+    """Validate a body, in which names of other servers may stand for our own.
+
+    Raises ``RequestError`` for the first thing that is wrong with it.
+    """
+    fields = dict(check_body(body))
+    names: Mapping[str, str] = {}
+    if issubclass(model, GenerationRequest):
+        fields, names = translated(fields, model.model_fields)
     try:
-        return model.model_validate(dict(fields))
+        return model.model_validate(fields)
     except ValidationError as error:
-        raise _translated(error, fields, model) from None
+        raise renamed(_translated(error, fields, model), names) from None
 
 
 def _translated(
@@ -52,20 +56,31 @@ def _translated(
 
 def _path(detail: Any, body: Mapping[str, Any]) -> tuple[str | int, ...]:
     """Where in the body: pydantic's location without the names it gives to alternatives."""
-    at: Any = body
-    path: list[str | int] = []
-    location = detail["loc"]
-    for i, step in enumerate(location):
-        is_last = i + 1 == len(location)
-        inner = _inside(at, step)
-        if inner is not _NOTHING:
-            at = inner
-        elif not (is_last and detail["type"] == "missing"):
-            continue
-        path.append(step)
+    path = _walked(body, tuple(detail["loc"]), detail["type"]) or ()
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        path.append(detail["ctx"]["discriminator"].strip("'"))
-    return tuple(path)
+        return (*path, detail["ctx"]["discriminator"].strip("'"))
+    return path
+
+
+def _walked(at: Any, location: tuple[Any, ...], kind: str) -> tuple[str | int, ...] | None:
+    """The steps that lead somewhere; None where they miss the field that is unknown.
+
+    The name of an alternative may be that of a field as well: ``text`` is both, in a part of a
+    message. So each step is a field if what follows can be found in there.
+    """
+    if not location:
+        return () if kind != "extra_forbidden" else None
+    step, *rest = location
+    inner = _inside(at, step)
+    if inner is not _NOTHING:
+        if not rest:
+            return (step,)
+        below = _walked(inner, tuple(rest), kind)
+        if below is not None:
+            return (step, *below)
+    elif not rest and kind == "missing":
+        return (step,)
+    return _walked(at, tuple(rest), kind)
 
 
 def _inside(at: Any, step: str | int) -> Any:

@@ -2,8 +2,8 @@
 
 Owns every field's name, type, range and description, from which ``/docs`` is made. Must
 never know what becomes of a field. Invariant: ``null`` means default for every field
-that is not required, and each field that OpenAI knows is here: what is not done is a
-``Refused`` field with its reason, so that it can be told from a misspelt one.
+that is not required, and each field that OpenAI knows is here or in ``peers``, with the reason why
+it is not done, so that it can be told from a misspelt one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from pydantic import Field, WithJsonSchema
 from .fields import (
     Alternatives,
     Body,
+    Budget,
     Choices,
     Count,
+    Drafted,
     Fraction,
     Int,
     Json,
     Off,
     One,
     Penalty,
-    Positive,
     TopK,
 )
 from .messages import Content, Message
@@ -42,7 +43,6 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 Schema: TypeAlias = Annotated[
     Json | bool, WithJsonSchema({"type": ["object", "boolean"], "description": "a JSON schema"})
 ]
-Refused: TypeAlias = Annotated[Any, WithJsonSchema({"type": "null"})]
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 Regex: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_REGEX)]
 Grammar: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR)]
@@ -54,12 +54,13 @@ class StreamOptions(Body):
 
     include_usage: bool | None = None
     include_obfuscation: Off | None = None
+    continuous_usage_stats: bool | None = None  # taken; the end has the usage
 
 
 class NamedSchema(Body):
     """A JSON schema with its name."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
     description: str | None = None
     schema_: Annotated[Schema | None, Field(alias="schema")] = None
     strict: bool | None = None
@@ -103,6 +104,7 @@ class Tool(Body):
 
     type: Literal["function"]
     function: FunctionDefinition
+    cache_control: Json | None = None  # prefixes are cached anyway
 
 
 class FunctionName(Body):
@@ -157,7 +159,7 @@ class GenerationRequest(Body):
     stream_options: StreamOptions | None = _about("what a stream has beside the answer")
     n: Choices | None = _about("answers for each prompt (1)")
     seed: Int | None = _about("the same seed and settings give the same text")
-    max_tokens: Positive | None = _about("tokens to generate at most")
+    max_tokens: Budget | None = _about("tokens to generate at most (-1: what the context holds)")
     min_tokens: Count | None = _about("no end before so many tokens (0)")
     temperature: Annotated[float, Field(ge=0, le=100)] | None = _about("0: the likeliest token")
     top_p: Fraction | None = _about("likeliest tokens that together have this probability; 1: all")
@@ -178,6 +180,7 @@ class GenerationRequest(Body):
     )
     ignore_eos: bool | None = _about("go on after end tokens")
     heal: bool | None = _about("take back the prompt's last tokens where the text may join them")
+    num_draft_tokens: Drafted | None = _about("tokens that a draft proposes at most (0: no draft)")
     prefix_tokens: list[Count] | None = _about("token ids taken as already generated")
     response_format: ResponseFormat | None = _about("text, json_object or json_schema")
     json_schema: Schema | None = _about("the text is JSON of this schema")
@@ -196,14 +199,15 @@ class GenerationRequest(Body):
     prompt_cache_retention: Literal["in_memory", "24h"] | None = _about(
         "taken; prefixes are always cached"
     )
-    service_tier: Literal["auto", "default"] | None = _about("there is one tier")
+    service_tier: str | None = _about("taken; there is one tier")
+    store: bool | None = _about("taken; nothing is stored")
 
 
 class ChatRequest(GenerationRequest):
     """A body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1, description="the chat so far")]
-    max_completion_tokens: Positive | None = _about("the new name of max_tokens")
+    max_completion_tokens: Budget | None = _about("the new name of max_tokens")
     logprobs: bool | None = _about("report log-probabilities")
     top_logprobs: Alternatives | None = _about("alternatives to report (0)")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = _about("functions to call")
@@ -211,16 +215,12 @@ class ChatRequest(GenerationRequest):
     parallel_tool_calls: bool | None = _about("whether one answer may have several calls (true)")
     chat_template_kwargs: Json | None = _about("variables of the chat template")
     continue_final_message: bool | None = _about("go on with the last message")
+    add_generation_prompt: bool | None = _about("false only with continue_final_message")
+    include_reasoning: bool | None = _about("give the thoughts, too (true)")
     reasoning_effort: Effort | None = _about("how long to think, where the model knows of it")
     modalities: list[Literal["text"]] | None = _about("text is all there is")
     prediction: Prediction | None = _about("taken, and not used: a hint for speed")
-    verbosity: Literal["medium"] | None = _about("there is one")
-    store: Off | None = _about("nothing is stored")
-    audio: Refused = _about("refused")
-    functions: Refused = _about("refused: use tools")
-    function_call: Refused = _about("refused: use tool_choice")
-    moderation: Refused = _about("refused")
-    web_search_options: Refused = _about("refused")
+    verbosity: Literal["low", "medium", "high"] | None = _about("taken, and not used")
 
 
 class CompletionRequest(GenerationRequest):
@@ -246,15 +246,3 @@ class CompletionRequest(GenerationRequest):
     logprobs: Alternatives | None = _about("alternatives to report")
     echo: bool | None = _about("give the prompt back before the text")
     best_of: One | None = _about("1: nothing is generated that is not given back")
-    suffix: Refused = _about("refused")
-
-
-REFUSALS = {
-    "audio": "this server gives text only; leave it out",
-    "functions": "is the old name of tools; use tools",
-    "function_call": "is the old name of tool_choice; use tool_choice",
-    "moderation": "nothing is moderated here; leave it out",
-    "web_search_options": "there is no web search here; leave it out",
-    "suffix": "the model cannot fill in text before a suffix; leave it out",
-}
-"""Fields that OpenAI knows and that are not done, and why."""

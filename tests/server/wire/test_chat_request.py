@@ -175,7 +175,6 @@ def test_a_conversation_with_calls_and_their_results_is_rendered() -> None:
         ({"role": "assistant", "content": "x", "audio": {"id": "1"}}, "audio"),
         ({"role": "tool", "content": "x"}, "tool_call_id"),
         ({"role": "function", "name": "f", "content": "x"}, "role"),
-        ({"role": "user", "content": "x", "mood": "good"}, "mood"),
     ],
 )
 def test_a_message_that_cannot_be_shown_is_refused(message: Any, param: str) -> None:

@@ -43,7 +43,8 @@ def test_an_echo_with_log_probabilities_is_refused() -> None:
 
 def test_chat_fields_are_unknown_to_completions() -> None:
     body = {"prompt": "a", "messages": []}
-    assert refused(parse_completion, body, demo()).code == "unknown_parameter"
+    error = refused(parse_completion, body, demo())
+    assert error.param == "messages" and "/v1/chat/completions" in error.message
 
 
 def test_a_lone_surrogate_in_a_prompt_is_refused() -> None:

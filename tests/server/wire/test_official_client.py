@@ -23,6 +23,7 @@ from openai.types.shared_params.response_format_json_schema import JSONSchema
 from pydantic import BaseModel
 
 from mlxgen.server.wire import messages, schemas
+from mlxgen.server.wire.peers import PEERS
 
 
 @pytest.mark.parametrize(
@@ -46,4 +47,6 @@ from mlxgen.server.wire import messages, schemas
 )
 def test_every_field_of_the_client_is_known(sent: Any, known: type[BaseModel]) -> None:
     names = {field.alias or name for name, field in known.model_fields.items()}
+    if issubclass(known, schemas.GenerationRequest):
+        names |= PEERS.keys()
     assert set(sent.__annotations__) <= names

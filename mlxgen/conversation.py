@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ _ELSEWHERE = {
 }
 SETTABLE = tuple(name for name in GenerationOptions.__annotations__ if name not in _ELSEWHERE)
 FORMS: Mapping[str, Callable[[Any], Specification]] = {
-    "json": JsonSchema,
+    "json": partial(JsonSchema, closed=True),
     "regex": Regex,
     "lark": Lark,
 }

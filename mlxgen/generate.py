@@ -137,7 +137,12 @@ def make_parser() -> argparse.ArgumentParser:
         add(_flag(name), action="store_true", default=None, help=text)
     add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
     add("--ban", dest="banned", action="append", metavar="TEXT", help="avoid it; repeatable")
-    add("--json-schema", metavar="FILE", help="the text must be JSON of this schema")
+    add(
+        "--json-schema",
+        metavar="FILE",
+        help="the text must be JSON of this schema; its objects "
+        "have no other keys, unless they have additionalProperties",
+    )
     add("--regex", metavar="PATTERN", help="the text must match this regular expression")
     add("--lark", metavar="FILE", help="the text must follow this grammar")
 
@@ -365,10 +370,9 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _filters(arguments: argparse.Namespace) -> Iterable[Any]:
     forms = _forms(arguments)
     if forms:
-        from .filters import JsonSchema, Lark, Regex
+        from .conversation import FORMS
 
-        kinds: dict[str, Callable[[Any], Any]] = {"json": JsonSchema, "regex": Regex, "lark": Lark}
-        yield from (kinds[kind](source) for kind, source in forms.items())
+        yield from (FORMS[kind](source) for kind, source in forms.items())
 
 
 def _forms(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -202,6 +202,12 @@ def test_forms_hold_together_and_are_lifted_one_by_one() -> None:
     assert made.forms == {"regex": "a+"}
 
 
+def test_objects_of_a_schema_are_closed() -> None:
+    made = Conversation()
+    made.require("json", {"properties": {"a": {}}})
+    assert made.form == JsonSchema({"properties": {"a": {}}}, closed=True)
+
+
 def test_closing_goes_with_the_last_form() -> None:
     made = Conversation()
     with pytest.raises(OptionError, match="close_json: needs a filter"):

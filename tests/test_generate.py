@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import mlxgen
-from mlxgen.generate import ENGINE_OPTIONS, FLAGS, main, make_parser
+from mlxgen.generate import ENGINE_OPTIONS, FLAGS, engine_options, main, make_parser
 
 from .fakes.checkpoints import write_checkpoint
 
@@ -276,6 +276,14 @@ def test_a_schema_constrains_the_text(lm: mlxgen.LanguageModel, cli: Any, tmp_pa
     schema.write_text('{"enum": [[1, 2]]}')
     assert json.loads(cli("--json-schema", str(schema), "so").out) == [1, 2]
     assert cli("--regex", "ab{3}", "so").out == "abbb"
+
+
+def test_objects_of_a_schema_are_closed_on_the_command_line(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"properties": {"a": {}}}')
+    arguments = make_parser().parse_args(["--json-schema", str(schema), "a"])
+    (made,) = engine_options(arguments)["filters"]
+    assert made == mlxgen.JsonSchema({"properties": {"a": {}}}, closed=True)
 
 
 def test_chat_template_arguments_reach_the_template(

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
 from ..tokens import AnyTokenizer
+from .closed_objects import closed_objects
 from .compiled import Grammar
 from .endless import why_endless
 from .grammar import bound, bound_opening
@@ -51,6 +52,16 @@ class JsonSchema:
     one_of_as_any_of    take ``oneOf`` for ``anyOf`` where it cannot be shown to be the same
     ignore_unsupported  leave out keywords that the engine does not support, so that the text
                         may break them; else they are a GrammarError that names them
+    closed              objects have the keys that are named or required, and no others, where
+                        the schema names keys (``properties``, ``patternProperties``) and says
+                        nothing about others (``additionalProperties``,
+                        ``unevaluatedProperties``): ``additionalProperties: true`` opens one.
+                        ``allOf`` counts together, and of ``anyOf`` and ``oneOf`` the branch that
+                        the text follows. By default such objects are open, as JSON Schema has it
+
+    Open objects (and ``patternProperties``) may have one key twice, and a named key once more in
+    another spelling (``"\\u0061"`` for ``"a"``), of which readers of JSON take the last. Objects
+    with named keys alone never do.
     """
 
     schema: str
@@ -58,6 +69,7 @@ class JsonSchema:
     separators: tuple[str, str]
     one_of_as_any_of: bool
     ignore_unsupported: bool
+    closed: bool
     _made: list[Grammar] = field(repr=False, compare=False, hash=False)
 
     def __init__(
@@ -68,6 +80,7 @@ class JsonSchema:
         separators: tuple[str, str] = (",", ":"),
         one_of_as_any_of: bool = False,
         ignore_unsupported: bool = False,
+        closed: bool = False,
     ) -> None:
         put = object.__setattr__
         put(self, "schema", _text(schema))
@@ -75,6 +88,7 @@ class JsonSchema:
         put(self, "separators", tuple(separators))
         put(self, "one_of_as_any_of", one_of_as_any_of)
         put(self, "ignore_unsupported", ignore_unsupported)
+        put(self, "closed", closed)
         put(self, "_made", [])
         if len(self.separators) != 2 or not all(isinstance(s, str) for s in self.separators):
             raise OptionError("filters", "JsonSchema's separators are two strings")
@@ -101,14 +115,19 @@ class JsonSchema:
         shown = self.schema if len(self.schema) <= 60 else f"{self.schema[:56]}..."
         name = f"JsonSchema({shown})"
         schema = _parsed(self.schema, name)
+        own_names = self.schema.count('"$id"') > _is_named(schema)  # references mean other things
+        endless = None if own_names else why_endless(schema)
+        if endless:
+            raise GrammarError(f"{name}: {endless}")
+        if self.closed:
+            try:
+                schema = closed_objects(schema)
+            except GrammarError as error:
+                raise GrammarError(f"{name}: {error}") from error
         if schema is True:
             schema = {}
         elif schema is False:
             raise GrammarError(f"{name}: no text satisfies it")
-        own_names = self.schema.count('"$id"') > ("$id" in schema)  # references mean other things
-        endless = None if own_names else why_endless(schema)
-        if endless:
-            raise GrammarError(f"{name}: {endless}")
         options: dict[str, Any] = {
             "whitespace_flexible": self.whitespace is not None,
             "item_separator": self.separators[0],
@@ -167,3 +186,7 @@ def _parsed(text: str, name: str) -> Any:
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"{name}: a schema is an object or a boolean")
     return schema
+
+
+def _is_named(schema: Any) -> bool:
+    return isinstance(schema, dict) and "$id" in schema

@@ -17,7 +17,7 @@ from .gbnf import is_gbnf, lark_of
 from .schemas import GenerationRequest, ObjectFormat, ResponseFormat, SchemaFormat, TextFormat
 
 _MAKERS: dict[str, Callable[[Any], Specification]] = {
-    "json_schema": lambda schema: JsonSchema(schema),
+    "json_schema": lambda schema: JsonSchema(schema, closed=True),
     "regex": lambda pattern: Regex(pattern),
     "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
     "choice": lambda options: Choice(options),
@@ -62,7 +62,10 @@ def constraint_of(request: GenerationRequest) -> TextConstraint | None:
 
 
 def _of_format(format: ResponseFormat) -> Specification:
-    """Without ``strict`` a schema is a wish: what cannot be enforced of it is left out."""
+    """Without ``strict`` what cannot be enforced of a schema is left out.
+
+    Objects are closed either way, unless the schema opens them.
+    """
     if isinstance(format, ObjectFormat):
         return JsonObject()
     assert isinstance(format, SchemaFormat)
@@ -70,4 +73,6 @@ def _of_format(format: ResponseFormat) -> Specification:
     if named.schema_ is None:
         return JsonObject()
     lenient = not named.strict
-    return JsonSchema(named.schema_, ignore_unsupported=lenient, one_of_as_any_of=lenient)
+    return JsonSchema(
+        named.schema_, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True
+    )

@@ -183,7 +183,10 @@ class GenerationRequest(Body):
     num_draft_tokens: Drafted | None = _about("tokens that a draft proposes at most (0: no draft)")
     prefix_tokens: list[Count] | None = _about("token ids taken as already generated")
     response_format: ResponseFormat | None = _about("text, json_object or json_schema")
-    json_schema: Schema | None = _about("the text is JSON of this schema")
+    json_schema: Schema | None = _about(
+        "the text is JSON of this schema; objects have the keys that it names, and others only "
+        "with additionalProperties"
+    )
     regex: Regex | None = _about("the text matches it as a whole")
     grammar: Grammar | None = _about("Lark or GBNF")
     choice: Annotated[list[str], Field(min_length=1, max_length=MAX_OPTIONS)] | None = _about(

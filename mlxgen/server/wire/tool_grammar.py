@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import GrammarError
 from ...filters import Lark
+from ...filters.closed_objects import closed_objects
 from ...filters.json_schema import WHITESPACE
 from ...tokens import Vocabulary
-from .errors import RequestError
+from .errors import RequestError, as_request_error
 from .tools import ToolFormat
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,8}/"
@@ -74,7 +76,7 @@ class _Writer:
 
     def arguments(self, function: _Function) -> str:
         """Arguments as one JSON text."""
-        return json_value(function.schema, strict=function.strict)
+        return json_value(function.schema, strict=function.strict, at=function.at)
 
     def _spelled(self, text: str, tokens: Sequence[int]) -> str:
         """Added tokens as such; a mark that the vocabulary has none for is text."""
@@ -88,15 +90,19 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def json_value(schema: Mapping[str, Any] | bool, *, strict: bool) -> str:
-    """JSON of a schema, as a part of a rule."""
+def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> str:
+    """JSON of a schema, its objects closed, as a part of a rule."""
     options = {
         "whitespace_flexible": True,
         "whitespace_pattern": WHITESPACE,
         "lenient": not strict,
         "coerce_one_of": not strict,
     }
-    plain = dict(schema) if isinstance(schema, Mapping) else {}
+    try:
+        closed = closed_objects(schema)
+    except GrammarError as error:
+        raise as_request_error(error, {"filters": at}) from error
+    plain = closed if isinstance(closed, Mapping) else {} if closed else {"enum": []}
     return f"%json {json.dumps({**plain, 'x-guidance': options})}"
 
 
@@ -190,7 +196,8 @@ class _Tags:
         if not _is_text(schema):
             whole = function.schema
             shared: dict[str, Any] = {k: whole[k] for k in ("$defs", "definitions") if k in whole}
-            return f"{json_value({**shared, **schema}, strict=function.strict)} {after}"
+            at = f"{function.at}.properties.{name}"
+            return f"{json_value({**shared, **schema}, strict=function.strict, at=at)} {after}"
         if function.strict:
             _check_text(schema, f"{function.at}.properties.{name}")
         if writer.is_special(self.after[0]):  # which plain text never matches
@@ -295,17 +302,15 @@ def _written(
 
 def _function(function: Mapping[str, Any], index: int) -> _Function:
     at = f"tools[{index}].function.parameters"
-    given = function.get("parameters")
-    schema: dict[str, Any] = dict(given) if given is not None else {"additionalProperties": False}
+    schema: Mapping[str, Any] = function.get("parameters") or {}
     if schema.get("type", "object") != "object":
         raise RequestError(
             f"{at}.type: arguments are an object, not {schema['type']!r}",
             param=f"{at}.type",
             code="invalid_value",
         )
-    return _Function(
-        function["name"], {"type": "object", **schema}, bool(function.get("strict")), at
-    )
+    whole = {"type": "object", "properties": {}, **schema}  # without parameters no keys at all
+    return _Function(function["name"], whole, bool(function.get("strict")), at)
 
 
 def _lark(writer: _Writer, start: str) -> Lark:

@@ -152,11 +152,7 @@ def _shown(tool: Tool) -> dict[str, Any]:
 
 def _grammar_tool(shown: dict[str, Any], strict: set[str]) -> dict[str, Any]:
     function = shown["function"]
-    parameters = function["parameters"]
-    if parameters is _EMPTY:
-        parameters = {**_EMPTY, "additionalProperties": False}
-    is_strict = function["name"] in strict
-    return {"function": {**function, "parameters": parameters, "strict": is_strict}}
+    return {"function": {**function, "strict": function["name"] in strict}}
 
 
 def _either(

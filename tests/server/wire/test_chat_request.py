@@ -312,8 +312,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
     ("fields", "spec"),
     [
         ({"response_format": {"type": "json_object"}}, JsonObject()),
-        ({"json_schema": SCHEMA}, JsonSchema(SCHEMA)),
-        ({"json_schema": True}, JsonSchema(True)),
+        ({"json_schema": SCHEMA}, JsonSchema(SCHEMA, closed=True)),
+        ({"json_schema": True}, JsonSchema(True, closed=True)),
         ({"regex": "a+"}, Regex("a+")),
         ({"choice": ["a", "b"]}, Choice(["a", "b"])),
         ({"grammar": 'start: "a"'}, Lark('start: "a"')),
@@ -326,7 +326,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
                     "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
                 }
             },
-            JsonSchema(SCHEMA),
+            JsonSchema(SCHEMA, closed=True),
         ),
         (
             {
@@ -335,7 +335,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
                     "json_schema": {"name": "x", "schema": SCHEMA},
                 }
             },
-            JsonSchema(SCHEMA, ignore_unsupported=True, one_of_as_any_of=True),
+            JsonSchema(SCHEMA, ignore_unsupported=True, one_of_as_any_of=True, closed=True),
         ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},

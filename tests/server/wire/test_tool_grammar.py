@@ -28,6 +28,7 @@ def function(name: str, parameters: Any, *, strict: bool = False) -> dict[str, A
     }
 
 
+BOX = {"type": "object", "properties": {"x": {"type": "number"}}}
 WEATHER = function(
     "get_weather",
     {
@@ -41,7 +42,7 @@ WEATHER = function(
         },
         "required": ["city"],
         "additionalProperties": False,
-        "$defs": {"Box": {"type": "object", "properties": {"x": {"type": "number"}}}},
+        "$defs": {"Box": BOX},
     },
 )
 NOOP = function("no-op", {"type": "object", "properties": {}, "additionalProperties": False})
@@ -83,6 +84,14 @@ CLOSING = {
     "qwen3_coder": "\n</parameter>\n",
     "glm47": "</arg_value>\n",
     "minimax_m2": "</parameter>\n",
+}
+
+
+# What ends a call behind an argument.
+END = {
+    "qwen3_coder": "\n</parameter>\n</function>\n</tool_call>",
+    "glm47": "</arg_value>\n</tool_call>",
+    "minimax_m2": "</parameter>\n</invoke>\n</minimax:tool_call>",
 }
 
 
@@ -129,6 +138,51 @@ def test_wrong_names_and_arguments_are_not_allowed(style: str) -> None:
     assert not takes(spec, text.replace("get_weather", "get_whether"))
     assert not takes(spec, text.replace("3", "three"))
     assert not takes(spec, text.replace("days", "daze"))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
+    format = format_of("json_tools", VOCABULARY)
+
+    def allows(parameters: Any, arguments: str) -> bool:
+        tools = [function("f", parameters, strict=strict)]
+        spec = calls_grammar(format, tools, VOCABULARY, many=False)
+        return takes(spec, f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>')
+
+    for nothing in (None, {}, {"type": "object"}, {"type": "object", "properties": {}}):
+        assert allows(nothing, "{}") and not allows(nothing, '{"city": "Do"}')
+    city: dict[str, Any] = {"properties": {"city": {"properties": {"name": {}}}}}
+    assert allows(city, '{"city": {"name": 1}}')
+    assert not allows(city, '{"town": 1}') and not allows(city, '{"city": {"zip": 1}}')
+    assert allows({**city, "additionalProperties": True}, '{"town": 1}')
+    assert not allows({**city, "additionalProperties": True}, '{"city": {"zip": 1}}')
+    assert allows({"type": "object", "additionalProperties": True}, '{"town": 1}')
+    chosen = {"anyOf": [city, {"properties": {"place": {}}}]}
+    assert allows(chosen, '{"place": 1}') and not allows(chosen, '{"place": 1, "city": {}}')
+    holder = {"$ref": "#/$defs/Args", "$defs": {"Args": city}}
+    assert allows(holder, '{"city": {"name": 1}}') and not allows(holder, '{"town": 1}')
+
+
+@pytest.mark.parametrize("style", CLOSING)
+def test_arguments_between_tags_have_no_keys_that_nobody_asked_for(style: str) -> None:
+    tools = [function("f", {"properties": {"box": {"$ref": "#/$defs/Box"}}, "$defs": {"Box": BOX}})]
+    format = format_of(style, VOCABULARY)
+    spec = calls_grammar(format, tools, VOCABULARY, many=False)
+    text = TEXTS[style][0].replace("get_weather", "f")
+    begun, _, rest = text.partition("city")
+    for box, good in (('{"x": 1}', True), ('{"y": 1}', False)):
+        assert takes(spec, f"{begun}box{rest.partition('Oslo')[0]}{box}{END[style]}") == good
+
+
+def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(2000):
+        deep = {"properties": {"x": deep}}
+    with pytest.raises(RequestError) as caught:
+        calls_grammar(
+            format_of("json_tools", VOCABULARY), [function("f", deep)], VOCABULARY, many=False
+        )
+    assert caught.value.param == "tools[0].function.parameters"
 
 
 @pytest.mark.parametrize("style", TEXTS)

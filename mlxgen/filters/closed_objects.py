@@ -1,0 +1,413 @@
+"""Objects without keys that nobody asked for: a schema rewritten as if its objects were closed.
+
+Owns what closed means, and says it by ``additionalProperties``, which engines understand. Must
+never know texts or tokens.
+
+An object is closed if its schema names keys (by ``properties`` or ``patternProperties``, even
+empty ones) and says nothing about others: neither ``additionalProperties`` nor
+``unevaluatedProperties``, nor whole values by ``const`` or ``enum``. Then it may have the keys
+that are named or required, and no others. What is said about one object in several places counts
+together: all of ``allOf``, what ``$ref`` refers to, and of each ``anyOf`` and ``oneOf`` the branch
+that the text follows; so does what these say about the value of one key. Keys that are named in
+``if``, ``then``, ``else`` and ``dependentSchemas`` are named, too. A schema that names no keys,
+such as ``{"type": "object"}``, leaves its objects open.
+
+Invariant: an object that has only keys that are named somewhere is not refused because of them.
+References are rewritten to definitions of the result's own; those that lead nowhere are left,
+for the engine to complain about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from ..errors import GrammarError
+from .references import References
+
+Object: TypeAlias = dict[str, Any]
+
+_WAYS = 1024  # through the choices of one object; the engine itself can follow some hundred
+_VALUES = ("items", "additionalItems", "additionalProperties", "prefixItems")
+_NAMED_VALUES = ("properties", "patternProperties")
+_CHOICES = ("anyOf", "oneOf")
+_CONDITIONAL = ("if", "then", "else")
+_NO_MORE = ("$schema", "$defs", "definitions", "$id", "$anchor")  # the result has its own
+_REMARKS = ("$comment", "title", "description", "default", "examples", *_NO_MORE)
+_COMPOSED = ("$ref", "allOf", *_CHOICES, *_VALUES, *_NAMED_VALUES)
+
+
+def closed_objects(schema: Any) -> Any:
+    """The schema with its objects closed. GrammarError if it is nested too deeply."""
+    try:
+        return _Closing(schema).result()
+    except RecursionError:
+        raise GrammarError("the schema is nested too deeply") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What is said about the keys of one object."""
+
+    names: Mapping[str, None] = field(default_factory=dict)  # in their order
+    patterns: Mapping[str, None] = field(default_factory=dict)
+    needed: Mapping[str, None] = field(default_factory=dict)
+    named: bool = False  # whether any are named, if only none at all
+    whole: bool = False  # whether whole values are given
+    others: bool = False  # whether something is said about other keys
+    values: bool = False  # whether something is said about values in it
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any]) -> _Keys:
+        """What a schema says itself, without what it is composed of."""
+        return cls(
+            dict.fromkeys(_map(schema, "properties")),
+            dict.fromkeys(_map(schema, "patternProperties")),
+            dict.fromkeys(key for key in _list(schema, "required") if isinstance(key, str)),
+            named=any(isinstance(schema.get(keyword), Mapping) for keyword in _NAMED_VALUES),
+            whole="const" in schema or "enum" in schema,
+            others="additionalProperties" in schema,
+            values=any(keyword in schema for keyword in (*_VALUES, *_NAMED_VALUES)),
+        )
+
+    def __or__(self, more: _Keys) -> _Keys:
+        return _Keys(
+            {**self.names, **more.names},
+            {**self.patterns, **more.patterns},
+            {**self.needed, **more.needed},
+            self.named or more.named,
+            self.whole or more.whole,
+            self.others or more.others,
+            self.values or more.values,
+        )
+
+    def includes(self, more: _Keys) -> bool:
+        """Whether nothing would change if that were said as well."""
+        return (
+            {*self.names, *self.needed} >= {*more.names, *more.needed}
+            and self.patterns.keys() >= more.patterns.keys()
+            and self.whole >= more.whole
+            and self.others >= more.others
+            and not more.values
+        )
+
+
+class _Choice(NamedTuple):
+    """Branches of which one holds (or several, of ``anyOf``), and what they are part of."""
+
+    keyword: str
+    branches: Sequence[Any]
+    within: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """All that is said about one value in one place."""
+
+    schemas: list[Mapping[str, Any]] = field(default_factory=list)  # all hold, each for itself
+    made: list[Any] = field(default_factory=list)  # the same, rewritten already
+    choices: list[_Choice] = field(default_factory=list)
+    keys: _Keys = field(default_factory=_Keys)
+
+
+class _Way(NamedTuple):
+    """What is said about a value outside of the branches of a choice."""
+
+    schemas: Sequence[Mapping[str, Any]] = ()
+    keys: _Keys = _Keys()
+    rest: Any = None  # the schema of other keys, if ``unevaluatedProperties`` has one
+    choices: Sequence[_Choice] = ()  # that are still to be made
+
+
+class _Closing:
+    """The rewriting of one schema."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._references = References(root)
+        self._names: dict[tuple[int, ...], str] = {}  # of definitions, by what they are made of
+        self._definitions: dict[str, Any] = {}
+        self._uses: dict[str, list[Object]] = {}  # of definitions
+
+    def result(self) -> Any:
+        """The whole schema."""
+        whole = self._value(self._root)
+        for name, (use, *more) in self._uses.items():
+            if not more and isinstance(self._definitions[name], dict):
+                use.clear()
+                use.update(self._definitions.pop(name))
+        if not isinstance(whole, dict):
+            return whole
+        if isinstance(self._root, Mapping) and "$schema" in self._root:
+            whole = {"$schema": self._root["$schema"], **whole}
+        return {**whole, "$defs": self._definitions} if self._definitions else whole
+
+    # ---- the schema of a value -------------------------------------------------------------
+
+    def _value(self, schema: Any) -> Any:
+        """The schema of a value, closed."""
+        if not isinstance(schema, Mapping):
+            return schema
+        if "$ref" in schema and not schema.keys() - {"$ref", *_REMARKS}:
+            target = self._references.find(schema)
+            return dict(schema) if target is None else self._defined(target)
+        if (id(schema),) in self._names or _has_reference(schema) or _choice_count(schema) > 1:
+            return self._defined(schema)  # it may contain itself, or be long
+        return self._closed(schema)
+
+    def _defined(self, *schemas: Any) -> Any:
+        """A reference to the definition of a value about which all of these are said."""
+        if not all(isinstance(schema, Mapping) for schema in schemas):
+            return schemas[0] if len(schemas) == 1 else {"allOf": [*map(self._value, schemas)]}
+        key = tuple(map(id, schemas))
+        if key not in self._names:
+            self._names[key] = name = f"closed-{len(self._names) + 1}"
+            self._definitions[name] = self._closed(*schemas)
+        name = self._names[key]
+        use = {"$ref": f"#/$defs/{name}"}
+        self._uses.setdefault(name, []).append(use)
+        return use
+
+    def _closed(self, *schemas: Mapping[str, Any]) -> Any:
+        if len(schemas) == 1 and _says_rest(schemas[0]):
+            rest = self._value(schemas[0]["unevaluatedProperties"])
+            return self._chosen(self._parts(schemas[0], (), rest_is_known=True), _Way(rest=rest))
+        parts = _Parts()
+        for schema in schemas:
+            self._collect(schema, parts, ())
+        return self._chosen(parts, _Way())
+
+    # ---- what it is composed of ------------------------------------------------------------
+
+    def _parts(
+        self, schema: Any, within: tuple[int, ...], *, rest_is_known: bool = False
+    ) -> _Parts:
+        parts = _Parts()
+        self._collect(schema, parts, within, rest_is_known=rest_is_known)
+        return parts
+
+    def _collect(
+        self,
+        schema: Any,
+        parts: _Parts,
+        within: tuple[int, ...],
+        *,
+        rest_is_known: bool = False,
+    ) -> None:
+        if not isinstance(schema, Mapping):
+            if schema is not True:
+                parts.made.append(schema)
+            return
+        if id(schema) in within:  # nothing ends that is part of itself
+            parts.made.append(False)
+            return
+        if _says_rest(schema) and not rest_is_known:  # about the keys that it names itself
+            parts.made.append(self._value(schema))
+            parts.keys |= _Keys(others=True)
+            return
+        within = (*within, id(schema))
+        if not any(schema is known for known in parts.schemas):
+            parts.schemas.append(schema)
+        parts.keys |= _Keys.of(schema) | self._conditional_keys(schema, within)
+        if "$ref" in schema:
+            target = self._references.find(schema)
+            if target is None:
+                parts.made.append({"$ref": schema["$ref"]})
+            else:
+                self._collect(target, parts, within)
+        for part in _list(schema, "allOf"):
+            self._collect(part, parts, within)
+        for keyword in _CHOICES:
+            if branches := _list(schema, keyword):
+                parts.choices.append(_Choice(keyword, branches, within))
+
+    def _all_keys(self, schema: Any, within: tuple[int, ...]) -> _Keys:
+        """What is said about the keys anywhere in a part, whichever branches are chosen."""
+        keys = _Keys()
+        if not isinstance(schema, Mapping) or id(schema) in within:
+            return keys
+        within = (*within, id(schema))
+        keys |= _Keys.of(schema) | self._conditional_keys(schema, within)
+        keys |= _Keys(others=_says_rest(schema))
+        parts = [part for keyword in ("allOf", *_CHOICES) for part in _list(schema, keyword)]
+        if "$ref" in schema:
+            parts.append(self._references.find(schema))
+        for part in parts:
+            keys |= self._all_keys(part, within)
+        return keys
+
+    def _conditional_keys(self, schema: Mapping[str, Any], within: tuple[int, ...]) -> _Keys:
+        """The keys that an object may have under some condition."""
+        parts = [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
+        parts += _map(schema, "dependentSchemas").values()
+        keys = _Keys()
+        for part in parts:
+            keys |= self._all_keys(part, within)
+        return _Keys(keys.names, keys.patterns, keys.needed)
+
+    # ---- choices ---------------------------------------------------------------------------
+
+    def _chosen(self, parts: _Parts, way: _Way) -> Any:
+        """All of ``parts``, and one branch of each choice: theirs, and those of the way here."""
+        keys = way.keys | parts.keys
+        made, choices = list(parts.made), []
+        for choice in (*parts.choices, *way.choices):
+            said = (self._all_keys(branch, choice.within) for branch in choice.branches)
+            if all(map(keys.includes, said)):
+                made.append(self._left(choice))
+            else:
+                choices.append(choice)
+        schemas = [*way.schemas, *parts.schemas]
+        if not choices:
+            end = _end(keys, way.rest)
+            return _all_of([*self._all_plain(schemas, once=not way.schemas), *made], end)
+        first, *others = choices
+        if others and prod(len(choice.branches) for choice in choices) > _WAYS:
+            raise GrammarError(
+                f"there are more than {_WAYS} ways to choose from the anyOf and oneOf of one "
+                "object; have fewer"
+            )
+        if keys == _Keys() and way.rest is None:  # what branches say of keys is all that is said
+            made = [*self._all_plain(schemas, once=True), *made]
+            schemas = []
+        inner = _Way(tuple(schemas), keys, way.rest, tuple(others))
+        return _all_of(
+            made, {first.keyword: [self._branch(first, b, inner) for b in first.branches]}
+        )
+
+    def _branch(self, choice: _Choice, branch: Any, way: _Way) -> Any:
+        if way == _Way() and choice.keyword == "anyOf":  # of oneOf the engine wants to see all
+            return self._value(branch)
+        return self._chosen(self._parts(branch, choice.within), way)
+
+    def _left(self, choice: _Choice) -> Object:
+        """A choice that says nothing about keys and values."""
+        branches = []
+        for branch in choice.branches:
+            parts = self._parts(branch, choice.within)
+            branches.append(self._chosen(parts, _Way(keys=_Keys(others=True))))
+        return {choice.keyword: branches}
+
+    # ---- schemas without composition -------------------------------------------------------
+
+    def _all_plain(self, schemas: Sequence[Mapping[str, Any]], *, once: bool) -> list[Object]:
+        """Each schema without what it is composed of, and with the schemas of its values closed:
+        those about one value together, in the first of them. Unless they are written only
+        ``once``, longer ones become definitions.
+        """
+        said: dict[tuple[str, ...], list[Any]] = {}  # by the value's place
+        for schema in schemas:
+            for place, value in _values(schema):
+                said.setdefault(place, []).append(value)
+        return [self._plain(schema, said, once) for schema in schemas]
+
+    def _plain(
+        self, schema: Mapping[str, Any], said: Mapping[tuple[str, ...], list[Any]], once: bool
+    ) -> Object:
+        def value(given: Any, *place: str) -> Any:
+            if not _is_composed(given):
+                return self._value(given)
+            together = said.get(place, [given])
+            if given is not together[0]:
+                return True
+            return self._value(given) if once and len(together) == 1 else self._defined(*together)
+
+        plain: Object = {}
+        for keyword, given in schema.items():
+            if keyword in _VALUES:
+                listed = isinstance(given, list)
+                plain[keyword] = list(map(value, given)) if listed else value(given, keyword)
+            elif keyword in _NAMED_VALUES and isinstance(given, Mapping):
+                plain[keyword] = {key: value(inner, keyword, key) for key, inner in given.items()}
+            elif not (
+                keyword in (*_NO_MORE, "$ref")
+                or (keyword in ("allOf", *_CHOICES) and _list(schema, keyword))
+                or (keyword == "unevaluatedProperties" and isinstance(given, Mapping | bool))
+            ):
+                plain[keyword] = given
+        return plain
+
+
+def _end(keys: _Keys, rest: Any) -> Object:
+    """What closes an object of which all is known; nothing if it is to be open."""
+    if keys.others or (rest is None and (keys.whole or not keys.named)):
+        return {}
+    patterns = {"patternProperties": dict.fromkeys(keys.patterns, True)} if keys.patterns else {}
+    return {
+        "properties": dict.fromkeys({**keys.names, **keys.needed}, True),
+        **patterns,
+        "additionalProperties": False if rest is None else rest,
+    }
+
+
+def _all_of(schemas: Sequence[Any], last: Object) -> Any:
+    """All of these; ``last`` closes them or is a choice."""
+    if any(schema is False for schema in schemas):
+        return False
+    some = [schema for schema in schemas if schema not in ({}, True)]
+    if not some:
+        return last
+    first = some[0]
+    if len(some) == 1 and isinstance(first, dict):
+        if not last:
+            return first
+        if "$ref" not in first and not first.keys() & last.keys() - {*_NAMED_VALUES}:
+            merged = {**first, **last}
+            for keyword in first.keys() & last.keys():  # the last ones only repeat the names
+                merged[keyword] = {**last[keyword], **first[keyword]}
+            return merged
+    return {"allOf": [*some, last] if last else some}
+
+
+def _says_rest(schema: Mapping[str, Any]) -> bool:
+    """Whether ``unevaluatedProperties`` says what keys there may be that are not named."""
+    return "additionalProperties" not in schema and isinstance(
+        schema.get("unevaluatedProperties"), Mapping | bool
+    )
+
+
+def _has_reference(schema: Any) -> bool:
+    """Whether a value is described elsewhere, too."""
+    return isinstance(schema, Mapping) and (
+        "$ref" in schema
+        or any(
+            _has_reference(part)
+            for keyword in ("allOf", *_CHOICES)
+            for part in _list(schema, keyword)
+        )
+    )
+
+
+def _is_composed(schema: Any) -> bool:
+    """Whether a schema has schemas in it."""
+    return isinstance(schema, Mapping) and any(keyword in schema for keyword in _COMPOSED)
+
+
+def _choice_count(schema: Any) -> int:
+    """Choices that are to be made independently of one another."""
+    if not isinstance(schema, Mapping):
+        return 0
+    own = sum(bool(_list(schema, keyword)) for keyword in _CHOICES)
+    return own + sum(map(_choice_count, _list(schema, "allOf")))
+
+
+def _map(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
+    given = schema.get(keyword)
+    return given if isinstance(given, Mapping) else {}
+
+
+def _values(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The composed schemas of values, and where these are."""
+    for keyword in _NAMED_VALUES:
+        for key, value in _map(schema, keyword).items():
+            if _is_composed(value):
+                yield (keyword, key), value
+    if _is_composed(schema.get("items")) and "prefixItems" not in schema:
+        yield ("items",), schema["items"]
+
+
+def _list(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    given = schema.get(keyword)
+    return given if isinstance(given, list) else []

@@ -1,0 +1,69 @@
+"""What the references in a JSON schema refer to.
+
+Owns ``$ref``, ``$id`` and ``$anchor`` within one document. Must never know what a schema allows.
+Invariant: nothing outside the document is looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+
+class References:
+    """The references of one schema."""
+
+    def __init__(self, root: Any) -> None:
+        self._bases: dict[int, str] = {}  # by the identity of a part
+        self._resources: dict[str, Any] = {"": root}
+        self._anchors: dict[str, Any] = {}
+        for part, base in _parts(root):
+            self._bases[id(part)] = base
+            self._resources.setdefault(base, part)
+            if isinstance(anchor := part.get("$anchor"), str):
+                self._anchors.setdefault(f"{base}#{anchor}", part)
+
+    def find(self, part: Mapping[str, Any], default: Any = None) -> Any:
+        """What the ``$ref`` of a part of the schema refers to, or ``default``."""
+        reference = part["$ref"]
+        if not isinstance(reference, str):
+            return default
+        try:
+            address = urljoin(self._bases.get(id(part), ""), reference)
+        except ValueError:
+            return default
+        resource, fragment = urldefrag(address)
+        if fragment and not fragment.startswith("/"):
+            return self._anchors.get(address, default)
+        if resource not in self._resources:
+            return default
+        return _at(self._resources[resource], unquote(fragment), default)
+
+
+def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Every object of the document, and the address that its references start from."""
+    waiting = [(root, "")]
+    while waiting:
+        part, base = waiting.pop()
+        if isinstance(part, Mapping):
+            if isinstance(part.get("$id"), str):
+                with suppress(ValueError):  # the engine will say so
+                    base = urldefrag(urljoin(base, part["$id"])).url
+            yield part, base
+            waiting += [(inner, base) for inner in part.values()]
+        elif isinstance(part, list):
+            waiting += [(inner, base) for inner in part]
+
+
+def _at(part: Any, pointer: str, default: Any) -> Any:
+    for step in pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, Mapping) and name in part:
+            part = part[name]
+        elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            return default
+    return part

@@ -4,7 +4,7 @@ from .. import mlx_lm_first  # noqa: F401
 
 # isort: split
 from .branches import Branch, Controller, Splice, Wait
-from .chunk import Alternative, Chunk, FinishReason, Result, Usage
+from .chunk import Alternative, Candidate, Chunk, FinishReason, Result, Usage
 from .control import Control
 from .limits import Limits
 from .many import Batch
@@ -17,6 +17,7 @@ __all__ = [
     "Alternative",
     "Batch",
     "Branch",
+    "Candidate",
     "Chat",
     "Chunk",
     "Control",

@@ -26,6 +26,13 @@ class Alternative(NamedTuple):
     logprob: float
 
 
+class Candidate(NamedTuple):
+    """A token that could be drawn at a position, with the probability that it was."""
+
+    token: Token
+    prob: float
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One generated token and the text that became safe to deliver with it.
@@ -37,6 +44,11 @@ class Chunk:
     - ``logprob``: its natural log-probability under the model's own distribution (no
       temperature, no filters), and ``top``: the most likely tokens there, best first;
       ``None`` and empty unless ``top_logprobs`` was asked for.
+    - ``candidates``: the likeliest tokens of the distribution that it was drawn from, best
+      first: after penalties, filters, bans, truncation and temperature (of greedy draws: at
+      temperature 1, without truncation), with those probabilities. Fewer where there are fewer;
+      a token that was not drawn stands alone, with 1.0. Empty unless ``top_candidates`` was
+      asked for.
     - ``from_draft``: the token was proposed by a draft. ``forced``: the filters, or a
       controller, left no other choice, so it was not sampled (or only for its log-probability).
     - ``retract``: characters to delete from the end of what was delivered before adding
@@ -56,6 +68,7 @@ class Chunk:
     index: int
     logprob: float | None = None
     top: tuple[Alternative, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     from_draft: bool = False
     forced: bool = False
     retract: int = 0

@@ -117,9 +117,7 @@ class DrawnView:
             best = np.argsort(-self.distribution, kind="stable")[:CANDIDATES].astype(np.int32)
             best = best[self.distribution[best] > 0]
             return best, self.distribution[best]
-        ids = np.array(tokens[row])
-        known = ids >= 0
-        return ids[known], np.array(probs[row])[known]
+        return _known(tokens, probs, row, CANDIDATES)
 
     @cached_property
     def distribution(self) -> npt.NDArray[np.float32]:
@@ -139,6 +137,13 @@ class DrawnView:
             if len(found):
                 return float(probs[found[0]])
         return float(self.distribution[token])
+
+    def best(self, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The first ``count`` candidates at most, for which the draw was asked beforehand."""
+        draw, row = self._part
+        assert draw.candidates is not None, "candidates are drawn for where they are wanted"
+        assert draw.candidate_probs is not None
+        return _known(draw.candidates, draw.candidate_probs, row, count)
 
     def report(self, token: Token, top: int) -> tuple[float | None, list[tuple[Token, float]]]:
         """The log-probability of ``token``, and the ``top`` likeliest tokens with theirs."""
@@ -161,6 +166,15 @@ class DrawnView:
         self.looked_for = seen._replace(
             prob=prob or seen.prob, candidates=max(candidates, seen.candidates)
         )
+
+
+def _known(
+    tokens: mx.array, probs: mx.array, row: int, count: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Of a row's candidates the first ones, without what fills up where there are fewer."""
+    ids = np.array(tokens)[row, :count]
+    known = ids >= 0
+    return ids[known], np.array(probs)[row, :count][known]
 
 
 def _integers(array: mx.array) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from ..errors import OptionError
 from ..filters import Filter, Specification
-from ..sampling import Hook, SamplingSettings
+from ..sampling import CANDIDATES, Hook, SamplingSettings
 from ..tokens import Token
 
 AnyFilter: TypeAlias = Specification | Filter
@@ -54,6 +54,7 @@ class GenerationOptions(TypedDict, total=False):
     close_json: bool
     prefix: Sequence[Token]
     top_logprobs: int | None
+    top_candidates: int
     draft: Any
     num_draft_tokens: int
 
@@ -85,7 +86,10 @@ class Options:
     - ``close_json``: end validly before ``max_tokens`` cuts a filtered text off.
     - ``prefix``: tokens taken as already generated.
     - ``top_logprobs``: 0 to 20 alternatives with each token's log-probability;
-      ``None`` reports none and computes none.
+      ``None`` reports none and computes none. They are the model's own, before anything here
+      was done to them (``Chunk.top``).
+    - ``top_candidates``: so many (0 to 128) of the tokens that each one was drawn from, after
+      filters and all the rest, with their probabilities (``Chunk.candidates``).
     - ``draft``: a smaller ``LanguageModel`` of the same tokenizer that proposes tokens, or
       ``"ngram"``: they are found in the text so far. The text is the same, token for token,
       only sooner. By default what the model was loaded with; ``"off"``: none.
@@ -110,6 +114,7 @@ class Options:
     close_json: bool = False
     prefix: tuple[Token, ...] = ()
     top_logprobs: int | None = None
+    top_candidates: int = 0
     draft: Any = None
     num_draft_tokens: int | None = None
 
@@ -292,6 +297,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "close_json": _flag,
     "prefix": _tokens,
     "top_logprobs": integer(0, 20),
+    "top_candidates": integer(0, CANDIDATES),
     "draft": _draft,
     "num_draft_tokens": integer(1, 64),
 }

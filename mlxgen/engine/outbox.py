@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from ..errors import RewindError
 from ..text import Transcript
 from ..tokens import Token
-from .chunk import Alternative, Chunk, FinishReason, Stop
+from .chunk import Alternative, Candidate, Chunk, FinishReason, Stop
 from .options import Options
 
 Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
@@ -33,6 +33,7 @@ class Accepted(NamedTuple):
     position: int
     logprob: float | None
     top: tuple[Alternative, ...]
+    candidates: tuple[Candidate, ...]
     from_draft: bool
     forced: bool
     attempts: int
@@ -206,13 +207,13 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        token, position, logprob, top, from_draft, forced, attempts, exhausted = (
+        token, position, logprob, top, candidates, from_draft, forced, attempts, exhausted = (
             self._waiting.popleft()
         )
         text = self._text(transcript, end) + tail
         self._released = position + 1
         owed, self._owed = self._owed, 0
-        said = (logprob, top, from_draft, forced, owed, 0, attempts, exhausted)
+        said = (logprob, top, candidates, from_draft, forced, owed, 0, attempts, exhausted)
         # By place, in the order of the fields: this is done for every token.
         return Chunk(text, token, position, *said, reason, stop)
 

@@ -26,7 +26,7 @@ from ..sampling import (
 )
 from ..text import BanMatch, StopMatch
 from ..tokens import Token, Vocabulary
-from .chunk import Alternative, Chunk, FinishReason, Stop
+from .chunk import Alternative, Candidate, Chunk, FinishReason, Stop
 from .closing import Closing
 from .healing import fed
 from .masking import next_mask
@@ -98,7 +98,11 @@ class Row:
         self.tally = Tally()
         self.first = len(options.prefix)
         # What a draw has to report; hooks add to it what they look at.
-        self.want = Want(logprob=options.top_logprobs is not None, top=options.top_logprobs or 0)
+        self.want = Want(
+            candidates=options.top_candidates,
+            logprob=options.top_logprobs is not None,
+            top=options.top_logprobs or 0,
+        )
         self.retries = Retries()
         self._forks = 0
         # Sampled tokens since the last forced run; none is forced where log-probabilities
@@ -388,8 +392,9 @@ class Row:
         self.tally.forced += forced
         wanted = self.options.top_logprobs
         logprob, top = self._report(token, view, wanted) if wanted is not None else (None, ())
+        others = self._candidates(view) if self.options.top_candidates else ()
         self.outbox.push(
-            Accepted(token, position, logprob, top, from_draft, forced, attempts, exhausted)
+            Accepted(token, position, logprob, top, others, from_draft, forced, attempts, exhausted)
         )
         if isinstance(event, StopMatch):
             self._match = event
@@ -400,6 +405,10 @@ class Row:
     ) -> tuple[float | None, tuple[Alternative, ...]]:
         logprob, top = view.report(token, wanted)
         return logprob, tuple(Alternative(*pair) for pair in top)
+
+    def _candidates(self, view: DrawView) -> tuple[Candidate, ...]:
+        tokens, probs = view.best(self.options.top_candidates)
+        return tuple(map(Candidate, tokens.tolist(), probs.tolist()))
 
     def _end_after(self, token: Token, event: BanMatch | StopMatch | None) -> FinishReason | None:
         """Why the generation ends with the token just taken in, if it does; in fixed order."""

@@ -39,6 +39,9 @@ class DrawView(Protocol):
 
     def probability(self, token: Token) -> float: ...
 
+    def best(self, count: int) -> tuple[Ids, Floats]:
+        """The first ``count`` candidates at most, for which the draw was asked beforehand."""
+
     def report(self, token: Token, top: int) -> Report:
         """The token's log-probability and the ``top`` likeliest tokens, if asked for."""
 
@@ -60,6 +63,9 @@ class ForcedView:
 
     def probability(self, token: Token) -> float:
         return 1.0 if token == self._token else 0.0
+
+    def best(self, count: int) -> tuple[Ids, Floats]:
+        return self.candidates
 
     def report(self, token: Token, top: int) -> Report:
         return None, ()

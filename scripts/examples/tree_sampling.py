@@ -1,21 +1,22 @@
 """Grow a tree: fork where the model is unsure, score the branches, drop the losers, go on.
 
 A controller is asked for every token of its branch. Where the newest one was doubtful, it forks:
-one branch goes on, the other takes that token back and has the next likeliest in its place. Where
-there are more branches than ``WIDTH``, the one with the lowest mean log-probability stops. They
-advance in the same batch and share what they have in common; the JSON schema holds in all of them.
+one branch goes on, the other takes that token back and has the next likeliest in its place. What
+that is, ``chunk.candidates`` says: the tokens that the JSON schema allowed there, with their
+probabilities. (``chunk.top`` has the likeliest of all, whether allowed or not.) Where there are
+more branches than ``WIDTH``, those that are done included, the one with the lowest mean
+log-probability stops. They advance in the same batch and share what they have in common; the schema
+holds in all of them.
 
     .venv/bin/python scripts/examples/tree_sampling.py
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import mlxgen
-from mlxgen.filters import Constraint, allows
 
 SURE, WIDTH = 0.6, 4
 PROMPT = "Tell me a story about a fox."  # which says nothing of what the record wants
@@ -29,17 +30,18 @@ SCHEMA: dict[str, Any] = {
 
 
 class Tree:
-    """One branch; ``alive`` are those of all."""
+    """One branch; ``kept`` are all that grow or are done."""
 
-    def __init__(self, size: int, constraint: Constraint, alive: list[Tree]) -> None:
+    def __init__(self, size: int, kept: list[Tree]) -> None:
+        self.size = size
         self.anything = mlxgen.Branch(sample_mask=range(size))
-        self.constraint = constraint  # the filter's twin: it knows what else was allowed
         self.chunks: list[mlxgen.Chunk] = []
-        self.alive = alive
-        alive.append(self)
+        self.grows = True
+        self.kept = kept
+        kept.append(self)
 
     def fork(self) -> Tree:
-        twin = Tree(self.constraint.vocab_size, self.constraint.fork(), self.alive)
+        twin = Tree(self.size, self.kept)
         twin.chunks = list(self.chunks)
         return twin
 
@@ -48,22 +50,20 @@ class Tree:
         self.chunks.append(chunk)
 
     def ended(self, reason: str | None, error: Exception | None) -> None:
-        self.alive.remove(self)
+        self.grows = False
+        if reason != "filter":
+            self.kept.remove(self)
 
     def mid_process(
         self, branch_idx: int, last_backtrack: int, last_append: Sequence[mlxgen.Token]
     ) -> list[mlxgen.Branch]:
-        self.constraint.rewind(len(self.constraint) - last_backtrack)
-        allowed = self.constraint.mask()
-        for token in last_append:
-            self.constraint.advance(token)
-        if len(self.alive) > WIDTH and self is min(self.alive, key=lambda t: score(t.chunks)):
+        growing = [tree for tree in self.kept if tree.grows]
+        if len(self.kept) > WIDTH and self is min(growing, key=lambda t: score(t.chunks)):
             return []
-        if last_append and not last_backtrack and (self.chunks[-1].logprob or 0) < math.log(SURE):
-            others = [a.token for a in self.chunks[-1].top if a.token not in last_append]
-            others = [t for t in others if allowed is None or allows(allowed, t)]
-            if others:
-                return [self.anything, mlxgen.Branch(backtrack=1, sample_mask=others[:1])]
+        if last_append and not last_backtrack:
+            best, *others = self.chunks[-1].candidates
+            if best.prob < SURE and others:
+                return [self.anything, mlxgen.Branch(backtrack=1, sample_mask=[others[0].token])]
         return [self.anything]
 
 
@@ -75,9 +75,9 @@ def score(chunks: Sequence[mlxgen.Chunk]) -> float:
 def main() -> mlxgen.Control[Tree]:
     lm = mlxgen.load()
     filter = mlxgen.JsonSchema(SCHEMA, whitespace=None, separators=(", ", ": "))
-    tree = Tree(lm.vocab_size, Constraint([filter], lm.vocabulary, lm.vocab_size), [])
-    prompt = lm.vocabulary.chat([{"role": "user", "content": PROMPT}], enable_thinking=False)
-    run = lm.control(prompt, tree, filters=filter, top_logprobs=5, max_tokens=100)
+    chat = mlxgen.Chat([{"role": "user", "content": PROMPT}], template={"enable_thinking": False})
+    tree = Tree(lm.vocab_size, [])
+    run = lm.control(chat, tree, filters=filter, top_candidates=2, top_logprobs=0, max_tokens=100)
     list(run)
     for result in sorted(run.results.values(), key=lambda result: -score(result.chunks)):
         print(f"{score(result.chunks):8.3f} {result.finish_reason:6} {result.text}")

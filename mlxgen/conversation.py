@@ -25,6 +25,7 @@ _ELSEWHERE = {
     "allow_retract": "what was shown stays, leave it out",
     "top_logprobs": "a chat shows no probabilities, leave it out",
     "top_candidates": "a chat shows no probabilities, leave it out",
+    "prompt_logprobs": "a chat shows no probabilities, leave it out",
 }
 SETTABLE = tuple(name for name in GenerationOptions.__annotations__ if name not in _ELSEWHERE)
 FORMS: Mapping[str, Callable[[Any], Specification]] = {

@@ -4,7 +4,7 @@ from .. import mlx_lm_first  # noqa: F401
 
 # isort: split
 from .branches import Branch, Controller, Splice, Wait
-from .chunk import Alternative, Candidate, Chunk, FinishReason, Result, Usage
+from .chunk import Alternative, Candidate, Chunk, FinishReason, PromptScore, Result, Usage
 from .control import Control
 from .limits import Limits
 from .many import Batch
@@ -26,6 +26,7 @@ __all__ = [
     "GenerationOptions",
     "Limits",
     "Options",
+    "PromptScore",
     "Result",
     "Session",
     "Splice",

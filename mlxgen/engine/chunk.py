@@ -33,6 +33,20 @@ class Candidate(NamedTuple):
     prob: float
 
 
+class PromptScore(NamedTuple):
+    """What the model thinks of a token of the prompt.
+
+    ``logprob`` is its natural log-probability behind those before it (``None`` for the first one,
+    which has none before it), ``rank`` its place among all tokens there, from 1; ``top`` are the
+    likeliest tokens there, best first.
+    """
+
+    token: Token
+    logprob: float | None = None
+    rank: int | None = None
+    top: tuple[Alternative, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One generated token and the text that became safe to deliver with it.
@@ -61,6 +75,8 @@ class Chunk:
       ``"length"``: ``max_tokens`` or the context; ``"filter"``: the filters allow no
       continuation; ``"cancelled"``.
     - ``stop``: the stop string, or stop tokens, that ended it.
+    - ``prompt``: in the first chunk, what ``prompt_logprobs`` asked for: a score for each token of
+      the prompt.
     """
 
     text: str
@@ -77,6 +93,7 @@ class Chunk:
     exhausted: bool = False
     finish_reason: FinishReason | None = None
     stop: Stop | None = None
+    prompt: tuple[PromptScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ _REFUSED: Mapping[str, str] = {
     "heal": "give the controller's first branch a backtrack into the prompt",
     "close_json": "its way to an end and the controller's masks exclude each other",
     "prefix": "give these tokens with the prompt, or as ff_tokens of the first branch",
+    "prompt_logprobs": "its branches may begin anywhere: score the prompt with lm.generate",
     "draft": "what follows a token is the controller's to say",
     "num_draft_tokens": "nothing is drafted",
     "allow_retract": "what a controller takes back is always retracted",

@@ -55,6 +55,7 @@ class GenerationOptions(TypedDict, total=False):
     prefix: Sequence[Token]
     top_logprobs: int | None
     top_candidates: int
+    prompt_logprobs: int | None
     draft: Any
     num_draft_tokens: int
 
@@ -90,6 +91,8 @@ class Options:
       was done to them (``Chunk.top``).
     - ``top_candidates``: so many (0 to 128) of the tokens that each one was drawn from, after
       filters and all the rest, with their probabilities (``Chunk.candidates``).
+    - ``prompt_logprobs``: the same for the tokens of the prompt, in the first chunk's ``prompt``;
+      then all of the prompt is run, and nothing of it taken from the prefix cache.
     - ``draft``: a smaller ``LanguageModel`` of the same tokenizer that proposes tokens, or
       ``"ngram"``: they are found in the text so far. The text is the same, token for token,
       only sooner. By default what the model was loaded with; ``"off"``: none.
@@ -115,6 +118,7 @@ class Options:
     prefix: tuple[Token, ...] = ()
     top_logprobs: int | None = None
     top_candidates: int = 0
+    prompt_logprobs: int | None = None
     draft: Any = None
     num_draft_tokens: int | None = None
 
@@ -298,6 +302,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "prefix": _tokens,
     "top_logprobs": integer(0, 20),
     "top_candidates": integer(0, CANDIDATES),
+    "prompt_logprobs": integer(0, 20),
     "draft": _draft,
     "num_draft_tokens": integer(1, 64),
 }

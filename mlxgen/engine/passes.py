@@ -18,6 +18,7 @@ from .fault import Fault
 from .guess import Guess
 from .kv import KV, PREFILL_STEP, Model
 from .padded import LONGEST, alike, longest_padded, run_padded
+from .scores import PIECE
 from .seat import Seat
 from .slots import SlotKV, Slots
 
@@ -43,6 +44,8 @@ class Passes:
 
         Returns what is ready when that is done; it is submitted.
         """
+        if seat.is_scored:
+            return self._prefill_scored(seat, count)
         kv = seat.kv
         assert isinstance(kv, KV)
         piece = seat.pending[:-1][:count]
@@ -54,6 +57,23 @@ class Passes:
         mx.async_eval(arrays)
         kv.checkpoint()
         return arrays
+
+    def _prefill_scored(self, seat: Seat, count: int) -> list[Any]:
+        """The same, with the log-probabilities of the tokens that come next; evaluated."""
+        kv, scores = seat.kv, seat.scores
+        assert isinstance(kv, KV) and scores is not None
+        end = kv.length + min(count, len(seat.pending) - 1)
+        kv.rewind(scores.done - 1)  # where an interrupt came before the scores
+        try:
+            while kv.length < end:
+                piece = seat.pending[:-1][: min(PIECE, end - kv.length)]
+                start = kv.length
+                scores.add(start, kv.forward(self.model, mx.array([piece]))[0])
+                mx.eval(kv.arrays())
+                kv.checkpoint()
+        except Exception as error:
+            raise Fault(error, seat) from error
+        return kv.arrays()
 
     def prefill_together(self, seats: Sequence[Seat]) -> None:
         """Run what seats that hold nothing have pending, but not the last token, in one pass.
@@ -170,7 +190,7 @@ class Passes:
     def run_pending(self, seat: Seat, arrays: list[mx.array]) -> None:
         """Run what a seat outside of the slots has pending."""
         pending = seat.pending
-        if len(pending) > SINGLE_PASS:
+        if len(pending) > (1 if seat.is_scored else SINGLE_PASS):
             for _ in range(0, len(pending) - 1, PREFILL_STEP):
                 mx.eval(self.prefill(seat, PREFILL_STEP))
                 mx.clear_cache()

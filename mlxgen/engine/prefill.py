@@ -109,7 +109,7 @@ class Prefill:
 
     def _waits(self, seat: Seat, done: list[Seat]) -> bool:
         """Whether another one is running the beginning of this prompt, or has just run it."""
-        if self._cache is None:
+        if self._cache is None or seat.is_scored:
             return False
         tokens = seat.row.sequence.history
         shared = max(
@@ -121,7 +121,7 @@ class Prefill:
 
     def _goes_with(self, seat: Seat, others: list[Seat]) -> bool:
         """Whether a prompt shares a pass with others, padded to the longest of them."""
-        if seat.kv.length:
+        if seat.kv.length or seat.is_scored:
             return False
         missing = [len(each.pending) - 1 for each in (*others, seat)]
         return missing[-1] <= self._loop.passes.longest_padded and alike(missing)
@@ -129,7 +129,7 @@ class Prefill:
     def _look_up(self, seat: Seat) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""
         self._begun.add(seat)
-        if self._cache is None or seat.kv.length:
+        if self._cache is None or seat.kv.length or seat.is_scored:
             return 0
         if self._ask(lambda cache: take_prefix(seat, cache), False):
             self.hits += 1
@@ -150,6 +150,8 @@ class Prefill:
 
 def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
     """Let a seat that has run nothing begin with what the cache has of its history."""
+    if seat.is_scored:
+        return False
     found = cache.take(seat.row.sequence.history)
     if found is None or found.length < WORTH_KEEPING:
         return False

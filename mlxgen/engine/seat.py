@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import mlx.core as mx
@@ -20,6 +21,7 @@ from .chunk import Chunk, Usage
 from .guess import Guess
 from .kv import KVPart
 from .row import Row
+from .scores import PromptScores
 from .slots import SlotKV
 
 Places: TypeAlias = Sequence[int]
@@ -35,6 +37,7 @@ class Seat:
       short: a flat distribution rarely stands alone.
     - ``cached``: prompt tokens that were taken from the prefix cache.
     - ``retried``: the model failed with it, and it was given another chance.
+    - ``scores``: of the prompt's tokens, until they are delivered, if they are wanted.
     - ``closed``: it has given back what it held, and nothing more will come.
     """
 
@@ -53,6 +56,7 @@ class Seat:
         "passes",
         "retried",
         "row",
+        "scores",
     )
 
     def __init__(self, row: Row) -> None:
@@ -67,6 +71,11 @@ class Seat:
         self.passes = 0
         self.cached = 0
         self.closed = self.retried = False
+        wanted = row.options.prompt_logprobs
+        self.scores: PromptScores | None = None
+        if wanted is not None:
+            prompt = row.sequence.history[: row.sequence.base]
+            self.scores = PromptScores(prompt, wanted)
         self._started = False
         self._began = time.perf_counter()
         self._first_token: float | None = None
@@ -92,6 +101,11 @@ class Seat:
         if kv.length == len(sequence):  # nothing is missing, but its logits are not at hand
             kv.rewind(kv.length - 1)
         return sequence.pending
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the tokens of the prompt that are run next are to be scored."""
+        return self.scores is not None and not self.scores.is_complete
 
     @property
     def usage(self) -> Usage:
@@ -125,7 +139,11 @@ class Seat:
         """The chunks that may be delivered now."""
         if self._first_token is None and self.row.position > self.row.first:
             self._first_token = time.perf_counter()
-        return self.row.take()
+        chunks = self.row.take()
+        if self.scores is not None and chunks and self.scores.is_complete:
+            chunks[0] = replace(chunks[0], prompt=self.scores.read())
+            self.scores = None
+        return chunks
 
     def arrive(self) -> None:
         """What was submitted becomes what is drawn from."""
@@ -162,6 +180,7 @@ class Seat:
         else:  # what is drafted stays with this one
             twin.kv.rewind(len(twin.row.sequence))
         twin._started = self._started
+        twin.scores = None  # they are delivered once
         return twin
 
     def forks(self, seeds: Iterable[int]) -> list[Seat]:

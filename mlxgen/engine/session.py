@@ -67,6 +67,10 @@ class Session:
         checked.check_vocabulary(width)
         if prompt is None and checked.heal:
             raise OptionError("heal", "needs the prompt: Session(tokenizer, prompt=...)")
+        if checked.prompt_logprobs is not None:
+            raise OptionError(
+                "prompt_logprobs", "who runs the model has the prompt's logits himself"
+            )
         unknown = Prompt((), opens_text=True, is_known=False)
         read = unknown if prompt is None else Prompt.of(prompt, vocabulary)
         self._row: Row = assemble(

@@ -72,7 +72,7 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     while items:
         for index, chunk in items:
             reply.push(index, chunk)
-            size += 1 + len(chunk.top)
+            size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
         if size > MOST:
             raise RequestError(
                 f"the answer has more than {MOST} tokens with their alternatives; stream it, or "

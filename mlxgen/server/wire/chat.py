@@ -8,6 +8,7 @@ has had its effect, or has none on the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,15 @@ from .chat_reply import ChatReply, ReplyPlan
 from .choice_text import TextPlan
 from .constraints import constraint_of
 from .errors import RequestError
-from .generation import check_context, check_model, choices_of, fields_of, limit_of, options_of
+from .generation import (
+    check_context,
+    check_model,
+    choices_of,
+    fields_of,
+    kept_of,
+    limit_of,
+    options_of,
+)
 from .messages import AssistantMessage, rendered
 from .reading import read
 from .rendered import Rendered, rendered_for
@@ -35,6 +44,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     constraint = constraint_of(request)
     plan = plan_tools(request, model, constraint)
     chat = _rendered(request, model, plan)
+    chat = replace(chat, ids=kept_of(chat.ids, request, model))
     check_context(len(chat.ids), model, "messages", prefix=request.prefix_tokens)
     thinking = thinking_of(chat.ids, model, _continued(request))
     spec = plan.spec
@@ -80,6 +90,8 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         logprobs=options.top_logprobs is not None,
         ids=bool(request.return_token_ids),
+        prompts=[chat.ids],
+        prompt_logprobs=request.prompt_logprobs is not None,
         reasoning=request.include_reasoning is not False,
         params=params,
     )

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...engine.chunk import Chunk, Usage
+from ...engine.chunk import Chunk, PromptScore, Usage
+from ...tokens import Token
 from .call import Event
 from .choice_text import ChoiceText, Delta, Finish, TextPlan
 from .errors import error_body
@@ -30,6 +31,8 @@ class ReplyPlan:
     ``texts`` says for each job how its text is read; every prompt has ``choices`` of them.
     ``given`` tokens of each answer are the client's own. ``ids`` adds token ids, and what is
     known of each token where ``logprobs`` are wanted. ``reasoning``: whether thoughts are given.
+    ``echoes`` are what comes before each text, ``prompts`` the tokens of each prompt. ``silent``:
+    what is generated is not given.
     """
 
     model: str
@@ -42,6 +45,9 @@ class ReplyPlan:
     ids: bool = False
     reasoning: bool = True
     echoes: Sequence[str] = ()
+    prompts: Sequence[Sequence[Token]] = ()
+    prompt_logprobs: bool = False
+    silent: bool = False
     params: Mapping[str, str] = field(default_factory=dict)
 
     def writer(self, text: TextPlan) -> TokenWriter:
@@ -63,6 +69,7 @@ class _Choice:
     thoughts: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[dict[str, Any]] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    scores: Sequence[PromptScore] = ()  # of the prompt
     called: int = 0
 
 
@@ -93,6 +100,7 @@ class ChatReply:
     def push(self, index: int, chunk: Chunk) -> list[Event]:
         """As ``Reply.push``."""
         choice = self._choices[index]
+        choice.scores = chunk.prompt or choice.scores
         delta = choice.text.take(chunk)
         parts = self._parts(index, choice, delta.spans)
         extra = self._extra(choice, delta)
@@ -122,7 +130,13 @@ class ChatReply:
         """As ``Reply.complete``."""
         assert not self._plan.stream
         choices = [self._whole(i, choice) for i, choice in enumerate(self._choices)]
-        return {**self._head, "choices": choices, "usage": self._usage(usages)}
+        whole = {**self._head, "choices": choices, "usage": self._usage(usages)}
+        if self._plan.ids:
+            whole["prompt_token_ids"] = list(self._plan.prompts[0])
+        if self._plan.prompt_logprobs:
+            first = self._choices[0]
+            whole["prompt_logprobs"] = first.writer.prompt(first.scores)
+        return whole
 
     # ---- their parts ---------------------------------------------------------------------------
 

@@ -22,7 +22,15 @@ from .completion_reply import CompletionReply
 from .constraints import constraint_of
 from .errors import RequestError
 from .fields import name_of, shown
-from .generation import check_context, check_model, choices_of, fields_of, limit_of, options_of
+from .generation import (
+    check_context,
+    check_model,
+    choices_of,
+    fields_of,
+    kept_of,
+    limit_of,
+    options_of,
+)
 from .reading import read
 from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
 from .served_model import ServedModel
@@ -36,12 +44,14 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     request = read(body, CompletionRequest)
     check_model(request.model, model)
     constraint = constraint_of(request)
-    if request.echo and request.logprobs is not None:
+    silent = request.max_tokens == 0
+    if silent and not request.echo:
         raise RequestError(
-            "echo: the prompt's own log-probabilities are not computed; leave out echo or logprobs",
-            param="echo",
-            code="unsupported_value",
+            "max_tokens: 0 is out of range, give 1 or more; 0 is for echo",
+            param="max_tokens",
+            code="invalid_value",
         )
+    scored = bool(request.echo) and request.logprobs is not None
     prompts = _prompts(request.prompt)
     n = request.n or 1
     if n * len(prompts) > MAX_ROWS:
@@ -51,7 +61,7 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
             param="n",
             code="invalid_value",
         )
-    rows = [_tokens(prompt, model, at) for at, prompt in prompts]
+    rows = [kept_of(_tokens(prompt, model, at), request, model) for at, prompt in prompts]
     for (at, _), row in zip(prompts, rows, strict=True):
         check_context(len(row), model, at, prefix=request.prefix_tokens)
     spec = constraint.spec if constraint is not None else None
@@ -60,14 +70,19 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     options = options_of(
         request,
         model,
-        max_tokens=limit_of(request.max_tokens, DEFAULT_TOKENS),
+        max_tokens=1 if silent else limit_of(request.max_tokens, DEFAULT_TOKENS),
         top_logprobs=request.logprobs,
+        prompt_logprobs=request.logprobs if scored else None,
         spec=spec,
         params=params,
     )
     choices = choices_of(options, n)
     texts = [_text(row, options.heal, options.prefix, request, model) for row in rows]
-    echoes = [_echo(prompt, model) if request.echo else "" for _, prompt in prompts]
+    cut = request.truncate_prompt_tokens is not None
+    echoes = [
+        _echo(row if cut else prompt, model) if request.echo else ""
+        for row, (_, prompt) in zip(rows, prompts, strict=True)
+    ]
     reply = ReplyPlan(
         model=model.name,
         texts=[text for text in texts for _ in choices],
@@ -78,6 +93,9 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
         logprobs=request.logprobs is not None,
         ids=bool(request.return_token_ids),
         echoes=[echo for echo in echoes for _ in choices],
+        prompts=[row for row in rows for _ in choices],
+        prompt_logprobs=request.prompt_logprobs is not None,
+        silent=silent,
         params=params,
     )
     return Call(
@@ -164,5 +182,5 @@ def _text(
     )
 
 
-def _echo(prompt: str | list[Token], model: ServedModel) -> str:
+def _echo(prompt: str | Sequence[Token], model: ServedModel) -> str:
     return prompt if isinstance(prompt, str) else model.vocabulary.decode(prompt)

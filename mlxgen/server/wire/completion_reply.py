@@ -7,10 +7,10 @@ texts of a stream's events, put together, are the whole text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...engine.chunk import Chunk, Usage
+from ...engine.chunk import Chunk, FinishReason, PromptScore, Usage
 from .call import Event
 from .chat_reply import FINGERPRINT, ReplyPlan
 from .choice_text import ChoiceText, Delta, Finish
@@ -31,6 +31,8 @@ class _Choice:
     reported: list[Reported] = field(default_factory=list)
     tokens: list[dict[str, Any]] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    scores: Sequence[PromptScore] = ()  # of the prompt
+    began: bool = False
 
 
 class CompletionReply:
@@ -52,8 +54,11 @@ class CompletionReply:
         ]
 
     def start(self) -> list[Event]:
-        """As ``Reply.start``: the prompts, where they are to be echoed."""
-        if not self._plan.stream:
+        """As ``Reply.start``: the prompts, where they are to be echoed.
+
+        With log-probabilities they come with the first chunk, which has the prompt's own.
+        """
+        if not self._plan.stream or self._plan.logprobs:
             return []
         echoes = ((index, choice.echo) for index, choice in enumerate(self._choices))
         return [self._event(index, echo, {}) for index, echo in echoes if echo]
@@ -61,6 +66,10 @@ class CompletionReply:
     def push(self, index: int, chunk: Chunk) -> list[Event]:
         """As ``Reply.push``."""
         choice = self._choices[index]
+        choice.scores = chunk.prompt or choice.scores
+        if self._plan.silent:
+            finish: FinishReason | None = "length" if chunk.finish_reason is not None else None
+            chunk = replace(chunk, text="", token=None, finish_reason=finish, stop=None)
         delta = choice.text.take(chunk)
         text = "".join(span.text for span in delta.spans)
         # What completes a broken character may have no bytes in the text, and yet a part of it.
@@ -72,7 +81,12 @@ class CompletionReply:
             choice.tokens.extend(self._full(choice, delta))
             return []
         extra: dict[str, Any] = {}
-        if self._plan.logprobs and delivered:
+        if self._plan.logprobs and not choice.began:
+            choice.began = True
+            text = choice.echo + text
+            if choice.scores:
+                extra["logprobs"] = self._logprobs(choice, delivered)
+        if self._plan.logprobs and delivered and not extra:
             extra["logprobs"] = choice.writer.legacy(delivered, self._offset(choice))
         if self._plan.ids and delta.ids:
             extra["token_ids"] = delta.ids
@@ -116,21 +130,32 @@ class CompletionReply:
     def _offset(self, choice: _Choice) -> int:
         return len(choice.echo) - choice.text.given
 
+    def _logprobs(self, choice: _Choice, reported: list[Reported]) -> dict[str, Any]:
+        """The four lists of the text, behind those of an echo."""
+        lists = choice.writer.legacy(reported, self._offset(choice))
+        if not choice.scores or not choice.echo:
+            return lists
+        echoed = choice.writer.echoed(choice.scores, choice.echo)
+        return {name: echoed[name] + lists[name] for name in lists}
+
     def _whole(self, index: int, choice: _Choice) -> dict[str, Any]:
-        logprobs = None
-        if self._plan.logprobs:
-            logprobs = choice.writer.legacy(choice.reported, self._offset(choice))
+        logprobs = self._logprobs(choice, choice.reported) if self._plan.logprobs else None
         whole: dict[str, Any] = {
             "index": index,
             "text": choice.echo + "".join(choice.parts),
             "logprobs": logprobs,
             "finish_reason": choice.text.finish,
         }
+        if self._plan.prompt_logprobs:
+            whole["prompt_logprobs"] = choice.writer.prompt(choice.scores)
         if self._plan.ids:
+            whole["prompt_token_ids"] = list(self._plan.prompts[index])
             whole["token_ids"] = choice.ids
             if self._plan.logprobs:
                 whole["tokens"] = choice.tokens
         return whole
 
     def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
+        if self._plan.silent:
+            usages = [replace(usage, completion_tokens=self._plan.given) for usage in usages]
         return usage_json(usages, choices=self._plan.choices, given=self._plan.given, reasoning=0)

@@ -74,6 +74,7 @@ Budget: TypeAlias = Annotated[
     BeforeValidator(_whole),
     WithJsonSchema({"type": "integer", "minimum": -1, "not": {"const": 0}}),
 ]
+Limit: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
 Drafted: TypeAlias = Annotated[int, Field(ge=0, le=64), BeforeValidator(_whole)]
 Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_whole)]
 Alternatives: TypeAlias = Annotated[int, Field(ge=0, le=20), BeforeValidator(_whole)]

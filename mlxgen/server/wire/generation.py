@@ -15,6 +15,7 @@ from ...engine.options import Options
 from ...errors import MlxgenError
 from ...filters import Specification
 from ...sampling import derive_seed
+from ...tokens import Token
 from .errors import RequestError, as_request_error
 from .schemas import GenerationRequest
 from .served_model import ServedModel
@@ -79,6 +80,21 @@ def check_context(
     )
 
 
+def kept_of(
+    tokens: Sequence[Token], request: GenerationRequest, model: ServedModel
+) -> tuple[Token, ...]:
+    """The tokens of a prompt that ``truncate_prompt_tokens`` leaves: its last ones."""
+    most = request.truncate_prompt_tokens
+    if most is None:
+        return tuple(tokens)
+    if most < 0:
+        if model.max_context is None:
+            return tuple(tokens)
+        answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
+        most = max(1, model.max_context - min(answer, model.max_context - 1))
+    return tuple(tokens[-most:])
+
+
 def fields_of(
     request: GenerationRequest, *, prompt: str, filters: str, spec: Specification | None
 ) -> dict[str, str]:
@@ -97,6 +113,7 @@ def options_of(
     *,
     max_tokens: int | None,
     top_logprobs: int | None,
+    prompt_logprobs: int | None = None,
     spec: Specification | None,
     stop: str | None = None,
     params: dict[str, str],
@@ -119,6 +136,23 @@ def options_of(
     given["prefix"] = request.prefix_tokens
     given["logit_bias"] = _biases(request)
     given["top_logprobs"] = top_logprobs
+    scored = [n for n in (prompt_logprobs, request.prompt_logprobs) if n is not None]
+    prompt_logprobs = max(scored, default=None)
+    if prompt_logprobs is not None and request.heal:
+        raise RequestError(
+            "heal: takes tokens of the prompt back whose log-probabilities are wanted; leave it "
+            "out",
+            param="heal",
+            code="invalid_value",
+        )
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError(
+            "prompt_logprobs: is not for streams; leave out stream, or for a completion send echo "
+            "and logprobs",
+            param="prompt_logprobs",
+            code="invalid_value",
+        )
+    given["prompt_logprobs"] = prompt_logprobs
     given["filters"] = None if spec is None else [spec]
     if max_tokens is None and model.max_context is None:
         max_tokens = UNBOUNDED

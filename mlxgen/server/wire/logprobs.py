@@ -7,10 +7,13 @@ of a part's entries, joined, are that part of the reply.
 
 from __future__ import annotations
 
+import codecs
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ...engine.chunk import Chunk
+from ...engine.chunk import Alternative, Chunk, PromptScore
 from ...tokens import Token, Vocabulary
 from .splitter import Kind
 from .token_report import Reported
@@ -68,6 +71,46 @@ class TokenWriter:
             "text_offset": [offset + token.start for token in tokens],
         }
 
+    def echoed(self, scores: Sequence[PromptScore], echo: str) -> dict[str, Any]:
+        """The four lists for the tokens of a prompt that is given back as ``echo``."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        texts = [decoder.decode(self._vocabulary.piece(score.token)) for score in scores]
+        # The tokenizer may have put a begin token, or a space, before the text.
+        before = max(0, sum(map(len, texts)) - len(echo))
+        ends = itertools.accumulate(map(len, texts), initial=0)
+        return {
+            "tokens": texts,
+            "token_logprobs": [
+                None if score.rank is None else _logprob(score.logprob) for score in scores
+            ],
+            "top_logprobs": [
+                None if score.rank is None else self._named(score.token, score.logprob, score.top)
+                for score in scores
+            ],
+            "text_offset": [max(0, end - before) for end in ends][: len(texts)],
+        }
+
+    def prompt(self, scores: Sequence[PromptScore]) -> list[dict[str, Any] | None]:
+        """For each token of a prompt it and the alternatives by their ids, as vLLM has them."""
+        entries: list[dict[str, Any] | None] = []
+        for score in scores:
+            if score.rank is None:
+                entries.append(None)
+                continue
+            ranked = [(rank, *other) for rank, other in enumerate(score.top, start=1)]
+            ranked.append((score.rank, score.token, score.logprob or 0.0))
+            entries.append(
+                {
+                    str(token): {
+                        "logprob": _logprob(logprob),
+                        "rank": rank,
+                        "decoded_token": self._text(token),
+                    }
+                    for rank, token, logprob in ranked
+                }
+            )
+        return entries
+
     def _top(self, token: Reported) -> dict[str, float]:
         """The alternatives by their text, the token itself always among them."""
         chunk = token.chunk
@@ -77,6 +120,17 @@ class TokenWriter:
             text = self._piece(other, chunk).decode("utf-8", "replace")
             top.setdefault(text, _logprob(logprob))
         return top
+
+    def _named(
+        self, token: Token, logprob: float | None, top: Sequence[Alternative]
+    ) -> dict[str, float]:
+        named = {self._text(token): _logprob(logprob)}
+        for other, value in top:
+            named.setdefault(self._text(other), _logprob(value))
+        return named
+
+    def _text(self, token: Token) -> str:
+        return self._vocabulary.piece(token).decode("utf-8", "replace")
 
     def _piece(self, token: Token, chunk: Chunk) -> bytes:
         if self._opens and chunk.index == 0:

@@ -22,6 +22,7 @@ from .fields import (
     Fraction,
     Int,
     Json,
+    Limit,
     Off,
     One,
     Penalty,
@@ -193,7 +194,15 @@ class GenerationRequest(Body):
         "the text is one of these"
     )
     close_json: bool | None = _about("end validly before max_tokens cuts a constrained text off")
-    return_token_ids: bool | None = _about("add token_ids to each choice, and marks to logprobs")
+    prompt_logprobs: Alternatives | None = _about(
+        "alternatives to report for each token of the prompt; not for streams"
+    )
+    truncate_prompt_tokens: Budget | None = _about(
+        "the prompt's last tokens are kept (-1: as many as fit)"
+    )
+    return_token_ids: bool | None = _about(
+        "add token_ids to each choice, marks to logprobs, and prompt_token_ids to a whole answer"
+    )
     user: str | None = _about("taken, and not used")
     metadata: dict[str, str] | None = _about("taken, and not used")
     safety_identifier: str | None = _about("taken, and not used")
@@ -246,6 +255,7 @@ class CompletionRequest(GenerationRequest):
             }
         ),
     ] = Field(description="a string, a list of strings, token ids, or a list of lists of them")
+    max_tokens: Limit | None = _about("tokens to generate at most (16; 0: none, with echo)")
     logprobs: Alternatives | None = _about("alternatives to report")
-    echo: bool | None = _about("give the prompt back before the text")
+    echo: bool | None = _about("give the prompt back before the text, with logprobs its own, too")
     best_of: One | None = _about("1: nothing is generated that is not given back")

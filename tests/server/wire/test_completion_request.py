@@ -35,10 +35,29 @@ def test_a_constraint_holds_from_the_first_character() -> None:
     assert call.jobs[0].options.filters == call.specs == (Regex("b+"),)
 
 
-def test_an_echo_with_log_probabilities_is_refused() -> None:
-    body = {"prompt": "a", "echo": True, "logprobs": 1}
-    assert refused(parse_completion, body, demo()).param == "echo"
-    assert len(parse_completion({"prompt": "a", "echo": True}, demo()).jobs) == 1
+def test_an_echo_with_log_probabilities_has_the_prompt_scored() -> None:
+    body = {"prompt": "a", "echo": True, "logprobs": 2}
+    (job,) = parse_completion(body, demo()).jobs
+    assert job.options.prompt_logprobs == 2
+    assert refused(parse_completion, {**body, "heal": True}, demo()).param == "heal"
+    (job,) = parse_completion({"prompt": "a", "echo": True}, demo()).jobs
+    assert job.options.prompt_logprobs is None
+
+
+def test_nothing_is_generated_only_where_the_prompt_is_echoed() -> None:
+    body = {"prompt": "a", "max_tokens": 0}
+    assert refused(parse_completion, body, demo()).param == "max_tokens"
+    assert parse_completion({**body, "echo": True}, demo()).jobs
+
+
+def test_the_last_tokens_of_a_prompt_are_kept() -> None:
+    ids = list(range(70, 90))
+    for most, kept in ((5, ids[-5:]), (50, ids), (-1, ids)):
+        (job,) = parse_completion({"prompt": ids, "truncate_prompt_tokens": most}, demo()).jobs
+        assert list(job.prompt) == kept  # type: ignore[arg-type]
+    long = {"prompt": [70] * 3000, "truncate_prompt_tokens": -1, "max_tokens": 20}
+    (job,) = parse_completion(long, demo()).jobs
+    assert len(job.prompt) == 2048 - 20  # type: ignore[arg-type]
 
 
 def test_chat_fields_are_unknown_to_completions() -> None:

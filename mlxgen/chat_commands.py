@@ -212,7 +212,8 @@ def _text(command: str, argument: str) -> str:
 
 
 def _json(command: str, argument: str) -> Any:
-    text = _text(command, argument)
+    given = command == "/json" and argument.lstrip().startswith("{")  # the schema itself
+    text = argument if given else _text(command, argument)
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text

@@ -2,8 +2,9 @@
 
 Owns the options, what is printed where, and the exit status. Must never know anything
 below the engine's public face. Invariant: generated text, and nothing else, goes to
-standard output; everything else goes to standard error; wrong input gives one line there
-and exit status 2. What takes long to import comes only after the arguments were parsed.
+standard output, with a line end behind it; everything else goes to standard error; wrong input
+gives one line there and exit status 2. What takes long to import comes only after the arguments
+were parsed.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
+from .arguments import Parser
 from .errors import MlxgenError, OptionError, PromptError
+from .interrupt import leaving_at_once
 from .sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
 from .terminal import Painter, legend, wants_colour
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage
     from .language_model import LanguageModel
+    from .tokens import Token, Vocabulary
 
 NAME = "mlxgen.generate"
+INTERRUPTED = 130  # the exit status: 128 and the signal's number
 EXAMPLES = """\
 examples:
   mlxgen.generate --prompt "What is the capital of France?"
@@ -74,11 +79,6 @@ FLAGS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line, without the usage
-        self.exit(2, f"{self.prog}: error: {message} (--help lists the options)\n")
-
-
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
@@ -89,7 +89,7 @@ class _Version(argparse.Action):
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is an option's name with underscores."""
-    parser = _Parser(
+    parser = Parser(
         prog=NAME,
         description="Generate text with a language model and stream it to standard output.",
         epilog=EXAMPLES,
@@ -140,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--json-schema",
         metavar="FILE",
-        help="the text must be JSON of this schema; its objects "
+        help="the text must be JSON of this schema, a file or the schema itself; its objects "
         "have no other keys, unless they have additionalProperties",
     )
     add("--regex", metavar="PATTERN", help="the text must match this regular expression")
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"error: {_as_typed(error)}")
         return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         _give_up_stdout()
         return 0
@@ -175,6 +175,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that needs no model, load, generate; returns the exit status."""
+    with leaving_at_once(INTERRUPTED):
+        text, options, lm = prepare(arguments)
+    defaults = defaults_of(lm, arguments)
+    if arguments.verbose:
+        say(f"sampling:    {in_words(defaults | sampling_of(options))}")
+    if arguments.chat:
+        return run_chat(lm, text, options, defaults, arguments)
+    assert text is not None
+    prompt = make_prompt(lm, text, arguments)
+    return stream_text(lm, prompt, {**defaults, **options}, arguments)
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], LanguageModel]:
+    """The prompt's text, the options and the model; what is wrong with them is raised."""
     text = read_first(arguments) if arguments.chat else read_prompt(arguments)
     options = engine_options(arguments)
     if not arguments.raw:  # thoughts take hundreds of tokens before an answer begins
@@ -195,15 +209,9 @@ def run(arguments: argparse.Namespace) -> int:
         wired_limit="recommended" if arguments.wired else None,
         trust_remote_code=arguments.trust_remote_code,
     )
-    defaults = defaults_of(lm, arguments)
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
-        say(f"sampling:    {in_words(defaults | sampling_of(options))}")
-    if arguments.chat:
-        return run_chat(lm, text, options, defaults, arguments)
-    assert text is not None
-    prompt = make_prompt(lm, text, arguments)
-    return stream_text(lm, prompt, {**defaults, **options}, arguments)
+    return text, options, lm
 
 
 def defaults_of(lm: LanguageModel, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -259,7 +267,7 @@ def stream_text(
     with lm.stream(prompt, **options) as stream:
         if lm.is_demo:
             say(DEMO)
-        render = make_renderer(arguments)
+        render = make_renderer(arguments, lm.vocabulary)
         try:
             for chunk in stream:
                 last = chunk
@@ -269,10 +277,10 @@ def stream_text(
                 sys.stdout.flush()
                 ends_line = chunk.text.endswith("\n") if chunk.text else ends_line
         except KeyboardInterrupt:
-            status = 130
+            status = INTERRUPTED
         usage = stream.usage
-    if not ends_line and not arguments.json and sys.stdout.isatty():
-        print(flush=True)  # so that the shell's prompt is on a line of its own
+    if not ends_line and not arguments.json:
+        print(flush=True)  # in a pipe as well, as mlx-lm and llama.cpp do
     if arguments.verbose:
         for line in report(arguments, usage, last, drafted):
             say(line)
@@ -379,7 +387,9 @@ def _forms(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the text must be: a schema, an expression, a grammar; by kind."""
     forms = {}
     if arguments.json_schema is not None:
-        schema = _read_file("json_schema", arguments.json_schema)
+        schema: str = arguments.json_schema
+        if not schema.lstrip().startswith("{"):
+            schema = _read_file("json_schema", schema)
         forms["json"] = _parse_json("json_schema", schema)
     if arguments.regex is not None:
         forms["regex"] = arguments.regex
@@ -406,10 +416,12 @@ def _parse_json(option: str, text: str) -> Any:
 # ---- output ----
 
 
-def make_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | None], str]:
+def make_renderer(
+    arguments: argparse.Namespace, vocabulary: Vocabulary
+) -> Callable[[Chunk, Usage | None], str]:
     """What to print for a chunk; the last one comes with the usage."""
     if arguments.json:
-        return lambda chunk, usage: json.dumps(json_chunk(chunk, usage)) + "\n"
+        return lambda chunk, usage: json.dumps(json_chunk(chunk, usage, vocabulary)) + "\n"
     if not arguments.show_probs:
         return lambda chunk, usage: chunk.text
     if not wants_colour(sys.stdout, os.environ):
@@ -420,11 +432,26 @@ def make_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | Non
     return lambda chunk, usage: painter.push(chunk.text, chunk.logprob)
 
 
-def json_chunk(chunk: Chunk, usage: Usage | None) -> dict[str, Any]:
-    """A chunk as a JSON object, its keys always the same; ``usage`` only in the last."""
+def json_chunk(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> dict[str, Any]:
+    """A chunk as a JSON object, its keys always the same; ``usage`` only in the last.
+
+    ``text`` is what was delivered with it; a token's own text stands beside its id.
+    """
+
+    def spelled(token: Token) -> str:
+        return vocabulary.piece(token).decode("utf-8", "replace")
+
     fields = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk)}
+    fields["token_text"] = None if chunk.token is None else spelled(chunk.token)
     fields["logprob"] = _finite(chunk.logprob)
-    fields["top"] = [{"token": t, "logprob": _finite(logprob)} for t, logprob in chunk.top]
+    fields["top"] = [
+        {"token": token, "token_text": spelled(token), "logprob": _finite(logprob)}
+        for token, logprob in chunk.top
+    ]
+    fields["candidates"] = [
+        {"token": token, "token_text": spelled(token), "prob": prob}
+        for token, prob in chunk.candidates
+    ]
     if usage is not None:
         fields["usage"] = dataclasses.asdict(usage)
     return fields

@@ -1,4 +1,4 @@
-"""Ctrl-C while something runs that should stop and not die.
+"""Ctrl-C while something runs that should stop and not die, and while nothing runs yet.
 
 Owns the signal's handler for as long as it is entered. Must never know what runs. Invariant:
 afterwards the handler is what it was before.
@@ -6,10 +6,36 @@ afterwards the handler is what it was before.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+
+@contextmanager
+def leaving_at_once(status: int) -> Iterator[None]:
+    """A context in which Ctrl-C ends the process with ``status``, without a word.
+
+    For a start in which there is nothing to clean up: an exception in the middle of an import of
+    an extension module becomes another one. Where the signal is ignored, or in another thread
+    than the main one, nothing is changed.
+    """
+    if not _is_ours():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: os._exit(status))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_ours() -> bool:
+    own = threading.current_thread() is threading.main_thread()
+    return own and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class Brake:
@@ -26,8 +52,7 @@ class Brake:
         self._before: Any = None
 
     def __enter__(self) -> Brake:
-        own = threading.current_thread() is threading.main_thread()
-        if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if _is_ours():
             self._before = signal.signal(signal.SIGINT, self._press)
         return self
 

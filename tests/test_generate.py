@@ -42,6 +42,11 @@ def lm(loaded: mlxgen.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> mlxgen.
     return loaded
 
 
+def ended(text: str) -> str:
+    """A text as it is printed: with a line end behind it."""
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
 class Outcome:
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -78,7 +83,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def test_text_and_nothing_else_goes_to_standard_output(lm: mlxgen.LanguageModel, cli: Any) -> None:
     outcome = cli("--raw", "--max-tokens", "8", "the the")
     expected = lm.generate("the the", max_tokens=8).text
-    assert (outcome.status, outcome.out, outcome.err) == (0, expected, "")
+    assert (outcome.status, outcome.out, outcome.err) == (0, expected + "\n", "")
 
 
 def test_the_prompt_is_a_chat_unless_raw_is_asked_for(lm: mlxgen.LanguageModel, cli: Any) -> None:
@@ -87,8 +92,8 @@ def test_the_prompt_is_a_chat_unless_raw_is_asked_for(lm: mlxgen.LanguageModel, 
         {"role": "user", "content": "so"},
     ]
     expected = lm.generate(messages, max_tokens=8).text
-    assert cli("--system", "in the", "--prompt", "so", "--max-tokens", "8").out == expected
-    assert cli("--prompt", "so", "--max-tokens", "8").out == (
+    assert cli("--system", "in the", "--prompt", "so", "--max-tokens", "8").out == ended(expected)
+    assert cli("--prompt", "so", "--max-tokens", "8").out == ended(
         lm.generate(messages[1:], max_tokens=8).text
     )
 
@@ -99,14 +104,14 @@ def test_a_dash_reads_standard_input_without_its_last_line_end(
     for option in ([], ["--prompt"]):
         feed(monkeypatch, "ñ so\n".encode())
         outcome = cli("--raw", "--max-tokens", "4", *option, "-")
-        assert outcome.out == lm.generate("ñ so", max_tokens=4).text
+        assert outcome.out == ended(lm.generate("ñ so", max_tokens=4).text)
 
 
 def test_options_reach_the_engine(lm: mlxgen.LanguageModel, cli: Any) -> None:
     sampling = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "min_p": 0.01, "seed": 3}
     argv = [f"--{name.replace('_', '-')}={value}" for name, value in sampling.items()]
     first = cli("--raw", "--max-tokens", "8", "so", *argv)
-    assert first.out == lm.generate("so", max_tokens=8, **sampling).text  # type: ignore[arg-type]
+    assert first.out == ended(lm.generate("so", max_tokens=8, **sampling).text)  # type: ignore[arg-type]
     assert first.out != cli("--raw", "--max-tokens", "8", "so", *argv, "--seed", "4").out
 
 
@@ -114,7 +119,7 @@ def test_every_stop_given_counts(lm: mlxgen.LanguageModel, cli: Any) -> None:
     text = lm.generate("so", max_tokens=12).text
     stop = text[len(text) // 2]
     outcome = cli("--raw", "--max-tokens", "12", "--stop", "never to be seen", "--stop", stop, "so")
-    assert outcome.out == text[: text.index(stop)]
+    assert outcome.out == ended(text[: text.index(stop)])
 
 
 def test_an_answer_cut_off_by_the_default_length_is_reported(
@@ -133,7 +138,7 @@ def test_a_chat_may_fill_the_context_and_raw_text_may_not(
     assert outcome.err == "mlxgen.generate: stopped, as the context of 600 tokens is full\n"
     messages = [{"role": "user", "content": "so"}]
     whole = lm.generate(messages, ignore_eos=True, max_tokens=None)
-    assert outcome.out == whole.text and whole.usage.completion_tokens > 256
+    assert outcome.out == ended(whole.text) and whole.usage.completion_tokens > 256
     assert cli("--ignore-eos", "--min-tokens", "300", "so").status == 0
     assert cli("--raw", "--min-tokens", "300", "so").is_refusal("--min-tokens: 300 is more than")
 
@@ -150,19 +155,19 @@ def test_what_the_makers_recommend_holds_for_chats_and_not_for_raw_text(
 
     given = ("--max-tokens", "12", "--seed", "3", "so")
     greedy = chat()
-    assert cli(*given).out == chat(temperature=1.5, top_k=30) != greedy
-    assert cli("--temperature", "0.9", *given).out == chat(temperature=0.9, top_k=30)
-    assert cli("--temperature", "0", *given).out == greedy
-    assert cli("--sampling-defaults", "greedy", *given).out == greedy
-    assert cli("--sampling-defaults", "openai", *given).out == chat(temperature=1.0)
+    assert cli(*given).out == ended(chat(temperature=1.5, top_k=30)) != ended(greedy)
+    assert cli("--temperature", "0.9", *given).out == ended(chat(temperature=0.9, top_k=30))
+    assert cli("--temperature", "0", *given).out == ended(greedy)
+    assert cli("--sampling-defaults", "greedy", *given).out == ended(greedy)
+    assert cli("--sampling-defaults", "openai", *given).out == ended(chat(temperature=1.0))
     raw = lm.generate("so", max_tokens=12).text
-    assert cli("--raw", *given).out == raw
+    assert cli("--raw", *given).out == ended(raw)
     drawn = lm.generate("so", max_tokens=12, seed=3, temperature=1.5, top_k=30).text
-    assert cli("--raw", "--sampling-defaults", "model", *given).out == drawn != raw
+    assert cli("--raw", "--sampling-defaults", "model", *given).out == ended(drawn) != ended(raw)
     told = cli("--verbose", "--top-p", "0.5", *given).err
     assert "sampling:    temperature 1.5, top_k 30, top_p 0.5\n" in told
     monkeypatch.setattr(lm, "recommended", {})
-    assert cli(*given).out == greedy
+    assert cli(*given).out == ended(greedy)
 
 
 def test_texts_differ_from_call_to_call_without_a_seed(
@@ -206,7 +211,13 @@ def test_json_prints_one_object_a_chunk(lm: mlxgen.LanguageModel, cli: Any) -> N
     assert "".join(chunk["text"] for chunk in chunks) == result.text
     assert tuple(chunk["token"] for chunk in chunks) == result.tokens
     assert all(chunk["logprob"] <= 0 and len(chunk["top"]) == 2 for chunk in chunks)
-    assert chunks[0]["top"][0] == {"token": result.tokens[0], "logprob": chunks[0]["logprob"]}
+    assert chunks[0]["top"][0] == {
+        "token": result.tokens[0],
+        "token_text": chunks[0]["token_text"],
+        "logprob": chunks[0]["logprob"],
+    }
+    pieces = [lm.vocabulary.piece(token).decode() for token in result.tokens]
+    assert [chunk["token_text"] for chunk in chunks] == pieces
     assert [chunk["finish_reason"] for chunk in chunks] == [None] * 5 + [result.finish_reason]
     assert ["usage" in chunk for chunk in chunks] == [False] * 5 + [True]
     assert chunks[-1]["usage"]["completion_tokens"] == 6
@@ -221,12 +232,12 @@ def test_show_probs_colours_where_colours_are_wanted(
     monkeypatch.delenv("NO_COLOR", raising=False)
     outcome = cli(*argv)
     assert "\x1b[48;5;" in outcome.out
-    assert re.sub(r"\x1b\[[0-9;]*m", "", outcome.out) == text
+    assert re.sub(r"\x1b\[[0-9;]*m", "", outcome.out) == ended(text)
     assert "90% or more" in outcome.err
 
     monkeypatch.setenv("NO_COLOR", "1")
     outcome = cli(*argv)
-    assert outcome.out == text
+    assert outcome.out == ended(text)
     assert "no colours here" in outcome.err
 
 
@@ -234,7 +245,7 @@ def test_verbose_reports_speed_and_memory_on_standard_error(
     lm: mlxgen.LanguageModel, cli: Any
 ) -> None:
     outcome = cli("--raw", "--verbose", "--max-tokens", "6", "so so")
-    assert outcome.out == lm.generate("so so", max_tokens=6).text
+    assert outcome.out == ended(lm.generate("so so", max_tokens=6).text)
     tokens = len(lm.vocabulary.encode("so so"))
     for pattern in (
         rf"prompt: +{tokens} tokens, [\d.]+ tokens per second",
@@ -253,7 +264,7 @@ def test_verbose_counts_drafted_tokens_only_where_there_is_a_draft(
     monkeypatch.setattr(lm, "draft", "ngram")  # as the real load() would have it
     chunks = list(lm.stream("so", max_tokens=40, ignore_eos=True))
     outcome = cli(*argv)
-    assert outcome.out == "".join(chunk.text for chunk in chunks)
+    assert outcome.out == ended("".join(chunk.text for chunk in chunks))
     drafted = sum(chunk.from_draft for chunk in chunks)
     assert f"drafted:     {drafted} of these tokens, in " in outcome.err
     few = cli(*argv, "--num-draft-tokens", "1")
@@ -275,7 +286,8 @@ def test_a_schema_constrains_the_text(lm: mlxgen.LanguageModel, cli: Any, tmp_pa
     schema = tmp_path / "schema.json"
     schema.write_text('{"enum": [[1, 2]]}')
     assert json.loads(cli("--json-schema", str(schema), "so").out) == [1, 2]
-    assert cli("--regex", "ab{3}", "so").out == "abbb"
+    assert json.loads(cli("--json-schema", ' {"enum": [[1, 2]]}', "so").out) == [1, 2]
+    assert cli("--regex", "ab{3}", "so").out == "abbb\n"
 
 
 def test_objects_of_a_schema_are_closed_on_the_command_line(tmp_path: Path) -> None:
@@ -293,7 +305,7 @@ def test_chat_template_arguments_reach_the_template(
     monkeypatch.setattr(lm.tokenizer._tokenizer, "chat_template", template)
     argv = ("--chat-template-args", '{"warm": true}', "--max-tokens", "8", "so")
     prompt = lm.vocabulary.chat([{"role": "user", "content": "so"}], warm=True)
-    assert cli(*argv).out == lm.generate(prompt, max_tokens=8).text
+    assert cli(*argv).out == ended(lm.generate(prompt, max_tokens=8).text)
 
 
 def test_text_that_looks_like_a_control_token_is_spelled_unless_it_is_meant(
@@ -304,7 +316,7 @@ def test_text_that_looks_like_a_control_token_is_spelled_unless_it_is_meant(
         messages = [{"role": "user", "content": text}]
         prompt = lm.vocabulary.chat(messages, allow_control_tokens=allowed)
         expected = lm.generate(prompt, max_tokens=8).text
-        assert cli(*flags, "--max-tokens", "8", text).out == expected
+        assert cli(*flags, "--max-tokens", "8", text).out == ended(expected)
     assert len(lm.vocabulary.chat(messages)) > len(prompt)
 
 
@@ -335,7 +347,11 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a", "--top-logprobs", "3"], "--top-logprobs: only --json"),
         (["a", "--json", "--top-logprobs", "21"], "--top-logprobs: .*0 to 20"),
         (["a", "--show-probs", "--json"], "not allowed with"),
-        (["a", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["a", "--nonsense"], r"unrecognized arguments: --nonsense \("),
+        (["--promt", "a"], r"--promt; did you mean --prompt\?"),
+        (["--temprature=1", "a"], r"did you mean --temperature\?"),
+        (["a", "--json-schema", "{"], "--json-schema: this is not JSON"),
+        (["a", "--regex", "a(b"], r"unclosed group \('\(' at character 2\) *$"),
         (["a", "--temp", "1"], "unrecognized arguments"),
         (["a", "--top-k", "few"], "invalid int value"),
         (["a", "--top-p", "1.5"], r"--top-p: .*1\.5.*0.*1"),
@@ -458,6 +474,26 @@ def endless(folder: Path) -> Iterator[Any]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+def test_an_interrupt_before_anything_is_generated_ends_quietly_with_130() -> None:
+    code = """if True:
+        import os, signal, sys
+        from mlxgen import generate
+
+        def load(*names, **options):
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:  # as an extension module that is being imported does it
+                raise ImportError("an error while initializing the extension")
+            return None
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.modules["mlxgen.load"].load = load
+        sys.exit(generate.main(["a"]))
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
 def test_an_interrupt_keeps_the_text_so_far_and_exits_with_130(endless: Any) -> None:

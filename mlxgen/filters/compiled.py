@@ -40,6 +40,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from ..errors import FilterError, GrammarError, PromptError
 from ..tokens import AnyTokenizer, Token, Vocabulary
 from .protocol import tokens_of, word_count
+from .reasons import readable
 from .recent import Recent
 
 _KEPT = 32  # compiled grammars for one vocabulary
@@ -213,7 +214,7 @@ def reason_of(matcher: LLMatcher) -> str:
             f"too much may come next in one place ({crowded[1]} items of the parser, where "
             f"{crowded[2]} are the most); have fewer alternatives or optional properties there"
         )
-    return reason.strip()
+    return readable(reason)
 
 
 def has_met_shared_limit(matcher: LLMatcher) -> bool:

@@ -13,10 +13,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from .. import __version__
+from ..arguments import Parser
 from ..errors import OptionError
 from ..sampling_defaults import CHOICES, SamplingChoice
 
@@ -134,11 +135,6 @@ def _check_origin(origin: str) -> None:
 # ---- the command line ------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line, without the usage
-        self.exit(2, f"{self.prog}: error: {message} (--help lists the options)\n")
-
-
 def size(text: str) -> int:
     """A number of bytes: 1000000, 512MB, 2GiB."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
@@ -152,7 +148,7 @@ def size(text: str) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is a setting's name."""
     default = Settings()
-    parser = _Parser(
+    parser = Parser(
         prog=NAME,
         description="Serve a language model to any client of OpenAI's API.",
         epilog=EXAMPLES,

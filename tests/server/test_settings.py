@@ -54,6 +54,7 @@ def test_options_become_settings() -> None:
         ("--max-context 1", "--max-context: 1 is out of range"),
         ("--log-format xml", "invalid choice"),
         ("--nonsense", "unrecognized arguments"),
+        ("--prot=1", "--prot=1; did you mean --port?"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_status_2(

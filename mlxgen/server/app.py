@@ -54,7 +54,7 @@ def make_app(service: Service) -> App:
         origins=settings.cors_origins,
         allow_hosts=settings.allow_hosts,
     )
-    return Last(PlainForm(gate))
+    return Last(PlainForm(gate, root=settings.root_path))
 
 
 def _add_docs(app: FastAPI, service: Service) -> None:

@@ -19,9 +19,10 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .admission import Visit
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .service import Service
 
 LAST_WORDS = 1.0
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]
 
@@ -221,7 +223,7 @@ class Exchange:
             await send_error(self._send, error, headers=self._headers())
 
     def _headers(self) -> list[Header]:
-        headers = [(b"x-request-id", self.id.encode())]
+        headers = [(b"x-request-id", _given_id(self._scope["headers"]) or self.id.encode())]
         if self._status in (429, 503):
             wait = self.service.admission.retry_after()
             headers.append((b"retry-after", str(wait).encode()))
@@ -244,6 +246,12 @@ class Exchange:
             id=self.id,
             **self.fields,
         )
+
+
+def _given_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The client's own name for its request, if it is one that can go into a header."""
+    given = dict(headers).get(b"x-request-id", b"")
+    return given if _REQUEST_ID.fullmatch(given) else None
 
 
 def _outcome(error: BaseException, status: int) -> str:

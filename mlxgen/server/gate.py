@@ -31,7 +31,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = dict[bytes, bytes]
 
-OPEN = frozenset({"/", "/health", "/health/live", "/health/ready"})
+OPEN = frozenset({"/", "/health", "/health/live", "/health/ready", "/ping"})
 """Paths that need no key: they hold nothing, and the page at / asks for the key itself."""
 PAGE = "/page/"  # the same: files beside the page
 METHODS = b"GET, POST, OPTIONS"

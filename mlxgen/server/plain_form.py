@@ -15,21 +15,23 @@ from __future__ import annotations
 import re
 from collections.abc import MutableMapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from .body import Receive
 from .calls import RequestError
 from .event_stream import Send, send_error
 from .gate import App, Scope
 
+_SHORT = frozenset({"/chat/completions", "/completions", "/models"})  # without /v1
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 
 
 class PlainForm:
     """ASGI middleware around the application."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, *, root: str = "") -> None:
         self._app = app
+        self._root = root.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,13 +39,24 @@ class PlainForm:
             return
         try:
             _check_length(scope)
-            scope = _with_path(scope)
+            scope = self._plain_path(_with_path(scope))
         except RequestError as error:
             await send_error(send, error, headers=[(b"connection", b"close")])
             return
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
         await self._app(scope, receive, send)
+
+    def _plain_path(self, scope: Scope) -> Scope:
+        """Without the proxy's prefix, and with the one of the API's paths."""
+        given = path = scope["path"]
+        if self._root and path.startswith(f"{self._root}/"):
+            path = path[len(self._root) :]
+        if path in _SHORT or path.startswith("/models/"):
+            path = f"/v1{path}"
+        if path == given:
+            return scope
+        return {**scope, "path": path, "raw_path": quote(path).encode("ascii")}
 
 
 def _check_length(scope: Scope) -> None:

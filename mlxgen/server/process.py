@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -83,11 +84,15 @@ def serve(settings: Settings, *, boot: Boot | None = None) -> int:
     if most < _LEAST:
         return refuse(f"only {files} files may be open, which is too few; raise ulimit -n")
     try:
-        listening = listen(settings.host, settings.port)
+        if settings.uds is not None:
+            listening = listen_on(settings.uds)
+        else:
+            listening = listen(settings.host, settings.port)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return refuse(f"cannot listen on {settings.host} port {settings.port}: {reason}")
-    if settings.api_key is None and not is_loopback(settings.host):
+        where = settings.uds or f"{settings.host} port {settings.port}"
+        return refuse(f"cannot listen on {where}: {reason}")
+    if settings.api_key is None and settings.uds is None and not is_loopback(settings.host):
         log(
             logging.WARNING,
             f"anybody who reaches {settings.host} can use this server; set --api-key",
@@ -135,6 +140,31 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def listen_on(path: str) -> socket.socket:
+    """A listening Unix socket. OSError if the path is taken by anything but a dead one."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if Path(path).is_socket() and not _answers(path):
+            Path(path).unlink()
+        listening.bind(path)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _answers(path: str) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(1.0)
+        try:
+            link.connect(path)
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
 async def _serve(
     settings: Settings, boot: Boot, listening: socket.socket, room: Room
 ) -> tuple[int, bool]:
@@ -163,7 +193,10 @@ async def _serve_until_ended(
     config.load()
     server = Server(config)
     listener = Listener(listening, room, partial(server.connection, room, Patience()))
-    address = _address(service.settings.host, listening.getsockname()[1])
+    uds = service.settings.uds
+    address = f"unix:{uds}"
+    if uds is None:
+        address = _address(service.settings.host, listening.getsockname()[1])
     service.became_ready.add_done_callback(lambda _: _announce(service, address))
     service.start()
     listener.open()
@@ -174,6 +207,9 @@ async def _serve_until_ended(
         status = service.ended.result() if service.ended.done() else 1
     finally:
         listener.close()
+        if uds is not None:
+            with contextlib.suppress(OSError):
+                Path(uds).unlink()
         server.should_exit = True
     with contextlib.suppress(asyncio.CancelledError):
         await serving

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from .. import __version__
 from .body import Receive
 from .calls import (
     ChatRequest,
@@ -36,6 +37,12 @@ _BUSY = (401, 403, 503)
 _BODY = (400, 404, 408, 413, 415, 429, 500, 504, *_BUSY)
 _JSON = {"application/json": {"schema": {"type": "object"}}}
 _ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "The answer", "content": _JSON}}
+_LIST: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer",
+        "content": {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}},
+    }
+}
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The answer, or with stream: true its events",
@@ -186,6 +193,25 @@ def _add_state(router: APIRouter, service: Service) -> None:
     async def ready() -> Response:
         """Whether requests are answered: 200, or 503 while it loads, is stuck, stops or failed."""
         return health(200 if service.is_ready and service.stuck is None else 503)
+
+    @router.get("/ping", responses=_ANSWER | unready | answers(403))
+    async def ping() -> Response:
+        """The same, for those who ask here."""
+        return health(200 if service.is_ready and service.stuck is None else 503)
+
+    @router.get("/slots", responses=_LIST | answers(401, 403))
+    async def slots() -> Response:
+        """The rows that may run at a time, and which of them do."""
+        stats = service.engine.stats
+        busy = sum(getattr(stats, name, 0) or 0 for name in ("running", "prefilling"))
+        most = service.settings.max_batch
+        rows = [{"id": index, "is_processing": index < busy} for index in range(most)]
+        return JsonResponse(rows)
+
+    @router.get("/version", responses=_ANSWER | answers(401, 403))
+    async def version() -> Response:
+        """The server's version."""
+        return JsonResponse({"version": __version__})
 
     @router.get("/health/live", responses=_ANSWER | unready | answers(403))
     async def live() -> Response:

@@ -23,6 +23,7 @@ from ..sampling_defaults import CHOICES, SamplingChoice
 
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"
+_LONGEST_SOCKET = 103  # bytes that macOS has room for
 LEVELS = ("debug", "info", "warning", "error")
 EXAMPLES = """\
 examples:
@@ -42,6 +43,8 @@ class Settings:
       ``mlxgen.load``, and ``draft_model`` is its ``draft``. ``wired``: keep memory wired as far
       as the device recommends.
     - ``host``, ``port``: where to listen; port 0 takes a free one.
+    - ``uds``: the path of a Unix socket to listen on instead. ``root_path``: a prefix that a proxy
+      leaves before the paths.
     - ``api_key``: what clients have to send; ``None``: nothing.
     - ``max_batch``, ``max_queue``: rows that run, and rows that wait, at most.
     - ``max_context``: tokens of prompt and answer together; ``None``: what the model has.
@@ -66,6 +69,8 @@ class Settings:
     wired: bool = False
     host: str = "127.0.0.1"
     port: int = 8080
+    uds: str | None = None
+    root_path: str = ""
     api_key: str | None = None
     max_batch: int = 32
     max_queue: int = 256
@@ -95,6 +100,10 @@ class Settings:
             raise OptionError("host", "is empty; give an address, say 127.0.0.1")
         if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
             raise OptionError("api_key", "give at least one character, all of them printable ASCII")
+        if self.uds is not None and not 0 < len(os.fsencode(self.uds)) <= _LONGEST_SOCKET:
+            raise OptionError("uds", f"give a path of 1 to {_LONGEST_SOCKET} bytes")
+        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", self.root_path):
+            raise OptionError("root_path", f"{self.root_path!r} is no path; give one such as /llm")
         for name in self.allow_hosts:
             _check_name(name)
         for origin in self.cors_origins:
@@ -182,6 +191,8 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("network").add_argument
     add("--host", help=f"address to listen on ({default.host})")
     add("--port", type=int, help=f"port to listen on, 0 takes a free one ({default.port})")
+    add("--uds", metavar="PATH", help="a Unix socket to listen on, instead of host and port")
+    add("--root-path", metavar="PREFIX", help="what a proxy leaves before the paths, say /llm")
     add("--api-key", metavar="KEY", help=f"what clients have to send (${KEY_VARIABLE}, or none)")
     add(
         "--allow-host",

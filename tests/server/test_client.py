@@ -11,6 +11,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+import mlxgen
+
 from .running import ASK, Running, events, question
 
 STORY = "Once upon a time"
@@ -275,3 +277,27 @@ def test_the_documentation_works_without_other_hosts(server: Running) -> None:
     assert server.get("/nothing").json()["error"]["code"] == "not_found"
     assert server.get("/v1/completions").status_code == 405
     assert server.get("/").status_code == 200
+
+
+def test_small_endpoints_that_clients_of_local_servers_probe(server: Running) -> None:
+    assert server.get("/version").json() == {"version": mlxgen.__version__}
+    assert server.get("/ping").json()["ready"] is True
+    slots = server.get("/slots").json()
+    assert [slot["id"] for slot in slots] == list(range(8))
+    assert all(isinstance(slot["is_processing"], bool) for slot in slots)
+
+
+def test_paths_work_without_their_version(server: Running) -> None:
+    assert server.get("/models").json() == server.get("/v1/models").json()
+    name = server.get("/models").json()["data"][0]["id"]
+    assert server.get(f"/models/{name}").json()["id"] == name
+    assert server.post("/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+    assert server.post("/chat/completions", question(max_tokens=1)).status_code == 200
+
+
+def test_the_clients_own_request_id_comes_back(server: Running) -> None:
+    for given, same in (("mine-1", True), ("x" * 200, False)):
+        answer = server.chat({"max_tokens": 1}, headers={"X-Request-Id": given})
+        assert (answer.headers["x-request-id"] == given) is same
+    refused = server.chat({"n": 0}, headers={"X-Request-Id": "mine-2"})
+    assert (refused.status_code, refused.headers["x-request-id"]) == (400, "mine-2")

@@ -65,7 +65,8 @@ async function ask(path, options) {
 
 async function reach(path, options) {
   try {
-    return await fetch(path, { cache: "no-store", ...options });
+    // Beside the page, wherever a proxy has put it.
+    return await fetch(path.slice(1), { cache: "no-store", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ServerError("The server cannot be reached. Is it still running?");

@@ -217,6 +217,7 @@ def test_forms_come_from_files_or_the_line_and_go_again(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     assert host.run("/json") == "json: off"
     assert host.run(f"/json {tmp_path / 'my schema.json'}") == 'json: {"type": "array"}'
+    assert host.run('/json {"type": "object"}') == 'json: {"type": "object"}'
     assert host.run("/regex a{3} b") == "regex: a{3} b"
     assert host.run(f"/lark {tmp_path / 'grammar.lark'}") == 'lark: start: "a"'
     assert set(host.conversation.forms) == {"json", "regex", "lark"}

@@ -12,16 +12,16 @@ that the text follows; so does what these say about the value of one key. Keys t
 ``if``, ``then``, ``else`` and ``dependentSchemas`` are named, too. A schema that names no keys,
 such as ``{"type": "object"}``, leaves its objects open.
 
-Invariant: an object that has only keys that are named somewhere is not refused because of them.
-References are rewritten to definitions of the result's own; those that lead nowhere are left,
-for the engine to complain about.
+Invariant: what the result takes, the schema takes, too; an object that has only keys which the
+branches that it follows name is refused only where the schema refuses it. References are rewritten
+to definitions of the result's own; those that lead nowhere are left, for the engine to complain
+about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import GrammarError
@@ -29,7 +29,8 @@ from .references import References
 
 Object: TypeAlias = dict[str, Any]
 
-_WAYS = 1024  # through the choices of one object; the engine itself can follow some hundred
+_STEPS = 50_000  # of the rewriting, some 5 µs each: hostile schemas combine without end
+_STEPS_EACH = 10  # more of them for each object in the schema
 _VALUES = ("items", "additionalItems", "additionalProperties", "prefixItems")
 _NAMED_VALUES = ("properties", "patternProperties")
 _CHOICES = ("anyOf", "oneOf")
@@ -40,7 +41,9 @@ _COMPOSED = ("$ref", "allOf", *_CHOICES, *_VALUES, *_NAMED_VALUES)
 
 
 def closed_objects(schema: Any) -> Any:
-    """The schema with its objects closed. GrammarError if it is nested too deeply."""
+    """The schema with its objects closed. GrammarError if it is nested too deeply, or if the
+    ways to combine its parts are too many.
+    """
     try:
         return _Closing(schema).result()
     except RecursionError:
@@ -72,21 +75,28 @@ class _Keys:
             values=any(keyword in schema for keyword in (*_VALUES, *_NAMED_VALUES)),
         )
 
-    def __or__(self, more: _Keys) -> _Keys:
-        return _Keys(
-            {**self.names, **more.names},
-            {**self.patterns, **more.patterns},
-            {**self.needed, **more.needed},
-            self.named or more.named,
-            self.whole or more.whole,
-            self.others or more.others,
-            self.values or more.values,
+    @classmethod
+    def all(cls, said: Iterable[_Keys]) -> _Keys:
+        """Everything that is said in several places."""
+        every = list(said)
+        return cls(
+            {name: None for keys in every for name in keys.names},
+            {pattern: None for keys in every for pattern in keys.patterns},
+            {name: None for keys in every for name in keys.needed},
+            any(keys.named for keys in every),
+            any(keys.whole for keys in every),
+            any(keys.others for keys in every),
+            any(keys.values for keys in every),
         )
+
+    def allowed(self) -> _Keys:
+        """The keys that there may be, and nothing about others."""
+        return _Keys(self.names, self.patterns, self.needed)
 
     def includes(self, more: _Keys) -> bool:
         """Whether nothing would change if that were said as well."""
         return (
-            {*self.names, *self.needed} >= {*more.names, *more.needed}
+            all(key in self.names or key in self.needed for key in (*more.names, *more.needed))
             and self.patterns.keys() >= more.patterns.keys()
             and self.whole >= more.whole
             and self.others >= more.others
@@ -109,7 +119,8 @@ class _Parts:
     schemas: list[Mapping[str, Any]] = field(default_factory=list)  # all hold, each for itself
     made: list[Any] = field(default_factory=list)  # the same, rewritten already
     choices: list[_Choice] = field(default_factory=list)
-    keys: _Keys = field(default_factory=_Keys)
+    said: list[_Keys] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)  # the identities of ``schemas``
 
 
 class _Way(NamedTuple):
@@ -130,6 +141,7 @@ class _Closing:
         self._names: dict[tuple[int, ...], str] = {}  # of definitions, by what they are made of
         self._definitions: dict[str, Any] = {}
         self._uses: dict[str, list[Object]] = {}  # of definitions
+        self._steps = _STEPS + _STEPS_EACH * len(self._references)
 
     def result(self) -> Any:
         """The whole schema."""
@@ -143,6 +155,13 @@ class _Closing:
         if isinstance(self._root, Mapping) and "$schema" in self._root:
             whole = {"$schema": self._root["$schema"], **whole}
         return {**whole, "$defs": self._definitions} if self._definitions else whole
+
+    def _step(self, count: int = 1) -> None:
+        self._steps -= count
+        if self._steps < 0:
+            raise GrammarError(
+                "its allOf, anyOf and oneOf combine in too many ways; have fewer, or fewer keys"
+            )
 
     # ---- the schema of a value -------------------------------------------------------------
 
@@ -205,12 +224,17 @@ class _Closing:
             return
         if _says_rest(schema) and not rest_is_known:  # about the keys that it names itself
             parts.made.append(self._value(schema))
-            parts.keys |= _Keys(others=True)
+            parts.said.append(_Keys(others=True))
             return
+        if id(schema) in parts.seen:
+            return
+        self._step()
         within = (*within, id(schema))
-        if not any(schema is known for known in parts.schemas):
-            parts.schemas.append(schema)
-        parts.keys |= _Keys.of(schema) | self._conditional_keys(schema, within)
+        parts.seen.add(id(schema))
+        parts.schemas.append(schema)
+        parts.said.append(_Keys.of(schema))
+        if conditional := _conditional(schema):
+            parts.said.append(self._all_keys(*conditional).allowed())
         if "$ref" in schema:
             target = self._references.find(schema)
             if target is None:
@@ -223,39 +247,37 @@ class _Closing:
             if branches := _list(schema, keyword):
                 parts.choices.append(_Choice(keyword, branches, within))
 
-    def _all_keys(self, schema: Any, within: tuple[int, ...]) -> _Keys:
-        """What is said about the keys anywhere in a part, whichever branches are chosen."""
-        keys = _Keys()
-        if not isinstance(schema, Mapping) or id(schema) in within:
-            return keys
-        within = (*within, id(schema))
-        keys |= _Keys.of(schema) | self._conditional_keys(schema, within)
-        keys |= _Keys(others=_says_rest(schema))
-        parts = [part for keyword in ("allOf", *_CHOICES) for part in _list(schema, keyword)]
-        if "$ref" in schema:
-            parts.append(self._references.find(schema))
-        for part in parts:
-            keys |= self._all_keys(part, within)
-        return keys
-
-    def _conditional_keys(self, schema: Mapping[str, Any], within: tuple[int, ...]) -> _Keys:
-        """The keys that an object may have under some condition."""
-        parts = [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
-        parts += _map(schema, "dependentSchemas").values()
-        keys = _Keys()
-        for part in parts:
-            keys |= self._all_keys(part, within)
-        return _Keys(keys.names, keys.patterns, keys.needed)
+    def _all_keys(self, *parts: Any) -> _Keys:
+        """What is said about the keys anywhere in some parts, whichever branches are chosen."""
+        said: list[_Keys] = []
+        seen: set[int] = set()
+        waiting = [(part, False) for part in reversed(parts)]
+        while waiting:
+            schema, on_condition = waiting.pop()
+            if not isinstance(schema, Mapping) or id(schema) in seen:
+                continue
+            self._step()
+            seen.add(id(schema))
+            keys = _Keys.of(schema)
+            said.append(keys.allowed() if on_condition else keys)
+            if _says_rest(schema) and not on_condition:
+                said.append(_Keys(others=True))
+            inner = [part for keyword in ("allOf", *_CHOICES) for part in _list(schema, keyword)]
+            if "$ref" in schema:
+                inner.append(self._references.find(schema))
+            waiting += [(part, True) for part in _conditional(schema)]
+            waiting += [(part, on_condition) for part in reversed(inner)]
+        return _Keys.all(said)
 
     # ---- choices ---------------------------------------------------------------------------
 
     def _chosen(self, parts: _Parts, way: _Way) -> Any:
         """All of ``parts``, and one branch of each choice: theirs, and those of the way here."""
-        keys = way.keys | parts.keys
+        keys = _Keys.all([way.keys, *parts.said])
+        self._step(len(keys.names) if way.schemas else 1)
         made, choices = list(parts.made), []
         for choice in (*parts.choices, *way.choices):
-            said = (self._all_keys(branch, choice.within) for branch in choice.branches)
-            if all(map(keys.includes, said)):
+            if keys.includes(self._all_keys(*choice.branches)):
                 made.append(self._left(choice))
             else:
                 choices.append(choice)
@@ -264,11 +286,6 @@ class _Closing:
             end = _end(keys, way.rest)
             return _all_of([*self._all_plain(schemas, once=not way.schemas), *made], end)
         first, *others = choices
-        if others and prod(len(choice.branches) for choice in choices) > _WAYS:
-            raise GrammarError(
-                f"there are more than {_WAYS} ways to choose from the anyOf and oneOf of one "
-                "object; have fewer"
-            )
         if keys == _Keys() and way.rest is None:  # what branches say of keys is all that is said
             made = [*self._all_plain(schemas, once=True), *made]
             schemas = []
@@ -383,6 +400,12 @@ def _has_reference(schema: Any) -> bool:
 def _is_composed(schema: Any) -> bool:
     """Whether a schema has schemas in it."""
     return isinstance(schema, Mapping) and any(keyword in schema for keyword in _COMPOSED)
+
+
+def _conditional(schema: Mapping[str, Any]) -> list[Any]:
+    """The parts of a schema that hold on some condition."""
+    parts = [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
+    return [*parts, *_map(schema, "dependentSchemas").values()]
 
 
 def _choice_count(schema: Any) -> int:

@@ -25,6 +25,10 @@ class References:
             if isinstance(anchor := part.get("$anchor"), str):
                 self._anchors.setdefault(f"{base}#{anchor}", part)
 
+    def __len__(self) -> int:
+        """How many objects the document has."""
+        return len(self._bases)
+
     def find(self, part: Mapping[str, Any], default: Any = None) -> Any:
         """What the ``$ref`` of a part of the schema refers to, or ``default``."""
         reference = part["$ref"]

@@ -241,10 +241,29 @@ def test_a_schema_that_cannot_be_closed_is_refused_by_name() -> None:
     with pytest.raises(GrammarError, match="too deeply"):
         closed_objects(deep)
     choices: list[Any] = [
-        {"anyOf": [{"properties": {f"{i}{j}": {}}} for j in "abcd"]} for i in range(6)
+        {"anyOf": [{"properties": {f"{i}{j}": {}}} for j in "abcd"]} for i in range(7)
     ]
-    with pytest.raises(GrammarError, match=r"JsonSchema\(.*more than 1024 ways"):
+    with pytest.raises(GrammarError, match=r"JsonSchema\(.*too many ways"):
         accepts(JsonSchema({"allOf": choices}, closed=True), "{}")
+
+
+def chain(keyword: str) -> dict[str, Any]:
+    """Eighty definitions, each of which has the one before it twice."""
+    links: dict[str, Any] = {"c0": A}
+    for i in range(1, 80):
+        before = {"$ref": f"#/$defs/c{i - 1}"}
+        links[f"c{i}"] = {keyword: [before, before], "properties": {f"p{i}": {}}}
+    return {"$ref": "#/$defs/c79", "$defs": links}
+
+
+def test_parts_that_are_met_again_and_again_are_looked_at_once() -> None:
+    made = closed_objects(chain("allOf"))
+    (end,) = [part for part in made["allOf"] if part.get("additionalProperties") is False]
+    assert end["properties"].keys() == {"a", *(f"p{i}" for i in range(1, 80))}
+    with pytest.raises(GrammarError, match="too many ways"):
+        closed_objects(chain("anyOf"))
+    itself = {**OBJECT, **A, "then": {"$ref": "#"}, "else": {"if": {"$ref": "#"}}}
+    assert closed_objects(itself)["additionalProperties"] is False
 
 
 def test_the_closed_schema_stays_about_as_long_as_the_open_one() -> None:

@@ -10,7 +10,8 @@ that are named or required, and no others. What is said about one object in seve
 together: all of ``allOf``, what ``$ref`` refers to, and of each ``anyOf`` and ``oneOf`` the branch
 that the text follows; so does what these say about the value of one key. Keys that are named in
 ``if``, ``then``, ``else`` and ``dependentSchemas`` are named, too. A schema that names no keys,
-such as ``{"type": "object"}``, leaves its objects open.
+such as ``{"type": "object"}``, leaves its objects open. A root that has ``properties`` and says no
+type is an object: JSON Schema would take any number or text as well.
 
 Invariant: what the result takes, the schema takes, too; an object that has only keys which the
 branches that it follows name is refused only where the schema refuses it. References are rewritten
@@ -37,6 +38,7 @@ _CHOICES = ("anyOf", "oneOf")
 _CONDITIONAL = ("if", "then", "else")
 _NO_MORE = ("$schema", "$defs", "definitions", "$id", "$anchor")  # the result has its own
 _REMARKS = ("$comment", "title", "description", "default", "examples", *_NO_MORE)
+_TYPING = {"type", "const", "enum", "$ref"}
 _COMPOSED = ("$ref", "allOf", *_CHOICES, *_VALUES, *_NAMED_VALUES)
 
 
@@ -44,6 +46,8 @@ def closed_objects(schema: Any) -> Any:
     """The schema with its objects closed. GrammarError if it is nested too deeply, or if the
     ways to combine its parts are too many.
     """
+    if isinstance(schema, Mapping) and "properties" in schema and not schema.keys() & _TYPING:
+        schema = {"type": "object", **schema}
     try:
         return _Closing(schema).result()
     except RecursionError:

@@ -57,7 +57,8 @@ class JsonSchema:
                         nothing about others (``additionalProperties``,
                         ``unevaluatedProperties``): ``additionalProperties: true`` opens one.
                         ``allOf`` counts together, and of ``anyOf`` and ``oneOf`` the branch that
-                        the text follows. By default such objects are open, as JSON Schema has it
+                        the text follows. A root with ``properties`` and no type is an object. By
+                        default such objects are open, as JSON Schema has it
 
     Open objects (and ``patternProperties``) may have one key twice, and a named key once more in
     another spelling (``"\\u0061"`` for ``"a"``), of which readers of JSON take the last. Objects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the server; returns the exit status."""
     settings = read_settings(argv)
     leave_at_once()
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     from .process import serve  # what takes long to import comes after the arguments were read
 
     return serve(settings)

@@ -7,7 +7,6 @@ other threads use of it was made here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +38,6 @@ def booting(settings: Settings) -> Boot:
     """The function that loads it all."""
 
     def boot() -> tuple[Scheduler, Engine]:
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
         from ..engine.limits import Limits
         from ..engine.scheduler import Scheduler as RowScheduler
         from ..load import load

@@ -32,7 +32,8 @@ NODE = {
 # Schemas, with what they take when they are closed, and what they do not.
 CASES: list[tuple[Any, list[str], list[str]]] = [
     ({**OBJECT, **A}, ["{}", '{"a":1}'], ['{"b":1}', '{"a":1,"a":1}', '{"a":1,"b":1}']),
-    (A, ['{"a":1}', "3"], ['{"b":1}']),  # without a type other values are valid, too
+    (A, ['{"a":1}'], ["3", '{"b":1}']),  # whoever names keys of the root wants an object
+    ({"type": ["object", "integer"], **A}, ['{"a":1}', "3"], ['{"b":1}']),
     (OBJECT, ["{}", '{"a":1}'], ["3"]),
     ({**OBJECT, "properties": {}}, ["{}"], ['{"a":1}']),
     ({**OBJECT, **A, "additionalProperties": True}, ['{"a":1,"z":2}'], ['{"a":"x"}']),
@@ -323,7 +324,8 @@ def test_exactly_what_jsonschema_takes_of_the_closed_reading_is_allowed(
     whole = {**schema, "$defs": dict(zip(DEFS, map(without_references, defs), strict=True))}
     validator = jsonschema.Draft202012Validator(reading(whole, whole))
     spec = JsonSchema(whole, closed=True)
-    for value in [*values, {}, 1]:
+    is_object = "properties" in schema and "type" not in schema and "$ref" not in schema
+    for value in [*values, {}, *([] if is_object else [1])]:
         try:
             allowed = any(accepts(spec, text) for text in orders(value))
         except GrammarError as error:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from ..effort import tries
 from .driving import FACT, GREEDY, Chat
 
 PREFIX = "mlxgen/conversation/"
@@ -136,7 +137,7 @@ def test_whatever_is_kept_every_conversation_in_the_list_can_be_opened(chat: Cha
     good, chance = conversation(chat), random.Random(1)
     values = [*VALUES, *good["nodes"]]  # other nodes, too
     kept: dict[str, str] = {}
-    for k in range(150):
+    for k in range(tries(150)):
         # Most of it are tokens, and most of those are alike.
         ways = [w for w in _ways(good) if "tokens" not in w or chance.random() < 0.02]
         kept.update(
@@ -145,7 +146,7 @@ def test_whatever_is_kept_every_conversation_in_the_list_can_be_opened(chat: Cha
     keep(chat, kept)
     listed = chat.page.locator("#conversations [data-id]")
     count = listed.count()
-    assert 0 < count < 150, count
+    assert 0 < count < tries(150), count
     script = """async () => {
       for (const { dataset } of [...document.querySelectorAll("#conversations [data-id]")]) {
         for (const times of [1, 2]) {

@@ -185,8 +185,8 @@ class Vocabulary:
         start, end = _character_bounds(data)
         tokens = self._tokenize(data[start:end])
         if tokens is None:
-            return self._longest(data)
-        return self._longest(data[:start]) + tokens + self._longest(data[end:])
+            return self.longest(data)
+        return self.longest(data[:start]) + tokens + self.longest(data[end:])
 
     def _tokenize(self, data: bytes) -> list[Token] | None:
         """The tokenizer's own tokens, or None where they would not spell ``data``."""
@@ -233,8 +233,8 @@ class Vocabulary:
             inner.pre_tokenizer = pre_tokenizer
         return inner
 
-    def _longest(self, data: bytes) -> list[Token]:
-        """The longest token that fits, again and again."""
+    def longest(self, data: bytes) -> list[Token]:
+        """As ``continue_with``, but by the longest token that fits, again and again."""
         pieces, ids = self._sorted
         tokens = []
         while data:

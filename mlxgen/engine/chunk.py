@@ -103,9 +103,10 @@ class Usage:
     ``cached_tokens`` of the prompt, and of the ``prefix`` behind it, were taken from the prefix
     cache. ``forward_passes`` counts runs of the model from the prompt's last one on;
     ``forced_tokens`` were accepted as ``Chunk.forced`` says; ``rewound_tokens`` were accepted
-    and taken back; ``redraws`` were declined at once. ``incomplete``: ``close_json`` found no
-    valid end that fits. Times are wall-clock seconds: ``prompt_seconds`` until the first
-    token was known, ``generation_seconds`` since then.
+    and taken back; ``redraws`` were declined at once. ``incomplete`` says why the text does not
+    end validly although ``close_json`` was asked for; it is empty where it does. Times are
+    wall-clock seconds: ``prompt_seconds`` until the first token was known,
+    ``generation_seconds`` since then.
     """
 
     prompt_tokens: int = 0
@@ -115,7 +116,7 @@ class Usage:
     forced_tokens: int = 0
     rewound_tokens: int = 0
     redraws: int = 0
-    incomplete: bool = False
+    incomplete: str = ""
     prompt_seconds: float = 0.0
     generation_seconds: float = 0.0
 

@@ -1,8 +1,8 @@
 """The tokens that may be drawn next, from all that restricts them.
 
 Owns the order in which healing, filters, exclusions, the forced way to an end and
-``min_tokens`` come together. Must never change any of them but ``Closing``, which gives up
-where its way is excluded. Invariant: a mask that is returned allows at least one token.
+``min_tokens`` come together. Must never change any of them but ``Closing``, which looks for
+another way where its own is excluded. Invariant: a mask that is returned allows at least one token.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ def next_mask(
     else:
         words = constraint.mask() if constraint is not None else None
     if closing is not None and closing.forcing:
-        step = closing.way[:1] if closing.way else sorted(vocabulary.eos)
-        if step and exclude.isdisjoint(step):
+        step = closing.way[:1] if closing.way else sorted(vocabulary.eos - exclude)
+        if not step or not exclude.isdisjoint(step):
+            step = closing.avoid(exclude)
+        if step:
             return words_of(step, vocab_size)
-        closing.give_up()
     excluded = frozenset(exclude)
     if sequence.generated < options.min_tokens:
         singles = (s[0] for s in options.stop_tokens if len(s) == 1)

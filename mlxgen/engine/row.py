@@ -488,7 +488,7 @@ class Row:
 
     def _finish(self, reason: FinishReason) -> Verdict:
         constraint = self.sequence.constraint
-        if self.options.close_json and constraint is not None and not constraint.can_end():
-            self.tally.incomplete = True
+        if self._closing is not None and constraint is not None and not constraint.can_end():
+            self.tally.incomplete = self._closing.why
         self.finish_reason = reason
         return Verdict.END

@@ -24,4 +24,4 @@ class Tally:
     forced: int = 0
     rewound: int = 0
     redraws: int = 0
-    incomplete: bool = False
+    incomplete: str = ""

@@ -2,7 +2,7 @@
 
 from .after import After
 from .callback import Allow
-from .closing import shortest_end
+from .closing import EndSearch, shortest_end
 from .compose import AllOf, Intersection
 from .constraint import Constraint
 from .grammar import Choice, Lark, Regex, Substring
@@ -15,6 +15,7 @@ from .protocol import (
     Int32Words,
     Specification,
     allows,
+    is_by_bytes,
     no_tokens,
     tokens_of,
     without_tokens,
@@ -29,6 +30,7 @@ __all__ = [
     "Allow",
     "Choice",
     "Constraint",
+    "EndSearch",
     "Filter",
     "Int32Words",
     "Intersection",
@@ -43,6 +45,7 @@ __all__ = [
     "Substring",
     "allows",
     "fill_masks",
+    "is_by_bytes",
     "no_tokens",
     "shortest_end",
     "tokens_of",

@@ -23,6 +23,7 @@ from .protocol import (
     Filter,
     Int32Words,
     Specification,
+    is_by_bytes,
     is_specification,
     words_of,
 )
@@ -57,6 +58,11 @@ class After:
             raise OptionError("filters", f"After starts a specification, not {then!r}")
         object.__setattr__(self, "then", then)
         object.__setattr__(self, "required", bool(required))
+
+    @property
+    def by_bytes(self) -> bool:
+        """As in ``Specification``."""
+        return is_by_bytes(self.then)
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AfterFilter:
         """As ``Specification.bind``."""

@@ -125,7 +125,7 @@ class Engine:
         assert self.tokenizer.vocab_size == size
         self._kept: Recent[str, Compiled] = Recent(_KEPT)
         self._executors: Recent[int, LLExecutor] = Recent(1)  # its own default is 80 % of the cores
-        self._ahead = False
+        self.compiles_ahead = False
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> Engine:
@@ -140,7 +140,7 @@ class Engine:
 
     def compile_ahead(self) -> None:
         """From now on compile only where something is bound, never for a row that runs."""
-        self._ahead = True
+        self.compiles_ahead = True
 
     def compiled(self, grammar: Grammar) -> Compiled:
         """The grammar, ready for use. GrammarError if it cannot be met."""
@@ -148,7 +148,7 @@ class Engine:
         if kept.spent or kept.copies >= _COPIES:
             self._kept.forget(grammar.text)
             kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
-        if self._ahead and kept.copies and kept.spare is None:
+        if self.compiles_ahead and kept.copies and kept.spare is None:
             kept.spare = self._compile(grammar)
         return kept
 
@@ -158,7 +158,7 @@ class Engine:
         FilterError where there is none and this is no place to compile one.
         """
         grammar = spent.grammar
-        if not self._ahead:
+        if not self.compiles_ahead:
             return self.compiled(grammar)
         if spent.spare is None or spent.spare.spent:
             raise FilterError(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import OptionError, RewindError
 from ..tokens import AnyTokenizer, Token
-from .protocol import Filter, Int32Words, Specification, is_specification
+from .protocol import Filter, Int32Words, Specification, is_by_bytes, is_specification
 from .replay import Replay
 
 
@@ -31,6 +31,11 @@ class AllOf:
             if not is_specification(spec):
                 raise OptionError("filters", f"AllOf takes specifications, not {spec!r}")
         object.__setattr__(self, "specifications", specifications)
+
+    @property
+    def by_bytes(self) -> bool:
+        """As in ``Specification``."""
+        return all(map(is_by_bytes, self.specifications))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Intersection:
         """As ``Specification.bind``."""

@@ -53,10 +53,11 @@ class Constraint:
     ) -> None:
         vocabulary = Vocabulary.of(vocabulary)
         strips = vocabulary.strips_space if strips_space is None else strips_space
-        flat = _flat(filters)
+        flat: Sequence[Specification | Filter] = _flat(filters)
         self.vocabulary = vocabulary
         self.vocab_size = vocab_size
-        self._filters = flat
+        self.strips_space = strips
+        self.filters = flat  # as they were passed
         self._all = Intersection([_running(f, vocabulary, vocab_size, strips) for f in flat])
         self._edges = _Edges.of(vocabulary, vocab_size)
         self._known = False  # whether the next three are those of this position
@@ -77,7 +78,7 @@ class Constraint:
     @property
     def names(self) -> tuple[str, ...]:
         """What the filters are called in messages."""
-        return tuple(map(_name, self._filters))
+        return tuple(map(_name, self.filters))
 
     @property
     def knows_mask(self) -> bool:
@@ -225,7 +226,8 @@ class Constraint:
         twin = object.__new__(Constraint)
         twin.vocabulary = self.vocabulary
         twin.vocab_size = self.vocab_size
-        twin._filters = self._filters
+        twin.strips_space = self.strips_space
+        twin.filters = self.filters
         twin._all = self._all.fork()
         twin._edges = self._edges
         twin._row = None

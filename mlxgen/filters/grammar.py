@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..errors import GrammarError, OptionError
 from ..tokens import AnyTokenizer, Vocabulary
@@ -34,6 +34,8 @@ class Regex:
     """
 
     pattern: str
+
+    by_bytes: ClassVar[bool] = True
 
     def __init__(self, pattern: str | re.Pattern[str]) -> None:
         object.__setattr__(self, "pattern", _pattern(pattern))
@@ -62,6 +64,8 @@ class Lark:
 
     grammar: str
 
+    by_bytes: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not isinstance(self.grammar, str):
             raise OptionError(
@@ -86,6 +90,8 @@ class Choice:
     """Exactly one of several texts."""
 
     options: tuple[str, ...]
+
+    by_bytes: ClassVar[bool] = True
 
     def __init__(self, options: Iterable[str]) -> None:
         if isinstance(options, str):
@@ -123,6 +129,8 @@ class Substring:
     text: str
     by: Literal["words", "chars"] = "words"
     allow_empty: bool = False
+
+    by_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_text("Substring", self.text)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
 from ..tokens import AnyTokenizer
@@ -72,6 +72,8 @@ class JsonSchema:
     ignore_unsupported: bool
     closed: bool
     _made: list[Grammar] = field(repr=False, compare=False, hash=False)
+
+    by_bytes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -147,6 +149,8 @@ class JsonObject:
     """Any JSON object. The options are those of ``JsonSchema``."""
 
     schema: JsonSchema
+
+    by_bytes: ClassVar[bool] = True
 
     def __init__(
         self,

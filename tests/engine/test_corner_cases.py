@@ -30,8 +30,51 @@ def test_closing_gives_up_where_its_way_is_banned() -> None:
     result = closer().lm.generate(
         PROMPT, filters=[Regex(r"\{a{1,50}\}")], banned="}", close_json=True, max_tokens=8
     )
-    assert result.usage.incomplete
+    assert "excluded" in result.usage.incomplete
     assert result.text == "{aaaaaaa"
+
+
+def test_closing_goes_another_way_where_a_hook_excludes_a_forced_step() -> None:
+    def no_brace(result: PostSamplingResult) -> None:
+        if result.sampled_token == ord("}"):
+            result.resample, result.exclude = True, [ord("}")]
+
+    result = closer().lm.generate(
+        PROMPT,
+        filters=[Regex(r"\{a{1,50}(\}|;)")],
+        hooks=no_brace,
+        close_json=True,
+        max_tokens=8,
+    )
+    assert result.text == "{aaaaaa;"
+    assert not result.usage.incomplete
+
+
+def test_one_excluded_step_does_not_end_closing() -> None:
+    def not_yet(result: PostSamplingResult) -> None:
+        if result.sampled_token == ord("}") and result.position < 5:
+            result.resample, result.exclude = True, [ord("}")]
+
+    result = closer().lm.generate(
+        PROMPT,
+        filters=[Regex(r"\{a{1,50}\}")],
+        hooks=not_yet,
+        close_json=True,
+        max_tokens=8,
+    )
+    assert result.text == "{aaaaaa}"
+    assert not result.usage.incomplete
+
+
+def test_a_text_without_an_end_in_reach_says_so() -> None:
+    result = closer().lm.generate(
+        PROMPT, filters=[Regex(r"\{a{40,50}\}")], close_json=True, max_tokens=8
+    )
+    assert "no valid end was found" in result.usage.incomplete
+    stopped = closer().lm.generate(
+        PROMPT, filters=[Regex(r"\{a{3,50}\}")], close_json=True, max_tokens=9, stop="{aa"
+    )
+    assert "ended before its valid end" in stopped.usage.incomplete
 
 
 def test_a_session_closes_token_by_token_and_loses_none() -> None:

@@ -170,6 +170,33 @@ def test_json_is_closed_validly_before_the_budget_cuts_it_off(budget: int) -> No
         jsonschema.validate(json.loads(result.text), SCHEMA)
 
 
+OPTIONAL_DATE = {
+    "type": "object",
+    "properties": {
+        "created_at": {"type": "string", "format": "date-time"},
+        "mail": {"type": "string", "pattern": r"^[a-z.]+@[a-z.]+\.[a-z]{2,}$"},
+        "id": {"type": "integer"},
+    },
+    "required": ["id"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("budget", [20, 40])
+def test_a_short_end_beside_long_ones_is_kept_in_reach(seed: int, budget: int) -> None:
+    result = mlxgen.load().generate(
+        "It is ",
+        filters=[JsonSchema(OPTIONAL_DATE)],
+        max_tokens=budget,
+        close_json=True,
+        temperature=3.0,
+        seed=seed,
+    )
+    assert not result.usage.incomplete
+    jsonschema.validate(json.loads(result.text), OPTIONAL_DATE)
+
+
 def test_a_prefix_is_fed_to_the_filters_and_checked() -> None:
     speaker = babbler()
     whole = speaker.lm.generate(PROMPT, filters=[JsonSchema(SCHEMA)], max_tokens=30)

@@ -179,4 +179,4 @@ def test_a_panic_is_a_refusal_and_the_process_is_replaced(vocabulary: Vocabulary
 def test_what_is_served_compiles_where_requests_are_prepared_and_nowhere_else() -> None:
     lm = load()
     engine_of(lm, read_settings([]))
-    assert Engine.of(lm.vocabulary, lm.vocab_size)._ahead
+    assert Engine.of(lm.vocabulary, lm.vocab_size).compiles_ahead

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import FilterError
-from ...filters import Filter, Int32Words, Replay, Specification
+from ...filters import Filter, Int32Words, Replay, Specification, is_by_bytes
 from ...tokens import AnyTokenizer, Token
 
 
@@ -22,6 +22,11 @@ class AnyOf:
     """Text that at least one of the specifications allows."""
 
     specifications: tuple[Specification, ...]
+
+    @property
+    def by_bytes(self) -> bool:
+        """As in ``Specification``."""
+        return all(map(is_by_bytes, self.specifications))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         """As ``Specification.bind``."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...filters import Filter, Int32Words, Replay, Specification
+from ...filters import Filter, Int32Words, Replay, Specification, is_by_bytes
 from ...tokens import AnyTokenizer, Token
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ class FirstToken:
 
     otherwise: Specification
     leads: tuple[tuple[Token, Specification], ...]
+
+    @property
+    def by_bytes(self) -> bool:
+        """As in ``Specification``."""
+        return all(map(is_by_bytes, (self.otherwise, *(spec for _, spec in self.leads))))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> FirstTokenFilter:
         """As ``Specification.bind``."""

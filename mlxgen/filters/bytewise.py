@@ -1,0 +1,93 @@
+"""The same filters over single bytes, where looking far ahead is cheap.
+
+Owns ``ByteVocabulary`` and the binding of a constraint's filters to it. Must never know what
+filters allow, or what they are asked.
+
+A place of a grammar allows a hundred bytes at most where it allows tens of thousands of tokens,
+and a step, mask included, takes a few µs. Besides bytes there are a few ``probes``: short texts
+in which patterns of identifiers, dates or addresses often end. They are never fed. Two
+places may allow the same bytes, as in front of the dot of an address and behind it, but
+differ in what they allow two or three bytes further on, and with probes the mask shows it.
+
+Invariant: added tokens keep their ids, so that a filter that names tokens means the same ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from itertools import count
+
+from ..errors import GrammarError
+from ..pieces import Pieces
+from ..tokens import Token, Vocabulary
+from .compiled import Engine
+from .constraint import Constraint
+from .protocol import is_by_bytes
+
+_PROBES = (
+    *(sign * times + b'"' for sign in (b"n", b"0", b"A") for times in range(1, 5)),
+    *(bytes([sign]) + rest for sign in b".-:/@T+ " for rest in (b"n", b"0", b'nn"', b'00"')),
+)
+
+
+class ByteVocabulary(Vocabulary):
+    """One token for each byte, the added tokens of ``vocabulary``, and the probes."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        kept = vocabulary.added | vocabulary.special
+        free = (token for token in count() if token not in kept)
+        pieces = {token: vocabulary.piece(token) for token in kept}
+        self._bytes = [next(free) for _ in range(256)]
+        pieces.update((token, bytes([byte])) for byte, token in enumerate(self._bytes))
+        self.probes = [next(free) for _ in _PROBES]
+        pieces.update(zip(self.probes, _PROBES, strict=True))
+        self.size = 1 + max(pieces)
+        self.eos, self.special, self.added = vocabulary.eos, vocabulary.special, vocabulary.added
+        self.strips_space = vocabulary.strips_space
+        self.pieces = tuple(pieces.get(token, b"") for token in range(self.size))
+        self._whole = vocabulary
+        self._pieces = Pieces(self.pieces, _unchanged, self.strips_space, frozenset())
+        self._derived = {}
+        self._lock = threading.RLock()
+
+    @classmethod
+    def beside(cls, vocabulary: Vocabulary) -> ByteVocabulary:
+        """The one of a vocabulary, made once."""
+        return vocabulary.derived("bytes", lambda: cls(vocabulary))
+
+    def spelled(self, tokens: Iterable[Token]) -> list[Token]:
+        """Tokens of the whole vocabulary in ours."""
+        spelled: list[Token] = []
+        for token in tokens:
+            if token in self.added or token in self.special:
+                spelled.append(token)
+            else:
+                spelled += map(self._bytes.__getitem__, self._whole.piece(token))
+        return spelled
+
+    def _tokenize(self, data: bytes) -> list[Token] | None:
+        return list(map(self._bytes.__getitem__, data))
+
+
+def _unchanged(token: Token, piece: bytes) -> bytes:
+    return piece
+
+
+def bound_to_bytes(constraint: Constraint) -> Constraint | None:
+    """A constraint's filters over bytes, at their start; None where that cannot be had.
+
+    It can where all are specifications that say ``by_bytes``. They are compiled, unless they
+    were before, so this is for where rows are made ready.
+    """
+    if not all(map(is_by_bytes, constraint.filters)):
+        return None
+    vocabulary = ByteVocabulary.beside(constraint.vocabulary)
+    whole = Engine.of(constraint.vocabulary, constraint.vocab_size)
+    if whole.compiles_ahead:
+        Engine.of(vocabulary, vocabulary.size).compile_ahead()
+    strips = constraint.strips_space
+    try:
+        return Constraint(constraint.filters, vocabulary, vocabulary.size, strips_space=strips)
+    except GrammarError:
+        return None

@@ -1,0 +1,218 @@
+"""The search for the shortest way to an end.
+
+Owns the order in which paths are followed. Must never know tokens of more than a byte, or
+what the way is for.
+
+Best first, over paths of bytes (Hart, Nilsson and Raphael, 1968): by the bytes so far, where forced
+ones count half, by how many brackets are open, which will take at least a byte each, and by
+how many symbols were preferred to those on the path. States of a grammar cannot be seen, so
+paths are held for the same where mask, probes and outline are; and as soon as a value is
+finished, no other way to finish it is followed any further. Both are guesses that make
+the search linear where it would be exponential, and they may be wrong for a grammar that is not
+like JSON: so there are hunts that follow ``blanks`` between other symbols too, and ``alike``
+ones, once each where symbols of other kinds show the same.
+
+Invariant: a path that is found ends validly with its last byte, and each is shorter than those
+before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import log2
+from typing import NamedTuple, TypeAlias
+
+from ..errors import FilterError
+from ..tokens import Token
+from .outline import Outline, Place
+from .walk import Alphabet, Walk, go
+
+Path: TypeAlias = tuple[Token, ...]
+
+_OPEN = 4  # what an open bracket counts, in half bytes
+_RANK = 2  # what it counts to be the second choice
+_INNER = 4  # and in the middle of a string that is a value
+_BLANK = 8
+_BLANKS = (b" ", b"\n", b"\t", b"\r")
+_TEXT = (b"z", b"}", b" ")  # where all of them are allowed, it is text
+_WIDE = 8  # a place that allows more symbols is wide
+_SAME = 4  # what it counts to get nowhere, by what is shown
+_ALIKE = 3  # what it counts to be like an earlier choice
+
+
+class _Step(NamedTuple):
+    run: Path
+    shown: bytes
+    ends: bool
+
+
+@dataclass(slots=True)
+class _Choice:
+    """The symbols to try at places that allow the same."""
+
+    symbols: Sequence[Token]
+    is_text: bool
+    is_wide: bool
+    known: bool = False  # whether ``symbols`` are those that made a difference there
+
+
+class _Turns(NamedTuple):
+    """What the places of a path showed since the last sign of its outline, repetitions left out."""
+
+    before: int = 0
+    shown: bytes = b""
+    kind: int = 0
+
+    def then(self, step: _Step, kind: int, since: int) -> _Turns:
+        run = step.run
+        if not since:
+            return _Turns()
+        if since < len(run):
+            return _Turns(hash(run[1:]), step.shown, kind)
+        if len(run) == 1 and self[1:] == (step.shown, kind):
+            return self
+        return _Turns(hash((self, run[1:])), step.shown, kind)
+
+
+@dataclass(slots=True)
+class Hunt:
+    """A search from ``start`` on, ``outline`` being that of the text before it."""
+
+    walk: Walk
+    alphabet: Alphabet
+    outline: Outline
+    start: Path = ()
+    blanks: bool = False
+    alike: bool = False
+    without: frozenset[Token] = frozenset()  # symbols that the way must not begin with
+    _going: Iterator[Path | None] = field(init=False)
+    _choices: dict[tuple[bytes, Place], _Choice] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._going = self._ways()
+
+    def until(self, steps: int) -> Iterator[Path]:
+        """Ever shorter ways, as far as they are found in so many more steps, or a few more."""
+        last = self.walk.steps + steps
+        for way in self._going:
+            if way is not None:
+                yield way
+            if self.walk.steps > last:
+                return
+
+    def _ways(self) -> Iterator[Path | None]:
+        """The ways, and None in between, after each place that was looked at."""
+        pieces = self.alphabet.pieces
+        heap: list[tuple[float, int, float, int, Path, Outline, _Turns, list[Place]]] = []
+        heappush(heap, (0.0, 0, 0.0, 0, self.start, self.outline, _Turns(), []))
+        seen: set[tuple[object, ...]] = set()
+        alike: set[tuple[object, ...]] = set()
+        finished: set[Place] = set()
+        order, least = 0, float("inf")
+        while heap:
+            _, _, far, length, path, outline, turns, ended = heappop(heap)
+            if length >= least or outline.is_within(finished):
+                continue
+            finished.update(ended)
+            steps, choice = self._steps(path, outline.place)
+            only = len(choice.symbols) == 1
+            inner = outline.string is not None and outline.is_value
+            shown: set[bytes] = set()
+            for step in steps:
+                run = step.run
+                now = length + len(run) + (not only)
+                if now >= least:
+                    continue
+                if step.ends:
+                    least = now
+                    yield path + run
+                    continue
+                ends: list[Place] = []
+                then = outline.then((pieces[token] for token in run), ends)
+                kind = 0 if choice.is_text else self.alphabet.kinds.get(run[-1], run[-1])
+                after = turns.then(step, kind, then.since)
+                is_alike = step.shown in shown and len(run) == 1
+                if is_alike:
+                    again = (outline.place, outline.sign, turns[1:], run)
+                    if not self.alike or again in alike:
+                        continue
+                    alike.add(again)
+                if inner and not self.alike:  # probes tell places in patterns apart
+                    after = after._replace(before=0)
+                state = (then._replace(string=None), then.string is None, after, step.shown)
+                if state in seen:
+                    continue
+                seen.add(state)
+                rank = (_INNER if inner else _RANK) * log2(1 + len(shown))
+                shown.add(step.shown)
+                blank = pieces[run[0]].isspace() and not (choice.is_text or only)
+                beyond = (
+                    far
+                    + 2
+                    - only
+                    + 0.5 * (len(run) - 1)
+                    + rank
+                    + _BLANK * blank
+                    + _ALIKE * is_alike
+                    + _SAME * (turns.shown == step.shown)
+                )
+                order -= 1
+                bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
+                heappush(heap, (bound, order, beyond, now, path + run, then, after, ends))
+            yield None
+
+    def _steps(self, path: Path, place: Place) -> tuple[list[_Step], _Choice]:
+        """Where the symbols at the end of a path lead, with what is forced behind them."""
+        walk, found = self.walk, list[_Step]()
+        try:
+            go(walk, path)
+            choice = self._choice(walk.look(), place)
+        except FilterError:
+            return found, _Choice((), False, False)
+        kinds = self.alphabet.kinds
+        different: dict[tuple[object, ...], Token] = {}
+        for symbol in choice.symbols:
+            if path == self.start and symbol in self.without:
+                continue
+            try:
+                walk.forth((symbol,))
+                run: Path = (symbol,)
+                if not walk.can_end():
+                    forced = tuple(walk.forced())
+                    if forced:
+                        walk.forth(forced)
+                        run += forced
+                ends = walk.can_end()
+                step = _Step(run, b"" if ends else walk.look(), ends)
+            except FilterError:
+                continue
+            finally:
+                walk.back(len(path))
+            kind = 0 if choice.is_text else kinds.get(symbol, symbol)
+            if different.setdefault((run[1:], step.shown, kind), symbol) == symbol:
+                found.append(step)
+        if choice.is_wide and not choice.known:
+            choice.symbols, choice.known = list(different.values()), True
+        return found, choice
+
+    def _choice(self, shown: bytes, place: Place) -> _Choice:
+        alphabet = self.alphabet
+        allowed = [symbol for symbol, yes in zip(alphabet.symbols, shown, strict=False) if yes]
+        found = {alphabet.pieces[symbol] for symbol in allowed}
+        text = found.issuperset(_TEXT)
+        # Texts that allow the same may want something else, unless a quote is all they want.
+        key = shown, place if text and b'"' not in found else ()
+        choice = self._choices.get(key)
+        if choice is None:
+            blank = [symbol for symbol in allowed if alphabet.pieces[symbol] in _BLANKS]
+            inked = [symbol for symbol in allowed if alphabet.pieces[symbol] not in _BLANKS]
+            if text:  # a quote may end it, and spaces are long tokens
+                first = [symbol for symbol in inked if alphabet.pieces[symbol] == b'"']
+                rest = [symbol for symbol in inked if alphabet.is_plain(symbol)]
+                symbols = [*first, blank[-1], *rest]
+            else:
+                symbols = inked + blank[: self.blanks] if inked else blank
+            choice = self._choices[key] = _Choice(symbols, text, len(symbols) > _WIDE)
+        return choice

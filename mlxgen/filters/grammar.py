@@ -21,16 +21,19 @@ from .compiled import Engine, Grammar
 from .matcher import GrammarFilter
 from .opening import Opening
 from .protocol import Filter
+from .verbose import expanded
 
-_FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s", re.VERBOSE: "x"}
+_FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
+_WITHOUT_MEANING = re.UNICODE | re.DEBUG
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Regex:
     """Text that a regular expression matches as a whole.
 
-    The syntax is that of Rust's ``regex`` crate: no look-around, no back references. Of a
-    compiled expression the flags I, S and X are taken over; others are an OptionError.
+    The syntax is that of Rust's ``regex`` crate: no look-around, no back references. The verbose
+    mode is Python's, though. Of a compiled expression the flags I, S and X are taken over; A and
+    M, which would change what it means, are an OptionError.
     """
 
     pattern: str
@@ -187,18 +190,17 @@ def _short(name: str) -> str:
 
 def _pattern(pattern: str | re.Pattern[str]) -> str:
     if isinstance(pattern, str):
-        return pattern
+        return expanded(pattern)
     if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
         raise OptionError("filters", f"Regex takes a string or a compiled one, not {pattern!r}")
-    flags = re.RegexFlag(pattern.flags) & ~re.UNICODE
-    letters = ""
-    for flag, letter in _FLAGS.items():
-        if flags & flag:
-            letters += letter
-            flags &= ~flag
+    flags = re.RegexFlag(pattern.flags) & ~_WITHOUT_MEANING
+    text = expanded(pattern.pattern, verbose=bool(flags & re.VERBOSE))
+    letters = "".join(letter for flag, letter in _FLAGS.items() if flags & flag)
+    for known in (*_FLAGS, re.VERBOSE):
+        flags &= ~known
     if flags:
         raise OptionError("filters", f"Regex does not know the flags {flags!r} of {pattern!r}")
-    return f"(?{letters}:{pattern.pattern})" if letters else pattern.pattern
+    return f"(?{letters}:{text})" if letters else text
 
 
 def _check_text(name: str, text: str) -> None:

@@ -34,12 +34,69 @@ def test_flags_of_a_compiled_expression_are_taken_over_or_refused() -> None:
     assert accepts(Regex(re.compile("ab.", re.I | re.S)), "AB\n")
     assert not accepts(Regex(re.compile("ab.")), "ab\n")
     assert Regex(re.compile("a")) == Regex("a")
-    with pytest.raises(OptionError, match="MULTILINE"):
-        Regex(re.compile("a", re.M))
+    assert Regex(re.compile("a", re.U)) == Regex("a")
+    for flag in (re.M, re.A):
+        with pytest.raises(OptionError, match=flag.name):
+            Regex(re.compile("a", flag))
+    with pytest.raises(OptionError, match="ASCII"):
+        Regex(re.compile("(?a)\\w"))
+    with pytest.raises(GrammarError, match="flag"):
+        constrained(Regex(re.compile("(?a:\\w)")))
     with pytest.raises(OptionError, match="compiled"):
         Regex(re.compile(b"a"))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="compiled"):
         Regex(5)  # type: ignore[arg-type]
+
+
+def test_the_flag_that_shows_how_it_is_compiled_means_nothing() -> None:
+    pattern = re.compile("a.b", re.S)
+    debugged = re.compile("a.b", re.S | re.DEBUG)
+    assert debugged.flags & re.DEBUG
+    assert Regex(debugged) == Regex(pattern)
+
+
+VERBOSE = [
+    r"""
+        (?P<year> [0-9]{4} ) -  # the year, and a hyphen
+        (?: 0[1-9] | 1[0-2] )   # (the month)
+    """,
+    "a b\n c # ( [\n d",
+    r"[a b#]+ \ \# x",
+    "[]a ]  [^] a]",
+    "a\\\n b",
+    r"a {2} b{2 }",
+    r"a{1,} b{,2} {x}",
+    r"(?-x: a) b (?i: c  d (?-ix: e)) f",
+    r"a(?#no [ b) c",
+    r"\[ a ( \) b )",
+    "a # no end",
+    "",
+]
+TEXTS = ["2024-12", "2024-13", "abcd", "a b# x", "a b #x", "ab # x", "aa", "] ", "a\nb", "aab{2}"]
+TEXTS += [
+    "aab{2 }",
+    "aabb",
+    "aabb{x}",
+    "a{x}",
+    "ab{x}",
+    " abcdef",
+    " abCD ef",
+    " abCDef",
+    " abCD Ef",
+]
+TEXTS += [" abcd ef", "abc", "[a)b", "a", "", "ab", "]b", "ac"]
+
+
+@pytest.mark.parametrize("pattern", VERBOSE)
+def test_the_verbose_mode_is_pythons(pattern: str) -> None:
+    compiled = re.compile(pattern, re.X)
+    inline = re.compile(f"(?x){pattern}")
+    group = re.compile(f"(?x:{pattern}\n)")
+    assert any(map(compiled.fullmatch, TEXTS))
+    for text in TEXTS:
+        expected = bool(compiled.fullmatch(text))
+        for way in (compiled, inline, group, group.pattern, f"(?sx){pattern}"):
+            assert accepts(Regex(way), text) == expected, (way, text)
 
 
 @pytest.mark.parametrize(

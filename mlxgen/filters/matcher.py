@@ -7,7 +7,9 @@ Invariant: a matcher with an error, or one whose shared automaton is spent, is r
 it is asked anything. Errors of llguidance are permanent, and the mask is then end-of-sequence
 only, which looks like a finished text; so ``is_error`` is asked after every call that may
 fail, ids are checked for their range before llguidance sees them, end tokens are never fed, and
-tokens go in by ``try_consume_tokens``, which refuses without harm.
+tokens go in by ``try_consume_tokens``, which refuses without harm. What the automaton may grow
+between two masks has a limit too, so masks that nobody asks for are computed while long texts go
+in without any.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ..tokens import Token
 from .compiled import Engine, Grammar, has_met_shared_limit, is_dead_end, reason_of
 from .protocol import Int32Words
 
+_UNMASKED = 16  # tokens fed until a mask is computed; a large schema's limit is at several hundred
 _RUN = 1024  # tokens looked at in one go; a grammar may force text without end
 
 
@@ -33,6 +36,7 @@ class GrammarFilter:
         self._eos = engine.vocabulary.eos
         self._limit = min(vocab_size, engine.vocabulary.size)
         self._fed: list[Token] = []
+        self._unmasked = 0  # tokens fed or tried since the last mask
         self._filled: Int32Words | None = None  # a mask that was computed elsewhere
         self._row: Int32Words | None = None  # the row asked for last, and where its words lie
         self._buffer: Int32Words
@@ -61,12 +65,37 @@ class GrammarFilter:
             if self._compiled.spent:
                 self._compiled = self._engine.renewed(self._compiled)
             matcher = self._compiled.matcher()
-            if matcher.try_consume_tokens(list(tokens)) == len(tokens) and not matcher.is_error():
+            if self._replayed(matcher, tokens):
                 self._matcher = matcher
                 return
             if not self._compiled.proves_spent():
                 break
         raise self._error(reason_of(matcher) or "the text so far cannot be replayed")
+
+    def _replayed(self, matcher: LLMatcher, tokens: Sequence[Token]) -> bool:
+        """Whether a matcher took all of these, which it has not seen."""
+        self._unmasked = min(len(tokens), _UNMASKED)
+        for start in range(0, len(tokens), _UNMASKED):
+            if start:
+                self._compute_mask(matcher)
+            chunk = list(tokens[start : start + _UNMASKED])
+            if matcher.try_consume_tokens(chunk) < len(chunk) or matcher.is_error():
+                return False
+        return True
+
+    def _compute_mask(self, matcher: LLMatcher) -> None:
+        row = np.empty(self._engine.words, dtype=np.int32)
+        matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+
+    def _feeding(self, count: int) -> None:
+        """Have the automaton ready for so many more tokens."""
+        self._renew()
+        self._unmasked += count
+        if self._unmasked > _UNMASKED:
+            self._unmasked = count
+            self._compute_mask(self._matcher)
+            if self._matcher.is_error():
+                self._rebuild(self._fed)
 
     def _mended(self) -> bool:
         """Whether a limit was met, of which the matcher was replaced: then ask it again."""
@@ -95,6 +124,7 @@ class GrammarFilter:
     def fill(self, row: Int32Words) -> bool:
         """As ``Filter.fill``. FilterError if the engine gives up."""
         self._renew()
+        self._unmasked = 0
         if row is not self._row:
             self._look_at(row)
         if self._filled is None:
@@ -125,6 +155,7 @@ class GrammarFilter:
     def take_mask(self, row: Int32Words) -> None:
         """Take ``row``, which its matcher wrote in a thread, as the mask of this state."""
         self._filled = row
+        self._unmasked = 0
 
     # ---- forwards and back -----------------------------------------------------------------
 
@@ -132,7 +163,7 @@ class GrammarFilter:
         """As ``Filter.advance``."""
         if not 0 <= token < self._limit or token in self._eos:
             raise self._error(f"token {token} is not an ordinary token")
-        self._renew()
+        self._feeding(1)
         if self._matcher.try_consume_tokens([token]) != 1 and not self._tried_again(token):
             piece = self._engine.vocabulary.piece(token)
             refusal = self._error(f"token {token} ({piece!r}) is not allowed here")
@@ -165,6 +196,7 @@ class GrammarFilter:
         twin._eos = self._eos
         twin._limit = self._limit
         twin._fed = self._fed.copy()
+        twin._unmasked = self._unmasked
         twin._filled = self._filled
         twin._row = None
         twin._compiled = self._compiled
@@ -193,7 +225,7 @@ class GrammarFilter:
         ordinary = self._ordinary(tokens)
         if not ordinary:
             return 0
-        self._renew()
+        self._feeding(ordinary)
         asked = list(tokens[:ordinary])
         taken = self._matcher.validate_tokens(asked)
         if taken < ordinary and self._mended():

@@ -10,13 +10,14 @@ from typing import Any
 import llguidance
 import pytest
 
+from mlxgen import Session
 from mlxgen.errors import FilterError, GrammarError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
 from mlxgen.filters.compiled import Compiled, Engine, Grammar
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
 
-from ..fakes import alphabet_tokenizer
+from ..fakes import alphabet_tokenizer, byte_level_tokenizer
 from .helpers import EXTRA, alphabet, constrained, feed, state, takes
 
 
@@ -127,3 +128,47 @@ def test_an_engine_that_compiles_ahead_has_a_spare_for_rows_that_share_an_automa
         fresh = constrained(spec, vocabulary=vocabulary)
         assert compiled
     assert takes(fresh, "abcabcacab")
+
+
+def costly(count: int) -> tuple[JsonSchema, str]:
+    """A schema of which every property makes the automaton grow, and an instance."""
+    properties = {
+        f"property_{index}": {"type": "string", "pattern": f"^[a-z]{{1,{20 + index}}}[0-9]*$"}
+        for index in range(count)
+    }
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return JsonSchema(schema), json.dumps(dict.fromkeys(properties, "abcdefghij1234"))
+
+
+def test_long_texts_need_no_masks_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = llguidance.LLParserLimits(step_lexer_fuel=1500, verbose_errors=False)
+    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
+    spec, text = costly(60)
+    vocabulary = Vocabulary.of(byte_level_tokenizer())
+    tokens = vocabulary.continue_with(text.encode())
+    with counted(vocabulary) as compiled:
+        constraint = constrained(spec, vocabulary=vocabulary)
+        for token in tokens[:-1]:
+            constraint.advance(token)
+        assert not constraint.can_end()
+        running = constraint.parts[0].filter
+        assert isinstance(running, GrammarFilter)
+        assert len(compiled) == 1
+        running._compiled.spent = True  # a replay from the start, by another automaton
+        assert constraint.validate(tokens[-1:]) == 1
+        assert len(compiled) == 2
+        assert not running._compiled.spent
+    constraint.advance(tokens[-1])
+    assert constraint.can_end()
+    constraint.rewind(3)
+    assert constraint.validate(tokens[3:900]) == len(tokens[3:900])
+
+
+def test_a_session_takes_a_long_prefix_of_a_large_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = llguidance.LLParserLimits(step_lexer_fuel=1500, verbose_errors=False)
+    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
+    spec, text = costly(60)
+    tokenizer = byte_level_tokenizer()
+    tokens = Vocabulary.of(tokenizer).continue_with(text.encode())
+    session = Session(tokenizer, filters=[spec], prefix=tokens[:-1], max_tokens=len(tokens) + 9)
+    assert session.mask() is not None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from itertools import groupby
 
 from ..errors import FilterError, OptionError, PromptError, StateError
@@ -56,6 +57,10 @@ class EndSearch:
     def __init__(self, constraint: Constraint) -> None:
         self._constraint = constraint
         self._bytes = bound_to_bytes(constraint)
+        self._alphabet = Alphabet.of(self._place.vocabulary)
+        with suppress(PromptError):  # tables that are made once, and not in a look
+            constraint.vocabulary.longest(b" ")
+            constraint.vocabulary.continue_with(b" ")
         self._outlines = [Outline()]
         self._way: Path = ()  # found last
         self._misses = 0  # since then
@@ -66,6 +71,7 @@ class EndSearch:
         twin = object.__new__(EndSearch)
         twin._constraint = constraint
         twin._bytes = self._bytes.fork() if self._bytes is not None else None
+        twin._alphabet = self._alphabet
         twin._outlines = self._outlines.copy()
         twin._way, twin._misses, twin._earlier = self._way, self._misses, deque()
         return twin
@@ -94,6 +100,9 @@ class EndSearch:
                 self._bytes.advance_as(vocabulary.spelled(fed))
         except FilterError:  # a limit of the engine's
             self._bytes = None
+            self._alphabet = Alphabet.of(self._constraint.vocabulary)
+            self._way = ()
+            self._earlier.clear()
 
     def find(
         self,
@@ -134,7 +143,7 @@ class EndSearch:
 
     def _ways(self, walk: Walk, work: int, without: Set[Token]) -> Iterator[Path]:
         at = self._place
-        alphabet = Alphabet.of(at.vocabulary)
+        alphabet = self._alphabet
         start = tuple(at.hint())  # what has to come first, like a trigger
         walk.forth(start)
         if start and walk.can_end():

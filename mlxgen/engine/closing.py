@@ -52,8 +52,10 @@ class Closing:
             return True
         way = self._ends.find(left, enough=left)
         if way is None and self.way is not None:
-            self.forcing = True
-            return False
+            way = self._ends.find(left, enough=left)  # goes on looking, in other ways too
+            if way is None:
+                self.forcing = True
+                return False
         self._left, self.way = left, way
         if way is None and left:
             self._why = f"no valid end was found within the last {left} tokens"

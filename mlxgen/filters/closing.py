@@ -31,7 +31,7 @@ WORK = 2500
 
 
 _HUNTS = (  # for which part of the work to hunt, with blanks or not, with alike symbols or not
-    ((0.6, False, False), (0.15, True, False), (0.25, True, True)),
+    ((0.85, False, False), (0.15, True, False)),
     ((1.0, True, True),),  # where the others found nothing
 )
 _HELD = 2  # hunts that go on

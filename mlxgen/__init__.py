@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         Replay,
         Substring,
     )
-    from .language_model import LanguageModel
+    from .model import LanguageModel
     from .programs import Forked, Guide, Label, Program, Task, TokenSet, Variables
     from .sampling import Hook, PostSamplingResult
     from .text import StopMatcher, TextDecoder, sequence_overlap
@@ -131,7 +131,7 @@ _ROOMS = {
         "Replay",
         "Substring",
     ),
-    "language_model": ("LanguageModel",),
+    "model": ("LanguageModel",),
     "programs": ("Forked", "Guide", "Label", "Program", "Task", "TokenSet", "Variables"),
     "sampling": ("Hook", "PostSamplingResult"),
     "text": ("StopMatcher", "TextDecoder", "sequence_overlap"),

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .arguments import Parser
 from .errors import MlxgenError, OptionError, PromptError
-from .interrupt import leaving_at_once
-from .sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
-from .terminal import Painter, legend, wants_colour
+from .loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
+from .terminal.interrupt import leaving_at_once
+from .terminal.painter import Painter, legend, wants_colour
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage
-    from .language_model import LanguageModel
+    from .model import LanguageModel
     from .tokens import Token, Vocabulary
 
 NAME = "mlxgen.generate"
@@ -236,8 +236,8 @@ def run_chat(
     arguments: argparse.Namespace,
 ) -> int:
     """Converse until the input ends; returns the exit status."""
-    from .chat import converse
-    from .conversation import Conversation
+    from .terminal.conversation import Conversation
+    from .terminal.converse import converse
 
     variables = template_variables(arguments)
     conversation = Conversation(
@@ -378,7 +378,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _filters(arguments: argparse.Namespace) -> Iterable[Any]:
     forms = _forms(arguments)
     if forms:
-        from .conversation import FORMS
+        from .terminal.conversation import FORMS
 
         yield from (FORMS[kind](source) for kind, source in forms.items())
 

@@ -16,12 +16,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from .checkpoint import Checkpoint, check_adapter
 from .errors import MemoryLimitError, ModelNotFoundError, OptionError
-from .memory import memory_limit
+from .loading.checkpoint import Checkpoint, check_adapter
+from .loading.memory import memory_limit
 
 if TYPE_CHECKING:
-    from .language_model import LanguageModel
+    from .model import LanguageModel
 
 ModelName: TypeAlias = str | os.PathLike[str]
 logger = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ def load(
     if wired_limit is not None:
         _set_wired_limit(wired_limit)
 
-    from .language_model import LanguageModel
-    from .pair import load_pair
+    from .loading.pair import load_pair
+    from .model import LanguageModel
 
     model, tokenizer, config, generation = load_pair(
         source.files, adapter=adapter_folder, trust_remote_code=trust_remote_code
@@ -113,7 +113,7 @@ def _find(name: ModelName | None, revision: str | None) -> _Source:
         return _Source(path.resolve().name, Checkpoint.open(path))
     if isinstance(name, os.PathLike) or path.is_absolute() or text[0] in ".~":
         raise ModelNotFoundError(f"there is no folder {path}; check the path")
-    from .hub import download
+    from .loading.hub import download
 
     return _Source(text, Checkpoint.open(download(text, revision)))
 

@@ -1,6 +1,6 @@
 """The engine: sequences, caches, the step loop, and the pull and push interfaces."""
 
-from .. import mlx_lm_first  # noqa: F401
+from ..loading import mlx_lm_first  # noqa: F401
 
 # isort: split
 from .branches import Branch, Controller, Splice, Wait

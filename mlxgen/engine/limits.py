@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from ..errors import OptionError
-from ..memory import memory_limit
+from ..loading.memory import memory_limit
 
 CACHE_SHARE = 0.5  # of the bytes left beside the weights, where the caller names no limit
 

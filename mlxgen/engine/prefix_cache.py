@@ -32,7 +32,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from ..errors import LoadError, StateError
-from ..tokens import Token, TokenIds
+from ..tokens.vocabulary import Token, TokenIds
 from . import prefix_file
 from .kv import KV, CacheFactory
 from .layout import Forms, forms_made_by, forms_of

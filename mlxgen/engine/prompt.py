@@ -15,7 +15,7 @@ from ..errors import PromptError
 from ..tokens import Token, Vocabulary
 
 if TYPE_CHECKING:
-    from ..sandbox import RenderLimits
+    from ..chat.sandbox import RenderLimits
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -42,7 +42,7 @@ class Chat:
     def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
         """The tokens of the rendered chat, at least one; raises ``PromptError`` with the
         template's reason, and ``OptionError`` for what is wrong with ``template``."""
-        from ..chat_format import ChatInput, chat_tokens  # Jinja is for those who chat
+        from ..chat.format import ChatInput, chat_tokens
 
         chat = ChatInput(
             messages=self.messages,

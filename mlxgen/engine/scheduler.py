@@ -45,7 +45,7 @@ from .steering import append
 from .trial import Trial
 
 if TYPE_CHECKING:
-    from ..language_model import LanguageModel
+    from ..model import LanguageModel
 
 Ticket: TypeAlias = Seat
 

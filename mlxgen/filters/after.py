@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import FilterError, OptionError, PromptError
-from ..tokens import AnyTokenizer, Token, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import (
     Filter,
     Int32Words,

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from itertools import count
 
 from ..errors import GrammarError
-from ..pieces import Pieces
 from ..tokens import Token, Vocabulary
+from ..tokens.pieces import Pieces
 from .compiled import Engine
 from .constraint import Constraint
 from .protocol import is_by_bytes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from ..errors import FilterError, MlxgenError, OptionError
-from ..tokens import AnyTokenizer, Token, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import Int32Words, words_of
 
 AllowFunction: TypeAlias = Callable[[Sequence[Token]], Collection[Token] | None]

@@ -38,7 +38,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from ..errors import FilterError, GrammarError, PromptError
-from ..tokens import AnyTokenizer, Token, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import tokens_of, word_count
 from .reasons import readable
 from .recent import Recent

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import OptionError, RewindError
-from ..tokens import AnyTokenizer, Token
+from ..tokens.vocabulary import AnyTokenizer, Token
 from .protocol import Filter, Int32Words, Specification, is_by_bytes, is_specification
 from .replay import Replay
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..errors import GrammarError, OptionError
-from ..tokens import AnyTokenizer, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Vocabulary
 from .compiled import Engine, Grammar
 from .matcher import GrammarFilter
 from .opening import Opening

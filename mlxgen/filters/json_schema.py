@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
-from ..tokens import AnyTokenizer
+from ..tokens.vocabulary import AnyTokenizer
 from .closed_objects import closed_objects
 from .compiled import Grammar
 from .endless import why_endless

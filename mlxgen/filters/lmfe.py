@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FilterError, GrammarError, MlxgenError, OptionError
-from ..tokens import AnyTokenizer, Token, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .opening import Opening
 from .protocol import Int32Words, words_of
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FilterError, GrammarError, OptionError
-from ..tokens import AnyTokenizer, Token, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .opening import Opening
 from .protocol import Int32Words, words_of
 from .recent import Recent

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from ..tokens import AnyTokenizer, Token
+from ..tokens.vocabulary import AnyTokenizer, Token
 
 Int32Words: TypeAlias = npt.NDArray[np.int32]
 

@@ -19,7 +19,7 @@ from .guard_child import Facts
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from ..language_model import LanguageModel
+    from ..model import LanguageModel
 
 
 class Engine(NamedTuple):

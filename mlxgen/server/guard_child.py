@@ -32,8 +32,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import DeadEndError, GrammarError, MlxgenError
 from ..filters.constraint import Constraint
-from ..pieces import Pieces
 from ..tokens import Token, Vocabulary
+from ..tokens.pieces import Pieces
 
 OUT_OF_MEMORY = 77  # exit status
 OUT_OF_TIME = -signal.SIGPROF

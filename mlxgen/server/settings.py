@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from .. import __version__
 from ..arguments import Parser
 from ..errors import OptionError
-from ..sampling_defaults import CHOICES, SamplingChoice
+from ..loading.sampling_defaults import CHOICES, SamplingChoice
 
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"

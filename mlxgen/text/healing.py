@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import FilterError, RewindError
-from ..tokens import Token, TokenIds, Vocabulary
+from ..tokens.vocabulary import Token, TokenIds, Vocabulary
 
 MOST_TOKENS = 8
 """How many tokens of a prompt are taken back at most."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mlxgen
 from mlxgen import Chat, PromptError, Vocabulary
-from mlxgen.chat_format import ChatFormat
+from mlxgen.chat.format import ChatFormat
 from mlxgen.engine.prompt import Prompt
 from tests.fakes import byte_level_tokenizer
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mlxgen import PromptError, Vocabulary
-from mlxgen.chat_format import ChatInput, chat_tokens
-from mlxgen.sandbox import RenderLimits, SandboxedTemplate
+from mlxgen.chat.format import ChatInput, chat_tokens
+from mlxgen.chat.sandbox import RenderLimits, SandboxedTemplate
 from tests.fakes import byte_level_tokenizer
 
 LIMITS = RenderLimits(seconds=0.2, characters=100_000)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import FilterError
 from ...filters import Filter, Int32Words, Replay, Specification, is_by_bytes
-from ...tokens import AnyTokenizer, Token
+from ...tokens.vocabulary import AnyTokenizer, Token
 
 
 @dataclass(frozen=True, slots=True)

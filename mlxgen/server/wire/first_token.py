@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...filters import Filter, Int32Words, Replay, Specification, is_by_bytes
-from ...tokens import AnyTokenizer, Token
+from ...tokens.vocabulary import AnyTokenizer, Token
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

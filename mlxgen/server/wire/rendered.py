@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ...chat.sandbox import RenderLimits
 from ...engine.prompt import Chat
 from ...errors import MlxgenError
-from ...sandbox import RenderLimits
 from ...tokens import Token, Vocabulary
 from .errors import as_request_error
 from .served_model import ServedModel

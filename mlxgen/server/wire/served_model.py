@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...chat_format import SWITCHES, ChatFormat
+from ...chat.format import SWITCHES, ChatFormat
 from ...errors import PromptError
-from ...sampling_defaults import OPENAI, SamplingChoice, sampling_defaults
+from ...loading.sampling_defaults import OPENAI, SamplingChoice, sampling_defaults
 from ...tokens import Token, Vocabulary
 from .splitter import Marks
 from .tools import ToolFormat
 
 if TYPE_CHECKING:
-    from ...language_model import LanguageModel
+    from ...model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

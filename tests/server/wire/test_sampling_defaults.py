@@ -9,7 +9,13 @@ from typing import Any, get_args
 import pytest
 
 from mlxgen.engine.options import Options
-from mlxgen.sampling_defaults import CHOICES, GREEDY, OPENAI, SamplingChoice, sampling_defaults
+from mlxgen.loading.sampling_defaults import (
+    CHOICES,
+    GREEDY,
+    OPENAI,
+    SamplingChoice,
+    sampling_defaults,
+)
 from mlxgen.server.calls import Call, ServedModel, in_force, parse_chat, parse_completion, props_of
 
 from .kit import HELLO, demo

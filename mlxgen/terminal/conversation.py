@@ -13,9 +13,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .engine import GenerationOptions, Options
-from .errors import OptionError, PromptError, StateError
-from .filters import AllOf, JsonSchema, Lark, Regex, Specification
+from ..engine import GenerationOptions, Options
+from ..errors import OptionError, PromptError, StateError
+from ..filters import AllOf, JsonSchema, Lark, Regex, Specification
 
 # Options that are not for /set, and what to do instead.
 _ELSEWHERE = {

@@ -12,16 +12,16 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
+from ..engine import Chat, Chunk, FinishReason, Options, Stream, Usage
+from ..errors import OptionError, PromptError
+from ..filters import Specification
+from ..model import LanguageModel
+from ..server.wire.rendered import Rendered
+from ..server.wire.served_model import ServedModel
+from ..server.wire.splitter import Span, Splitter, Thinking
+from ..server.wire.thinking import after_thinking, thinking_of
+from ..tokens import Token
 from .conversation import Conversation
-from .engine import Chat, Chunk, FinishReason, Options, Stream, Usage
-from .errors import OptionError, PromptError
-from .filters import Specification
-from .language_model import LanguageModel
-from .server.wire.rendered import Rendered
-from .server.wire.served_model import ServedModel
-from .server.wire.splitter import Span, Splitter, Thinking
-from .server.wire.thinking import after_thinking, thinking_of
-from .tokens import Token
 
 
 class Answerer:

@@ -21,8 +21,8 @@ import mlx.core as mx
 import mlx_lm.utils
 from mlx.utils import tree_flatten
 
+from ..errors import AdapterError, LoadError, MlxgenError, UnsupportedModelError, WeightsError
 from .checkpoint import Checkpoint, tensor_shapes
-from .errors import AdapterError, LoadError, MlxgenError, UnsupportedModelError, WeightsError
 from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlxgen.chat_input import Composer, PipeReader, TerminalReader, Typed
 from mlxgen.errors import PromptError
+from mlxgen.terminal.reader import Composer, PipeReader, TerminalReader, Typed
 
 
 def typed(*lines: str) -> list[Typed]:

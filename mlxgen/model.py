@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Unpack, overload
 
-from . import mlx_lm_first  # noqa: F401
+from .loading import mlx_lm_first  # noqa: F401
 
 # isort: split
 import mlx.core as mx
@@ -42,7 +42,7 @@ from .engine.scheduler import Scheduler
 from .engine.seat import Seat
 from .engine.stream import Stream
 from .errors import MlxgenError, OptionError, PromptError
-from .generation_config import NOTHING, Recommended, frozen_options
+from .loading.generation_config import NOTHING, Recommended, frozen_options
 from .sampling import Sampler
 from .tokens import Vocabulary
 
@@ -200,7 +200,7 @@ class LanguageModel:
         """
         if isinstance(prompts, (str, bytes, Mapping)) or not hasattr(prompts, "__iter__"):
             raise OptionError("prompts", f"takes a list of prompts, not {type(prompts).__name__}")
-        from .progress import progress_bar  # rich's bars take a while to import
+        from .progress import progress_bar
 
         Options.each_by_itself(options)  # also where no prompt shows what is wrong with them
         makers = self._makers(prompts, each, options)

@@ -10,11 +10,11 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 import mlxgen
-from mlxgen.chat_answer import Answer, Answerer
-from mlxgen.conversation import Conversation
 from mlxgen.errors import GrammarError, OptionError, PromptError
+from mlxgen.terminal.answer import Answer, Answerer
+from mlxgen.terminal.conversation import Conversation
 
-from .fakes.chatting import FORGETFUL, THINK, THOUGHT, Chatter
+from ..fakes.chatting import FORGETFUL, THINK, THOUGHT, Chatter
 
 END = 1  # an end token is one; all other text is a token for each byte
 CACHES: dict[str, Callable[[], list[Any]]] = {

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxgen import OptionError, PromptError, StateError
-from mlxgen.conversation import SETTABLE, Conversation, Exchange
 from mlxgen.engine import GenerationOptions
 from mlxgen.filters import AllOf, JsonSchema, Regex
+from mlxgen.terminal.conversation import SETTABLE, Conversation, Exchange
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 said = st.lists(st.builds(Exchange, words, st.text("abc"), st.text("xyz")), max_size=5)

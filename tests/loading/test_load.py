@@ -20,9 +20,9 @@ import pytest
 from mlx.utils import tree_map
 
 import mlxgen
-from mlxgen import hub
+from mlxgen.loading import hub
 
-from .fakes.checkpoints import arrays, tiny_model, write_adapter, write_checkpoint
+from ..fakes.checkpoints import arrays, tiny_model, write_adapter, write_checkpoint
 
 
 @pytest.fixture(scope="module")

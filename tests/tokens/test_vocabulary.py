@@ -24,7 +24,7 @@ from tests.fakes import (
     wordpiece_tokenizer,
 )
 
-from .effort import tries
+from ..effort import tries
 
 KINDS: dict[str, Callable[[], Any]] = {
     "byte-level": byte_level_tokenizer,

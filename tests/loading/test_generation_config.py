@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import mlxgen
 from mlxgen.engine import Options
-from mlxgen.generation_config import GenerationConfig
+from mlxgen.loading.generation_config import GenerationConfig
 
-from .fakes.checkpoints import write_checkpoint
+from ..fakes.checkpoints import write_checkpoint
 
 
 @pytest.fixture(scope="module")

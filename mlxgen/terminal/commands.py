@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from .chat_input import QUOTES, Reader
+from ..errors import MlxgenError, OptionError
 from .conversation import Conversation
-from .errors import MlxgenError, OptionError
+from .reader import QUOTES, Reader
 
 OFF = ("off", "none", "default")
 

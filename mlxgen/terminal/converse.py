@@ -14,15 +14,15 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
-from .chat_answer import Answer, Answerer
-from .chat_commands import is_command, run_command
-from .chat_input import PipeReader, Reader, TerminalReader, Typed
+from ..engine import Chunk, Usage
+from ..errors import MlxgenError, PromptError
+from ..model import LanguageModel
+from .answer import Answer, Answerer
+from .commands import is_command, run_command
 from .conversation import Conversation
-from .engine import Chunk, Usage
-from .errors import MlxgenError, PromptError
 from .interrupt import Brake
-from .language_model import LanguageModel
-from .terminal import wants_colour
+from .painter import wants_colour
+from .reader import PipeReader, Reader, TerminalReader, Typed
 
 Report = Callable[[Usage, Chunk | None, int], Iterable[str]]
 

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import AdapterError, LoadError, ModelNotFoundError, UnsupportedModelError, WeightsError
+from ..errors import (
+    AdapterError,
+    LoadError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    WeightsError,
+)
 
 _LARGEST_HEADER = 100_000_000  # the limit of the safetensors format itself
 _DEEPEST = 100  # levels of a JSON file; no configuration has ten, and who reads it may recurse

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.terminal import PALETTE, Painter, legend, paint, shade, wants_colour
+from mlxgen.terminal.painter import PALETTE, Painter, legend, paint, shade, wants_colour
 
-from .effort import tries
+from ..effort import tries
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

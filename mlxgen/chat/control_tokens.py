@@ -16,11 +16,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import PromptError
 from .authored import Spans
-from .errors import PromptError
 
 if TYPE_CHECKING:
-    from .tokens import Token, Vocabulary
+    from ..tokens import Token, Vocabulary
 
 
 class _Match(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import BinaryIO, NamedTuple, Protocol, TextIO
 
-from .errors import PromptError
+from ..errors import PromptError
 
 QUOTES = '"""'
 PROMPT, MORE = "> ", "... "

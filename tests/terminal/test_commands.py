@@ -9,10 +9,10 @@ import pytest
 
 import mlxgen
 from mlxgen import OptionError, StateError
-from mlxgen.chat_answer import Answerer
-from mlxgen.chat_commands import COMMANDS, read_value, run_command
-from mlxgen.chat_input import Typed
-from mlxgen.conversation import Conversation
+from mlxgen.terminal.answer import Answerer
+from mlxgen.terminal.commands import COMMANDS, read_value, run_command
+from mlxgen.terminal.conversation import Conversation
+from mlxgen.terminal.reader import Typed
 
 
 class Person:

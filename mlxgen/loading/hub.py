@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from .errors import LoadError, ModelNotFoundError
+from ..errors import LoadError, ModelNotFoundError
 
 logger = logging.getLogger(__name__)
 

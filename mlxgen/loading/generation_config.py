@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict, cast
 
+from ..engine.options import Options
+from ..errors import LoadError, OptionError
+from ..sampling import SamplingSettings
+from ..tokens import Token
 from .checkpoint import read_json
-from .engine.options import Options
-from .errors import LoadError, OptionError
-from .sampling import SamplingSettings
-from .tokens import Token
 
 NAME = "generation_config.json"
 

@@ -23,13 +23,13 @@ from itertools import pairwise
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import MlxgenError, OptionError, PromptError
 from .authored import Authored, Spans, own_of, plain
 from .control_tokens import ControlTokens
-from .errors import MlxgenError, OptionError, PromptError
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
 
 if TYPE_CHECKING:
-    from .tokens import Token, Vocabulary
+    from ..tokens import Token, Vocabulary
 
 ROLES = frozenset(
     [

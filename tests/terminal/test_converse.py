@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from mlxgen.chat import TerminalChat
-from mlxgen.chat_answer import Answerer
-from mlxgen.chat_input import PipeReader
-from mlxgen.conversation import Conversation
+from mlxgen.terminal.answer import Answerer
+from mlxgen.terminal.conversation import Conversation
+from mlxgen.terminal.converse import TerminalChat
+from mlxgen.terminal.reader import PipeReader
 
-from .fakes.chatting import THINK, THOUGHT, Chatter
+from ..fakes.chatting import THINK, THOUGHT, Chatter
 
 COMMAND = [sys.executable, "-m", "mlxgen.generate", "--chat"]
 QUIET = ["--chat-template-args", '{"enable_thinking": false}']
@@ -180,7 +180,7 @@ def test_an_answer_that_is_cut_off_says_what_allows_more() -> None:
 
 def test_the_chat_needs_no_web_server() -> None:
     code = (
-        "import sys, mlxgen.chat\n"
+        "import sys, mlxgen.terminal.converse\n"
         "assert not {'fastapi', 'pydantic', 'uvicorn'} & {n.split('.')[0] for n in sys.modules}"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from .errors import OptionError, PromptError
+from ..errors import OptionError, PromptError
 from .pieces import read_pieces
 
 if TYPE_CHECKING:  # mlx-lm brings MLX with it, and these rooms do without
@@ -271,7 +271,7 @@ class Vocabulary:
         PromptError with the template's reason when there is no template, or when it refuses the
         messages or makes nothing of them; OptionError for a variable that it does not use.
         """
-        from .chat_format import ChatInput, chat_tokens
+        from ..chat.format import ChatInput, chat_tokens
 
         chat = ChatInput(
             messages=messages,
@@ -320,7 +320,7 @@ def _eos_of(wrapper: TokenizerWrapper) -> frozenset[Token]:
 
 
 def _wrapped(tokenizer: Any) -> TokenizerWrapper:
-    from . import mlx_lm_first  # noqa: F401
+    from ..loading import mlx_lm_first  # noqa: F401
 
     # isort: split
     from mlx_lm.tokenizer_utils import TokenizerWrapper

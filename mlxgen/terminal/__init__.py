@@ -1,0 +1,1 @@
+"""The conversation in a terminal, and text as a terminal shows it."""

@@ -72,11 +72,9 @@ class CompletionReply:
             chunk = replace(chunk, text="", token=None, finish_reason=finish, stop=None)
         delta = choice.text.take(chunk)
         text = "".join(span.text for span in delta.spans)
-        # What completes a broken character may have no bytes in the text, and yet a part of it.
-        delivered = [token for token in delta.tokens if token.kind is not None or token.text]
         if not self._plan.stream:
             choice.parts.append(text)
-            choice.reported.extend(delivered)
+            choice.reported.extend(delta.tokens)
             choice.ids.extend(delta.ids)
             choice.tokens.extend(self._full(choice, delta))
             return []
@@ -85,9 +83,9 @@ class CompletionReply:
             choice.began = True
             text = choice.echo + text
             if choice.scores:
-                extra["logprobs"] = self._logprobs(choice, delivered)
-        if self._plan.logprobs and delivered and not extra:
-            extra["logprobs"] = choice.writer.legacy(delivered, self._offset(choice))
+                extra["logprobs"] = self._logprobs(choice, delta.tokens)
+        if self._plan.logprobs and delta.tokens and not extra:
+            extra["logprobs"] = choice.writer.legacy(delta.tokens, self._offset(choice))
         if self._plan.ids and delta.ids:
             extra["token_ids"] = delta.ids
         full = self._full(choice, delta)

@@ -63,7 +63,11 @@ class TokenWriter:
         }
 
     def legacy(self, tokens: list[Reported], offset: int) -> dict[str, Any]:
-        """The four lists of a completion; ``offset`` is where its text starts."""
+        """The four lists of a completion; ``offset`` is where its text starts.
+
+        Tokens without text in the answer, such as an end token, are among them: evaluators leave
+        the generated tokens out by their number.
+        """
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [_logprob(token.chunk.logprob) for token in tokens],

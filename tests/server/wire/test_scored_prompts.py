@@ -79,6 +79,19 @@ def test_an_evaluator_reads_the_likelihood_of_an_answer_behind_a_question(desk: 
     assert sums[0] > sums[1]
 
 
+def test_an_end_token_is_counted_where_evaluators_leave_out_what_was_generated(desk: Desk) -> None:
+    # they sum token_logprobs[context:-1] with max_tokens 1, whatever that one token is
+    (eos, *_) = desk.lm.vocabulary.eos
+    ids = desk.lm.vocabulary.encode("The capital of France is Paris.")
+    body = {"prompt": ids, "max_tokens": 1, "logprobs": 1, "echo": True}
+    for bias in (100.0, -100.0):
+        answer = complete(desk, **body, logit_bias={str(eos): bias})
+        lists = answer["choices"][0]["logprobs"]
+        assert {len(values) for values in lists.values()} == {len(ids) + 1}
+        assert lists["token_logprobs"][1:-1] == pytest.approx(reference(desk.lm, ids), abs=1e-3)
+        assert "".join(lists["tokens"]) == answer["choices"][0]["text"]
+
+
 def test_a_streamed_echo_says_the_same(desk: Desk) -> None:
     body = {"prompt": TEXT, "echo": True, "logprobs": 1, "max_tokens": 4}
     (whole,) = complete(desk, **body)["choices"]

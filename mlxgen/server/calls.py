@@ -18,7 +18,7 @@ from .wire.call import Call, Event, Job, Reply
 from .wire.chat import parse_chat
 from .wire.completion import parse_completion
 from .wire.errors import RequestError, as_request_error, error_body
-from .wire.props import in_force, props_of
+from .wire.props import in_force, props_of, tokenizer_of
 from .wire.schemas import ChatRequest, CompletionRequest
 from .wire.served_model import ServedModel
 
@@ -37,4 +37,5 @@ __all__ = [
     "parse_chat",
     "parse_completion",
     "props_of",
+    "tokenizer_of",
 ]

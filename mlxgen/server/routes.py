@@ -21,6 +21,7 @@ from .calls import (
     parse_chat,
     parse_completion,
     props_of,
+    tokenizer_of,
 )
 from .engine_thread import State
 from .event_stream import Send, to_json
@@ -136,6 +137,11 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
     async def detokenize_tokens(request: Request) -> Response:
         """The text of tokens."""
         return Answering(service, "/detokenize", to_text)
+
+    @router.get("/tokenizer_info", responses=_ANSWER | answers(*_BUSY))
+    async def tokenizer_info() -> Response:
+        """The begin and end tokens and the chat template."""
+        return JsonResponse(tokenizer_of(service.model))
 
 
 def _add_models(router: APIRouter, service: Service) -> None:

@@ -287,6 +287,15 @@ def test_small_endpoints_that_clients_of_local_servers_probe(server: Running) ->
     assert all(isinstance(slot["is_processing"], bool) for slot in slots)
 
 
+def test_an_evaluator_needs_no_files_of_the_tokenizer(server: Running) -> None:
+    # what lm-evaluation-harness looks for before it takes the server's tokenizer
+    info = server.get("/tokenizer_info").json()
+    assert info["bos_token"] is None and "message" in info["chat_template"]
+    body = {"prompt": info["eos_token"], "add_special_tokens": False}
+    (token,) = server.post("/tokenize", body).json()["tokens"]
+    assert server.post("/detokenize", {"tokens": [token]}).json()["prompt"] == info["eos_token"]
+
+
 def test_paths_work_without_their_version(server: Running) -> None:
     assert server.get("/models").json() == server.get("/v1/models").json()
     name = server.get("/models").json()["data"][0]["id"]

@@ -1,8 +1,9 @@
 """``/props``: what the server serves, and what holds where a request says nothing.
 
-Owns the names of llama.cpp's answer, as far as they mean something here, which clients of local
-servers ask for. Must never know HTTP. Invariant: ``params`` are the values that a chat without any
-options runs with, those of sampling by the names of our own requests; nothing else computes them.
+Owns the names of llama.cpp's answer, and those of vLLM's ``/tokenizer_info``, as far as they mean
+something here, which clients of local servers ask for. Must never know HTTP. Invariant: ``params``
+are the values that a chat without any options runs with, those of sampling by the names of our own
+requests; nothing else computes them.
 """
 
 from __future__ import annotations
@@ -50,4 +51,14 @@ def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
         "bos_token": model.bos_token,
         "eos_token": model.eos_token,
         "build_info": f"mlxgen {__version__}",
+    }
+
+
+def tokenizer_of(model: ServedModel) -> dict[str, Any]:
+    """What an evaluator without the tokenizer's files asks for, beside ``/tokenize``."""
+    return {
+        "bos_token": model.bos_token or None,
+        "eos_token": model.eos_token or None,
+        "model_max_length": model.max_context,
+        "chat_template": model.chat_template,
     }

@@ -141,6 +141,7 @@ def test_what_clients_leave_in_messages_is_ignored() -> None:
         "role": "assistant",
         "content": None,
         "provider_specific_fields": {"refusal": None},
+        "function_call": None,
         "thinking_blocks": [],
         "tool_calls": [
             {

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from ..filters import Constraint, EndSearch
+from ..filters.closing import WORK
 from ..tokens import Token
 
 WINDOW = 512  # tokens before the end of the budget in which ends are looked for
@@ -52,7 +53,8 @@ class Closing:
             return True
         way = self._ends.find(left, enough=left)
         if way is None and self.way is not None:
-            way = self._ends.find(left, enough=left)  # goes on looking, in other ways too
+            # goes on looking, in other ways too
+            way = self._ends.find(left, enough=left, work=WORK // 2)
             if way is None:
                 self.forcing = True
                 return False

@@ -18,8 +18,8 @@ from typing import ClassVar, Literal
 from ..errors import GrammarError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Vocabulary
 from .compiled import Engine, Grammar
+from .first_token import FirstTokenFilter, opening
 from .matcher import GrammarFilter
-from .opening import Opening
 from .protocol import Filter
 from .verbose import expanded
 
@@ -167,7 +167,7 @@ def bound(grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int) -> Grammar
 
 def bound_opening(
     grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int
-) -> Opening | GrammarFilter:
+) -> FirstTokenFilter | GrammarFilter:
     """The same, for the start of a text that loses its leading space."""
     behind_grammar = grammar.behind('" "')
     try:
@@ -181,7 +181,7 @@ def bound_opening(
         behind_space = bound(behind_grammar, tokenizer, vocab_size)
     except GrammarError:  # and some have no space at all
         return plain
-    return Opening(plain, behind_space, Vocabulary.of(tokenizer), vocab_size)
+    return opening(plain, behind_space, Vocabulary.of(tokenizer), vocab_size)
 
 
 def _short(name: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import FilterError, GrammarError, MlxgenError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .opening import Opening
+from .first_token import FirstTokenFilter, opening
 from .protocol import Int32Words, words_of
 
 
@@ -52,12 +52,12 @@ class LMFormatEnforcer:
         """As ``Specification.bind``."""
         return self._bound(tokenizer, vocab_size, behind_space=False)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> FirstTokenFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
         vocabulary = Vocabulary.of(tokenizer)
         plain = self._bound(vocabulary, vocab_size, behind_space=False)
         behind = self._bound(vocabulary, vocab_size, behind_space=True)
-        return Opening(plain, behind, vocabulary, vocab_size)
+        return opening(plain, behind, vocabulary, vocab_size)
 
     def _bound(self, tokenizer: AnyTokenizer, vocab_size: int, *, behind_space: bool) -> LMFEFilter:
         vocabulary = Vocabulary.of(tokenizer)

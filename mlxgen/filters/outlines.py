@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import FilterError, GrammarError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .opening import Opening
+from .first_token import FirstTokenFilter, opening
 from .protocol import Int32Words, words_of
 from .recent import Recent
 
@@ -60,12 +60,12 @@ class OutlinesCore:
         """As ``Specification.bind``."""
         return _bound(self.pattern, Vocabulary.of(tokenizer), vocab_size)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Opening:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> FirstTokenFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
         vocabulary = Vocabulary.of(tokenizer)
         plain = _bound(self.pattern, vocabulary, vocab_size)
         behind = _bound(f" (?:{self.pattern})", vocabulary, vocab_size)
-        return Opening(plain, behind, vocabulary, vocab_size)
+        return opening(plain, behind, vocabulary, vocab_size)
 
 
 class OutlinesFilter:

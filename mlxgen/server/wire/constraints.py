@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ...errors import MlxgenError
 from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
+from ...filters.gbnf import is_gbnf, lark_of
 from .errors import RequestError, as_request_error
-from .gbnf import is_gbnf, lark_of
 from .schemas import GenerationRequest, ObjectFormat, ResponseFormat, SchemaFormat, TextFormat
 
 _MAKERS: dict[str, Callable[[Any], Specification]] = {

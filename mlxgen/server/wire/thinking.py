@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...filters import After, Specification
+from ...filters.first_token import FirstToken
 from ...tokens import Token, Vocabulary
-from .first_token import FirstToken
 from .served_model import ServedModel
 from .splitter import Thinking
 

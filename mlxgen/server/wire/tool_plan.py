@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...filters import After, Specification
-from .any_of import AnyOf
+from ...filters.any_of import AnyOf
 from .constraints import TextConstraint
 from .errors import RequestError
 from .schemas import AllowedToolChoice, ChatRequest, NamedTool, Tool

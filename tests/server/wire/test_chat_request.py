@@ -9,11 +9,11 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mlxgen.filters import After, Choice, JsonObject, JsonSchema, Lark, Regex
+from mlxgen.filters.any_of import AnyOf
+from mlxgen.filters.first_token import FirstToken
 from mlxgen.sampling import derive_seed
 from mlxgen.server.calls import parse_chat
 from mlxgen.server.token_work import tokenize
-from mlxgen.server.wire.any_of import AnyOf
-from mlxgen.server.wire.first_token import FirstToken
 from mlxgen.server.wire.generation import UNBOUNDED
 from tests.fakes import byte_level_tokenizer
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import FilterError
-from ...filters import Filter, Int32Words, Replay, Specification, is_by_bytes
-from ...tokens.vocabulary import AnyTokenizer, Token
+from ..errors import FilterError
+from ..tokens.vocabulary import AnyTokenizer, Token
+from .compose import bind_opening
+from .protocol import Filter, Int32Words, Specification, is_by_bytes
+from .replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,11 @@ class AnyOf:
             [Replay(spec.bind(tokenizer, vocab_size)) for spec in self.specifications]
         )
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
-        binds = (getattr(spec, "bind_opening", spec.bind) for spec in self.specifications)
-        return AnyOfFilter([Replay(bind(tokenizer, vocab_size)) for bind in binds])
+        return AnyOfFilter(
+            [Replay(bind_opening(spec, tokenizer, vocab_size)) for spec in self.specifications]
+        )
 
 
 class AnyOfFilter:

@@ -5,7 +5,9 @@ grammar is compiled. Invariant: both grammars derive the same texts.
 
 llguidance cuts text into the longest lexemes that fit, and GBNF knows no lexemes. So a
 grammar whose rules do not lead back to themselves becomes one single lexeme, and any other
-one is written with a lexeme for each character: neither leaves anything to cut.
+one is written with a lexeme for each character: neither leaves anything to cut. (llguidance has a
+``gbnf_to_lark`` of its own, which makes lexemes of rules: ``("a" | "ab") "bc"`` then refuses
+``abc``. It knows no tokens either, and none of llama.cpp's newer syntax.)
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from ...errors import GrammarError
+from ..errors import GrammarError
 from .gbnf_syntax import Class, Either, Node, Ref, Repeat, Row, Text, Token, read_gbnf, walk
 
 MAX_EXPANDED = 4000  # parts of a grammar that is written out as one lexeme

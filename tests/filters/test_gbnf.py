@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Lark
-from mlxgen.server.wire.gbnf import is_gbnf, lark_of
-from mlxgen.server.wire.gbnf_syntax import Class, Either, Node, Ref, Repeat, Row, Text, read_gbnf
+from mlxgen.filters.gbnf import is_gbnf, lark_of
+from mlxgen.filters.gbnf_syntax import Class, Either, Node, Ref, Repeat, Row, Text, read_gbnf
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 
-from ...effort import tries
+from ..effort import tries
 
 VOCABULARY = Vocabulary.of(byte_level_tokenizer())
 

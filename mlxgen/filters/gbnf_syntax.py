@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from ...errors import GrammarError
+from ..errors import GrammarError
 
 MAX_DEPTH = 100
 MAX_REPEAT = 2000

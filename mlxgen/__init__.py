@@ -1,221 +1,121 @@
 """Text generation with MLX language models in which every step can be taken back.
 
 Owns the public names; each is imported when it is first used, so that ``import mlxgen``
-costs nothing before a model is wanted. Invariant: ``__all__`` is what there is, and
-``mlxgen.load`` is the function: its module is light and imported here, as importing it
-later would put the module in the function's place.
+costs nothing before a model is wanted. They are listed once, in imports that type checkers read
+and that are never run: ``__getattr__`` finds there which room a name is in. Invariant: ``__all__``
+is what there is, and ``mlxgen.load`` is the function: its module is light and imported here, as
+importing it later would put the module in the function's place.
 """
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .load import load
+from .load import load as load
 
+# isort: off
 if TYPE_CHECKING:
     from .engine import (
-        Alternative,
-        Batch,
-        Branch,
-        Candidate,
-        Chat,
-        Chunk,
-        Control,
-        Controller,
-        GenerationOptions,
-        Limits,
-        PromptScore,
-        Result,
-        Session,
-        Splice,
-        Stream,
-        Usage,
-        Wait,
+        Alternative as Alternative,
+        Batch as Batch,
+        Branch as Branch,
+        Candidate as Candidate,
+        Chat as Chat,
+        Chunk as Chunk,
+        Control as Control,
+        Controller as Controller,
+        GenerationOptions as GenerationOptions,
+        Limits as Limits,
+        PromptScore as PromptScore,
+        Result as Result,
+        Session as Session,
+        Splice as Splice,
+        Stream as Stream,
+        Usage as Usage,
+        Wait as Wait,
     )
     from .errors import (
-        AdapterError,
-        CapacityError,
-        DeadEndError,
-        FilterError,
-        GrammarError,
-        HookError,
-        LoadError,
-        MemoryLimitError,
-        MlxgenError,
-        ModelError,
-        ModelNotFoundError,
-        OptionError,
-        PromptError,
-        QueueFullError,
-        RewindError,
-        StateError,
-        UnsupportedModelError,
-        WeightsError,
+        AdapterError as AdapterError,
+        CapacityError as CapacityError,
+        DeadEndError as DeadEndError,
+        FilterError as FilterError,
+        GrammarError as GrammarError,
+        HookError as HookError,
+        LoadError as LoadError,
+        MemoryLimitError as MemoryLimitError,
+        MlxgenError as MlxgenError,
+        ModelError as ModelError,
+        ModelNotFoundError as ModelNotFoundError,
+        OptionError as OptionError,
+        PromptError as PromptError,
+        QueueFullError as QueueFullError,
+        RewindError as RewindError,
+        StateError as StateError,
+        UnsupportedModelError as UnsupportedModelError,
+        WeightsError as WeightsError,
     )
     from .filters import (
-        After,
-        AllOf,
-        Allow,
-        Choice,
-        Filter,
-        JsonObject,
-        JsonSchema,
-        Lark,
-        LMFormatEnforcer,
-        OutlinesCore,
-        Regex,
-        Replay,
-        Substring,
+        After as After,
+        AllOf as AllOf,
+        Allow as Allow,
+        Choice as Choice,
+        Filter as Filter,
+        JsonObject as JsonObject,
+        JsonSchema as JsonSchema,
+        Lark as Lark,
+        LMFormatEnforcer as LMFormatEnforcer,
+        OutlinesCore as OutlinesCore,
+        Regex as Regex,
+        Replay as Replay,
+        Substring as Substring,
     )
-    from .model import LanguageModel
-    from .programs import Forked, Guide, Label, Program, Task, TokenSet, Variables
-    from .sampling import Hook, PostSamplingResult
-    from .text import StopMatcher, TextDecoder, sequence_overlap
-    from .tokens import Token, Vocabulary
+    from .model import LanguageModel as LanguageModel
+    from .programs import (
+        Forked as Forked,
+        Guide as Guide,
+        Label as Label,
+        Program as Program,
+        Task as Task,
+        TokenSet as TokenSet,
+        Variables as Variables,
+    )
+    from .sampling import Hook as Hook, PostSamplingResult as PostSamplingResult
+    from .text import (
+        StopMatcher as StopMatcher,
+        TextDecoder as TextDecoder,
+        sequence_overlap as sequence_overlap,
+    )
+    from .tokens import Token as Token, Vocabulary as Vocabulary
+# isort: on
 
 __version__ = "0.1.0"
 
-_ROOMS = {
-    "engine": (
-        "Alternative",
-        "Batch",
-        "Branch",
-        "Candidate",
-        "Chat",
-        "Chunk",
-        "Control",
-        "Controller",
-        "GenerationOptions",
-        "Limits",
-        "PromptScore",
-        "Result",
-        "Session",
-        "Splice",
-        "Stream",
-        "Usage",
-        "Wait",
-    ),
-    "errors": (
-        "AdapterError",
-        "CapacityError",
-        "DeadEndError",
-        "FilterError",
-        "GrammarError",
-        "HookError",
-        "LoadError",
-        "MemoryLimitError",
-        "MlxgenError",
-        "ModelError",
-        "ModelNotFoundError",
-        "OptionError",
-        "PromptError",
-        "QueueFullError",
-        "RewindError",
-        "StateError",
-        "UnsupportedModelError",
-        "WeightsError",
-    ),
-    "filters": (
-        "After",
-        "AllOf",
-        "Allow",
-        "Choice",
-        "Filter",
-        "JsonObject",
-        "JsonSchema",
-        "LMFormatEnforcer",
-        "Lark",
-        "OutlinesCore",
-        "Regex",
-        "Replay",
-        "Substring",
-    ),
-    "model": ("LanguageModel",),
-    "programs": ("Forked", "Guide", "Label", "Program", "Task", "TokenSet", "Variables"),
-    "sampling": ("Hook", "PostSamplingResult"),
-    "text": ("StopMatcher", "TextDecoder", "sequence_overlap"),
-    "tokens": ("Token", "Vocabulary"),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
-__all__ = [
-    "AdapterError",
-    "After",
-    "AllOf",
-    "Allow",
-    "Alternative",
-    "Batch",
-    "Branch",
-    "Candidate",
-    "CapacityError",
-    "Chat",
-    "Choice",
-    "Chunk",
-    "Control",
-    "Controller",
-    "DeadEndError",
-    "Filter",
-    "FilterError",
-    "Forked",
-    "GenerationOptions",
-    "GrammarError",
-    "Guide",
-    "Hook",
-    "HookError",
-    "JsonObject",
-    "JsonSchema",
-    "LMFormatEnforcer",
-    "Label",
-    "LanguageModel",
-    "Lark",
-    "Limits",
-    "LoadError",
-    "MemoryLimitError",
-    "MlxgenError",
-    "ModelError",
-    "ModelNotFoundError",
-    "OptionError",
-    "OutlinesCore",
-    "PostSamplingResult",
-    "Program",
-    "PromptError",
-    "PromptScore",
-    "QueueFullError",
-    "Regex",
-    "Replay",
-    "Result",
-    "RewindError",
-    "Session",
-    "Splice",
-    "StateError",
-    "StopMatcher",
-    "Stream",
-    "Substring",
-    "Task",
-    "TextDecoder",
-    "Token",
-    "TokenSet",
-    "UnsupportedModelError",
-    "Usage",
-    "Variables",
-    "Vocabulary",
-    "Wait",
-    "WeightsError",
-    "__version__",
-    "load",
-    "sequence_overlap",
-]
+def _homes() -> dict[str, str]:
+    """The room of each public name, as the imports above have it."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {
+        name.asname: node.module or "" for node in imports for name in node.names if name.asname
+    }
+
+
+_HOMES = _homes()
+
+__all__ = sorted(["__version__", *_HOMES])
 
 
 def __getattr__(name: str) -> Any:
-    room = _ROOM_OF.get(name)
-    if room is None:
+    home = _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{room}", __name__), name)
+    value = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOM_OF])
+    return __all__

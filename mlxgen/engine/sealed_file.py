@@ -28,11 +28,11 @@ import mlx.core as mx
 import numpy as np
 
 from ..errors import LoadError, OptionError
+from ..loading.safetensors import read_head
 
 _START = b'{"__metadata__":{"checksum":"'
 _ZEROS = "0" * 64
 _DIGITS = slice(8 + len(_START), 8 + len(_START) + len(_ZEROS))
-_LARGEST_HEADER = 100_000_000  # the limit of the safetensors format itself
 _TYPES = {
     "BOOL": mx.bool_,
     "U8": mx.uint8,
@@ -155,14 +155,10 @@ class SealedFile:
 
     def _read_header(self) -> tuple[dict[str, Any], dict[str, _Place]]:
         size = os.fstat(self._file.fileno()).st_size
-        first = self._read(8)
-        length = struct.unpack("<Q", first)[0] if len(first) == 8 else size
-        if length > min(size, _LARGEST_HEADER) - 8:
-            raise LoadError(
-                f"{self._path} is truncated or not safetensors: {size:,} bytes do not hold its"
-                " header; save the prefix again"
-            )
-        headed = first + self._read(length)
+        try:
+            headed = read_head(self._file, advice="save the prefix again")
+        except OSError as error:
+            raise self._unreadable(error) from error
         if not headed[8:].startswith(_START):
             raise LoadError(
                 f"{self._path} is not safetensors, or no saved prefix; give a file that"
@@ -195,7 +191,10 @@ class SealedFile:
         try:
             return self._file.read(count)
         except OSError as error:
-            raise LoadError(f"{self._path} cannot be read: {error.strerror}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> LoadError:
+        return LoadError(f"{self._path} cannot be read: {error.strerror}")
 
     def _changed(self, how: str) -> LoadError:
         return LoadError(f"{self._path} is broken ({how}); save the prefix again")

@@ -10,7 +10,6 @@ as long as their headers say.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,8 @@ from ..errors import (
     UnsupportedModelError,
     WeightsError,
 )
+from .safetensors import read_head
 
-_LARGEST_HEADER = 100_000_000  # the limit of the safetensors format itself
 _DEEPEST = 100  # levels of a JSON file; no configuration has ten, and who reads it may recurse
 _OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "NumPy"}
 
@@ -169,26 +168,13 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """The header of a safetensors file, and where in the file its data starts and ends.
-
-    The format: the header's length (8 bytes, little-endian), the header as JSON with the
-    place of each tensor in the data, the data.
-    """
+    """The header of a safetensors file, and where in the file its data starts and ends."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            first = file.read(8)
-            if first == b"version ":  # followed by the address of the git-lfs specification
-                raise WeightsError(f"{path} is a git-lfs pointer, not weights; run `git lfs pull`")
-            length = struct.unpack("<Q", first)[0] if len(first) == 8 else size
-            if length > min(size, _LARGEST_HEADER) - 8:
-                raise WeightsError(
-                    f"{path} is truncated or not safetensors: {size} bytes do not hold its header;"
-                    " download it again"
-                )
-            header = json.loads(file.read(length))
+            head = read_head(file, advice="download it again")
+        header, start = json.loads(head[8:]), len(head)
         header.pop("__metadata__", None)
-        start = 8 + length
         end = start + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
         for entry in header.values():
             tuple(entry["shape"])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from ..engine.options import integer
 from ..errors import OptionError
@@ -20,19 +20,34 @@ from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..filters.recent import Recent
 from ..tokens import Token, Vocabulary
 from .generation import Generation
-from .history import Label
-from .steps import Done, Draw, Gen, Put, Rest, Step
+from .history import History, Label
+from .record import Record
+from .steps import Done, Draw, Gen, Put, Rest, Split, Step
 from .task import Task
 from .token_set import TokenSet, token_ids
-
-if TYPE_CHECKING:
-    from .running import Running
+from .variables import Variables
 
 _EXPRESSIONS = 32  # whose tokens are remembered, of each vocabulary
 
 T = TypeVar("T")
 Text: TypeAlias = str | Sequence[Token]
 ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
+
+
+class Host(Protocol):
+    """What runs the program of a guide, as far as the guide knows it."""
+
+    history: History
+    vocab_size: int
+    variables: Variables
+    record: Record
+    task: Task
+    forgotten: list[str]
+    logprobs: list[float]
+
+    def split(self, count: int, starts: Sequence[ProgramFunction] | None) -> Split:
+        """The step of a fork into ``count`` branches: of this program, or of new ones."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class Awaited(Generic[T]):
 
     __slots__ = ("make", "owner", "place", "used", "what")
 
-    def __init__(self, owner: Running, what: str, make: Callable[[], Step]) -> None:
+    def __init__(self, owner: Host, what: str, make: Callable[[], Step]) -> None:
         self.owner = owner
         self.what = what
         self.make = make
@@ -84,7 +99,7 @@ class Guide:
 
     __slots__ = ("_running",)
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Host) -> None:
         self._running = running
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from .admission import Visit
 from .body import ClientGone, Receive, check_headers, read_body
@@ -32,9 +32,7 @@ from .connection import abort_of
 from .event_stream import EventStream, Header, Send, send_error, send_json
 from .logs import log, log_failure
 from .mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from .service import Service
+from .service import Service
 
 LAST_WORDS = 1.0
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")

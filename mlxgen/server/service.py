@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..errors import MlxgenError
 from .admission import Admission
@@ -27,9 +27,6 @@ from .logs import log, log_failure
 from .metrics import Metrics
 from .pulse import Pulse
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from .exchange import Exchange
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 FAREWELL = 2.0  # seconds that a failed engine is reported before the process ends
@@ -45,6 +42,14 @@ class Loaded(Protocol):
     @property
     def facts(self) -> Facts: ...
     def prepare_all(self, jobs: Iterable[Any]) -> Sequence[Any]: ...
+
+
+class Interruptible(Protocol):
+    """A request that is being answered."""
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the work with an error, if it has not ended."""
+        ...
 
 
 class Service:
@@ -72,7 +77,7 @@ class Service:
         self._guard: Guard | None = None
         self._preparation: Preparation | None = None
         self._model: ServedModel | None = None
-        self._inside: set[Exchange] = set()
+        self._inside: set[Interruptible] = set()
         self._stopping: asyncio.Task[None] | None = None
 
     # ---- what requests ask -------------------------------------------------------------------
@@ -126,7 +131,7 @@ class Service:
         return RequestError(reason, status=503, code=f"server_{self.status}")
 
     @contextlib.contextmanager
-    def present(self, exchange: Exchange) -> Iterator[None]:
+    def present(self, exchange: Interruptible) -> Iterator[None]:
         """Count a request among those that are being answered."""
         self._inside.add(exchange)
         self.metrics.in_progress.set(len(self._inside))

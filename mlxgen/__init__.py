@@ -18,12 +18,12 @@ from .load import load as load
 
 # isort: off
 if TYPE_CHECKING:
+    from .chat import Chat as Chat
     from .engine import (
         Alternative as Alternative,
         Batch as Batch,
         Branch as Branch,
         Candidate as Candidate,
-        Chat as Chat,
         Chunk as Chunk,
         Control as Control,
         Controller as Controller,

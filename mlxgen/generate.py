@@ -340,7 +340,7 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
     messages = [{"role": "user", "content": text}]
     if arguments.system is not None:
         messages.insert(0, {"role": "system", "content": arguments.system})
-    from .engine import Chat
+    from .chat import Chat
 
     return Chat(
         messages,

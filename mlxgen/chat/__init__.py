@@ -1,1 +1,5 @@
-"""A chat format of a model: how its template renders, and what only the template may write."""
+"""A model's chat format: how messages become its prompt, and its text an answer. No MLX here."""
+
+from .format import Chat
+
+__all__ = ["Chat"]

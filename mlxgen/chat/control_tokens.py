@@ -14,13 +14,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import PromptError
+from ..tokens import Token, Vocabulary
 from .authored import Spans
-
-if TYPE_CHECKING:
-    from ..tokens import Token, Vocabulary
 
 
 class _Match(NamedTuple):

@@ -1,7 +1,7 @@
 """What a tokenizer brings to turn chat messages into tokens: a Jinja template, or a program.
 
-Owns the way of messages into it, and out of it as tokens: plain copies of them, the variables that
-may be set beside them, and the last message that is left open. Must never know requests.
+Owns ``Chat``, and the way of its messages into the template and out of it as tokens: the variables
+that may be set beside them, and the last message that is left open. Must never know requests.
 
 Invariant: no text of a message, a name, a tool or a variable becomes a control token, unless that
 was allowed, whatever the template does with it. A Jinja template's own text is tracked through the
@@ -12,80 +12,77 @@ lost), what looks like a control token in the messages is broken up on its way t
 from __future__ import annotations
 
 import inspect
-import math
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import MlxgenError, OptionError, PromptError
+from ..tokens import Token, Vocabulary
 from .authored import Authored, Spans, own_of, plain
 from .control_tokens import ControlTokens
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
+from .values import REASONING, Values, all_text, mapped, plain_json, plain_messages, plain_tools
 
-if TYPE_CHECKING:
-    from ..tokens import Token, Vocabulary
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
-ROLES = frozenset(
-    [
-        "system",
-        "developer",
-        "user",
-        "assistant",
-        "tool",
-        "function",
-        "ipython",
-        "environment",
-        "observation",
-        "model",
-    ]
-)
-"""Roles that templates may put into a token, as in ``<|user|>``; any other is only text."""
-
-_REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing in a message, three names
 SWITCHES = ("enable_thinking", "thinking")  # what templates call one variable
-_DEEPEST = 64
-_LARGEST = 1 << 63
-_Values = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatInput:
-    """A chat for the template.
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Chat messages with what else the chat template takes.
 
-    ``tools`` are descriptions, or functions to describe; ``variables`` what is set beside the
-    messages. ``continue_final_message`` leaves the last message open and begins no new turn.
+    ``tools`` are function descriptions as OpenAI's clients send them; ``template`` are further
+    variables of the template, such as ``{"enable_thinking": False}``: plain JSON values for
+    variables that it uses. ``continue_final_message`` leaves the last message open, and the text
+    goes on with it; with its reasoning where it has reasoning and no content.
+    ``add_generation_prompt=False`` begins no answer after the messages.
+
+    Text of the messages never becomes a control token: ``<|im_end|>`` in it is spelled, and ends
+    nothing. ``allow_control_tokens`` lets it, for messages that only you wrote.
     """
 
-    messages: Sequence[Mapping[str, Any]]
+    messages: Messages
     tools: Sequence[Any] | None = None
-    variables: Mapping[str, Any]
-    add_generation_prompt: bool = True
+    template: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool = False
+    allow_control_tokens: bool = False
+    add_generation_prompt: bool = True
+
+    def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
+        """The tokens of the rendered chat, at least one.
+
+        PromptError with the template's reason if it refuses the messages or makes nothing of
+        them, and for more than the ``limits`` allow; OptionError for what is wrong with
+        ``template``.
+        """
+        if not self.messages or not all(isinstance(each, Mapping) for each in self.messages):
+            raise PromptError("a chat is a list of messages such as {'role': ..., 'content': ...}")
+        return ChatFormat.of(vocabulary, tools=bool(self.tools)).tokens(self, limits=limits)
 
 
-def chat_tokens(
-    chat: ChatInput,
-    vocabulary: Vocabulary,
-    *,
-    allow_control_tokens: bool = False,
-    limits: RenderLimits | None = None,
-) -> list[Token]:
-    """The tokens of a chat, at least one.
+@dataclass(frozen=True, slots=True)
+class Rendered(Chat):
+    """A chat that was rendered already; ``ids`` are its tokens, made once for all its answers."""
 
-    PromptError for what is no chat, or no chat for this model's template, or more than the
-    ``limits`` allow; OptionError for a variable that cannot be set.
-    """
-    if not chat.messages or not all(isinstance(message, Mapping) for message in chat.messages):
-        raise PromptError("a chat is a list of messages such as {'role': ..., 'content': ...}")
-    return ChatFormat.of(vocabulary, tools=bool(chat.tools)).tokens(
-        chat, allow_control_tokens=allow_control_tokens, limits=limits
-    )
+    ids: tuple[Token, ...] = ()
+
+    @classmethod
+    def of(cls, chat: Chat, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> Rendered:
+        """Render a chat; raises as ``Chat.tokens`` does."""
+        ids = tuple(chat.tokens(vocabulary, limits))
+        known = {field.name: getattr(chat, field.name) for field in fields(Chat)}
+        return cls(**known, ids=ids)
+
+    def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
+        """The tokens."""
+        return list(self.ids)
 
 
 class _Rendering(NamedTuple):
@@ -168,7 +165,7 @@ class ChatFormat:
                 raise OptionError(
                     "template", f"the model's chat template does not use {name[:40]}; {self._known}"
                 )
-            checked[known] = _json(value, name, 0)
+            checked[known] = plain_json(value, name, 0)
         return checked
 
     @property
@@ -182,11 +179,9 @@ class ChatFormat:
 
     # ---- tokens ----
 
-    def tokens(
-        self, chat: ChatInput, *, allow_control_tokens: bool, limits: RenderLimits | None
-    ) -> list[Token]:
+    def tokens(self, chat: Chat, *, limits: RenderLimits | None) -> list[Token]:
         """The tokens of a chat; PromptError with the template's reason when it refuses."""
-        variables = self.check(chat.variables)
+        variables = self.check(chat.template)
         try:
             if self._template is None and _tells_text_apart(self._tokenizer):
                 return [int(token) for token in self._run(chat, variables, limits, tokenize=True)]
@@ -196,7 +191,7 @@ class ChatFormat:
         except Exception as error:  # templates are programs of their own and raise anything
             reason = f"{error}" or type(error).__name__
             raise PromptError(f"the chat template refuses these messages: {reason}") from error
-        own = None if allow_control_tokens else rendering.own
+        own = None if chat.allow_control_tokens else rendering.own
         tokens = self._control.encode(rendering.text, own)
         if not tokens:
             raise PromptError(
@@ -204,9 +199,7 @@ class ChatFormat:
             )
         return tokens
 
-    def _rendered(
-        self, chat: ChatInput, variables: _Values, limits: RenderLimits | None
-    ) -> _Rendering:
+    def _rendered(self, chat: Chat, variables: Values, limits: RenderLimits | None) -> _Rendering:
         if self._template is not None and self._is_tracked:
             text = self._filled_in(chat, variables, limits)
             return _Rendering(plain(text), own_of(text))
@@ -216,7 +209,7 @@ class ChatFormat:
     def _is_tracked(self) -> bool:
         """Whether the template's own tokens are known for its own, as far as can be tried."""
         for messages, tools in _TRIALS:
-            chat = ChatInput(messages=messages, tools=tools, variables={})
+            chat = Chat(messages, tools)
             try:
                 text = self._filled_in(chat, {}, RenderLimits(seconds=0.2))
             except PromptError:  # it takes for ever
@@ -228,11 +221,11 @@ class ChatFormat:
                 return False
         return True
 
-    def _filled_in(self, chat: ChatInput, variables: _Values, limits: RenderLimits | None) -> str:
+    def _filled_in(self, chat: Chat, variables: Values, limits: RenderLimits | None) -> str:
         """The template's text. It gets what transformers gives it, and what mlx-lm does."""
         assert self._template is not None
-        opened = _Opened.of(_messages(chat.messages), chat.continue_final_message)
-        values: _Values = {
+        opened = _Opened.of(plain_messages(chat.messages), chat.continue_final_message)
+        values: Values = {
             name: Authored(value) if isinstance(value, str) else value
             for name, value in self._tokenizer.special_tokens_map.items()
         }
@@ -240,7 +233,7 @@ class ChatFormat:
         values |= variables
         values |= {
             "messages": opened.messages,
-            "tools": _tools(chat.tools),
+            "tools": plain_tools(chat.tools),
             "documents": None,
             "add_generation_prompt": chat.add_generation_prompt and not opened.tag,
         }
@@ -249,15 +242,15 @@ class ChatFormat:
     # ---- where the template's own text cannot be tracked ----
 
     def _rendered_broken(
-        self, chat: ChatInput, variables: _Values, limits: RenderLimits | None
+        self, chat: Chat, variables: Values, limits: RenderLimits | None
     ) -> _Rendering:
         """Render with a mark inside of every control token in the messages, and take it out."""
-        messages, tools = _messages(chat.messages), _tools(chat.tools)
+        messages, tools = plain_messages(chat.messages), plain_tools(chat.tools)
         given = (messages, tools, variables)
-        if self._control.pattern.search(_all_text(given)) is None:
+        if self._control.pattern.search(all_text(given)) is None:
             text = self._render_plainly(chat, messages, tools, variables, limits)
             return _Rendering(text, ((0, len(text)),))
-        known = set(_all_text(given))
+        known = set(all_text(given))
         mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in known)
 
         def broken(text: str) -> str:
@@ -265,7 +258,7 @@ class ChatFormat:
             places = [0, *starts, len(text)]
             return mark.join(text[a:b] for a, b in pairwise(places))
 
-        messages, tools, variables = (_mapped(value, broken) for value in given)
+        messages, tools, variables = (mapped(value, broken) for value in given)
         pieces = self._render_plainly(chat, messages, tools, variables, limits).split(mark)
         text, own, begun, place = "".join(pieces), [], 0, 0
         for piece in pieces[:-1]:
@@ -279,32 +272,26 @@ class ChatFormat:
 
     def _render_plainly(
         self,
-        chat: ChatInput,
-        messages: list[_Values],
+        chat: Chat,
+        messages: list[Values],
         tools: Any,
-        variables: _Values,
+        variables: Values,
         limits: RenderLimits | None,
     ) -> str:
-        changed = ChatInput(
-            messages=messages,
-            tools=tools,
-            variables={},
-            add_generation_prompt=chat.add_generation_prompt,
-            continue_final_message=chat.continue_final_message,
-        )
+        changed = replace(chat, messages=messages, tools=tools)
         if self._template is not None:
             return plain(self._filled_in(changed, variables, limits))
         text: str = self._run(changed, variables, limits, tokenize=False)
         return text
 
     def _run(
-        self, chat: ChatInput, variables: _Values, limits: RenderLimits | None, *, tokenize: bool
+        self, chat: Chat, variables: Values, limits: RenderLimits | None, *, tokenize: bool
     ) -> Any:
         """Have the program render."""
         with _watched(limits):
             return self._wrapper.apply_chat_template(
-                _messages(chat.messages),
-                tools=_tools(chat.tools),
+                plain_messages(chat.messages),
+                tools=plain_tools(chat.tools),
                 add_generation_prompt=chat.add_generation_prompt
                 and not chat.continue_final_message,
                 continue_final_message=chat.continue_final_message,
@@ -316,18 +303,18 @@ class ChatFormat:
 class _Opened(NamedTuple):
     """Messages of which the last one is left open: the rendering is cut at the ``tag`` in it."""
 
-    messages: list[_Values]
+    messages: list[Values]
     tag: str
 
     @classmethod
-    def of(cls, messages: list[_Values], is_open: bool) -> _Opened:
+    def of(cls, messages: list[Values], is_open: bool) -> _Opened:
         if not is_open:
             return cls(messages, "")
         # The space shows whether the template trims what the message ends with.
         tag = f"CONTINUED{secrets.token_hex(8)} "
         last = dict(messages[-1])
         content = last.get("content")
-        reasoning = [name for name in _REASONING if last.get(name)]
+        reasoning = [name for name in REASONING if last.get(name)]
         if isinstance(content, list):
             at = max((i for i, part in enumerate(content) if "text" in part), default=None)
             if at is None:
@@ -354,114 +341,6 @@ class _Opened(NamedTuple):
             )
         kept = text[:place]
         return kept if text.startswith(self.tag, place) else kept.rstrip()
-
-
-# ---- plain values ----
-
-
-def _messages(messages: Sequence[Mapping[str, Any]]) -> list[_Values]:
-    """Copies of plain values, as transformers makes them: without nulls, reasoning under all
-    its names. Roles that everybody knows are not text."""
-    copies = []
-    for i, message in enumerate(messages):
-        copy: _Values = {
-            key: _plain(value, f"messages[{i}].{key}")
-            for key, value in message.items()
-            if value is not None
-        }
-        reasoning = next((copy[name] for name in _REASONING if copy.get(name) is not None), None)
-        if reasoning is not None:
-            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
-        if copy.get("role") in ROLES:
-            copy["role"] = Authored(copy["role"])
-        copies.append(copy)
-    return copies
-
-
-def _tools(tools: Sequence[Any] | None) -> list[Any] | None:
-    if tools is None:
-        return None
-    described = []
-    for i, tool in enumerate(tools):
-        if inspect.isfunction(tool) or inspect.ismethod(tool):
-            from transformers.utils import get_json_schema
-
-            described.append(get_json_schema(tool))
-        elif isinstance(tool, Mapping):
-            described.append(_plain(tool, f"tools[{i}]"))
-        else:
-            kind = type(tool).__name__
-            raise PromptError(f"tools[{i}]: a {kind} is not a tool; give a schema or a function")
-    return described
-
-
-def _plain(value: Any, at: str) -> Any:
-    """A copy made of plain values; PromptError for what none can be made of."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, Mapping):
-        return {_plain(key, at): _plain(inner, at) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner, at) for inner in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value), at)
-    if callable(getattr(value, "model_dump", None)):
-        return _plain(value.model_dump(), at)
-    raise PromptError(f"{at}: a {type(value).__name__} is not text or JSON; give plain values")
-
-
-def _json(value: Any, name: str, depth: int) -> Any:
-    """A copy of a JSON value; OptionError for anything else."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise OptionError("template", f"{name} has a lone surrogate") from error
-        return plain(value)
-    if isinstance(value, (int, float)):
-        if not math.isfinite(value) or abs(value) >= _LARGEST:
-            raise OptionError("template", f"{name} has a number that is out of range")
-        return int(value) if isinstance(value, int) else float(value)
-    if depth == _DEEPEST:
-        raise OptionError("template", f"{name} is nested more than {_DEEPEST} levels deep")
-    if isinstance(value, (list, tuple)):
-        return [_json(inner, name, depth + 1) for inner in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {plain(key): _json(inner, name, depth + 1) for key, inner in value.items()}
-    kind = type(value).__name__
-    raise OptionError("template", f"{name} is not a plain JSON value but holds a {kind}")
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A plain value with every string changed, keys too."""
-    if isinstance(value, Authored):  # a role
-        return value
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {_mapped(key, change): _mapped(inner, change) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_mapped(inner, change) for inner in value]
-    return value
-
-
-def _all_text(value: Any) -> str:
-    texts: list[str] = []
-
-    def take(text: str) -> str:
-        texts.append(text)
-        return text
-
-    _mapped(value, take)
-    return "\0".join(texts)
 
 
 # ---- programs ----
@@ -507,14 +386,14 @@ _TOOL = {
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
     },
 }
-_TALK: list[_Values] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-_ASKED: list[_Values] = [{"role": "user", "content": "c"}]
-_CALLED: list[_Values] = [
+_TALK: list[Values] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+_ASKED: list[Values] = [{"role": "user", "content": "c"}]
+_CALLED: list[Values] = [
     *_ASKED,
     {"role": "assistant", "content": "", "tool_calls": [_CALL]},
     {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": "d"},
 ]
-_TRIALS: tuple[tuple[list[_Values], list[_Values] | None], ...] = (
+_TRIALS: tuple[tuple[list[Values], list[Values] | None], ...] = (
     (_ASKED, None),
     ([*_TALK, *_ASKED], None),
     ([{"role": "system", "content": "s"}, *_TALK, *_ASKED], None),

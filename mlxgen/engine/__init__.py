@@ -9,7 +9,6 @@ from .control import Control
 from .limits import Limits
 from .many import Batch
 from .options import GenerationOptions, Options
-from .prompt import Chat
 from .session import Session
 from .stream import Stream
 
@@ -18,7 +17,6 @@ __all__ = [
     "Batch",
     "Branch",
     "Candidate",
-    "Chat",
     "Chunk",
     "Control",
     "Controller",

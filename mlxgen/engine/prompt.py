@@ -8,52 +8,12 @@ each means for the text that follows. Must never know a model's cache. Invariant
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from ..chat.format import Chat, Messages
 from ..errors import PromptError
 from ..tokens import Token, Vocabulary
-
-if TYPE_CHECKING:
-    from ..chat.sandbox import RenderLimits
-
-Messages: TypeAlias = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """Chat messages with what else the chat template takes.
-
-    ``tools`` are function descriptions as OpenAI's clients send them; ``template`` are further
-    variables of the template, such as ``{"enable_thinking": False}``: plain JSON values for
-    variables that it uses. ``continue_final_message`` leaves the last message open, and the text
-    goes on with it; with its reasoning where it has reasoning and no content.
-
-    Text of the messages never becomes a control token: ``<|im_end|>`` in it is spelled, and ends
-    nothing. ``allow_control_tokens`` lets it, for messages that only you wrote.
-    """
-
-    messages: Messages
-    tools: Sequence[Any] | None = None
-    template: Mapping[str, Any] = field(default_factory=dict)
-    continue_final_message: bool = False
-    allow_control_tokens: bool = False
-
-    def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
-        """The tokens of the rendered chat, at least one; raises ``PromptError`` with the
-        template's reason, and ``OptionError`` for what is wrong with ``template``."""
-        from ..chat.format import ChatInput, chat_tokens
-
-        chat = ChatInput(
-            messages=self.messages,
-            tools=self.tools,
-            variables=self.template,
-            continue_final_message=self.continue_final_message,
-        )
-        return chat_tokens(
-            chat, vocabulary, allow_control_tokens=self.allow_control_tokens, limits=limits
-        )
-
 
 AnyPrompt: TypeAlias = str | Sequence[Token] | Messages | Chat
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import uvicorn
 
-from ..loading.open_files import count_open, raise_limit
 from ..loading.sampling_defaults import in_words
+from ..open_files import count_open, raise_limit
 from . import stop_signals
 from .app import make_app
 from .boot import booting

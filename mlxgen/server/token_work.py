@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
-from ..engine import Chat
+from ..chat import Chat
 from .body import parse_body
 from .calls import RequestError, ServedModel
 from .event_stream import to_large_json

@@ -12,11 +12,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from ..engine import Chat, Chunk, FinishReason, Options, Stream, Usage
+from ..chat.format import Chat, Rendered
+from ..engine import Chunk, FinishReason, Options, Stream, Usage
 from ..errors import OptionError, PromptError
 from ..filters import Specification
 from ..model import LanguageModel
-from ..server.wire.rendered import Rendered
 from ..server.wire.served_model import ServedModel
 from ..server.wire.splitter import Span, Splitter, Thinking
 from ..server.wire.thinking import after_thinking, thinking_of
@@ -90,13 +90,13 @@ class Answerer:
         messages, places = conversation.messages, {len(prompt) - 1}
         for said in (messages[:-1], messages):
             with contextlib.suppress(PromptError):  # a template may want more messages than these
-                begun = self.lm.vocabulary.chat(
+                begun = Chat(
                     said,
-                    add_generation_prompt=False,
+                    template=conversation.template,
                     allow_control_tokens=conversation.allow_control_tokens,
-                    **conversation.template,
+                    add_generation_prompt=False,
                 )
-                places.add(_in_common(begun, prompt))
+                places.add(_in_common(begun.tokens(self.lm.vocabulary), prompt))
         return sorted(places)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import OptionError, PromptError
+from ..open_files import limit_kept
 from .pieces import read_pieces
 
 if TYPE_CHECKING:  # mlx-lm brings MLX with it, and these rooms do without
@@ -252,36 +253,6 @@ class Vocabulary:
             data = data[len(pieces[index]) :]
         return tokens
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Any] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        allow_control_tokens: bool = False,
-        **variables: Any,
-    ) -> list[Token]:
-        """The tokens of a chat, by the model's chat template.
-
-        ``continue_final_message`` leaves the last message open, and no new turn is begun. Other
-        keywords go to the template. Text that looks like a control token is spelled, and only
-        the template itself writes control tokens, unless ``allow_control_tokens``.
-
-        PromptError with the template's reason when there is no template, or when it refuses the
-        messages or makes nothing of them; OptionError for a variable that it does not use.
-        """
-        from ..chat.format import ChatInput, chat_tokens
-
-        chat = ChatInput(
-            messages=messages,
-            tools=tools,
-            variables=variables,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-        )
-        return chat_tokens(chat, self, allow_control_tokens=allow_control_tokens)
-
     # ---- tokens to text --------------------------------------------------------------------
 
     def decode(self, tokens: Iterable[Token]) -> str:
@@ -320,10 +291,8 @@ def _eos_of(wrapper: TokenizerWrapper) -> frozenset[Token]:
 
 
 def _wrapped(tokenizer: Any) -> TokenizerWrapper:
-    from ..loading import mlx_lm_first  # noqa: F401
-
-    # isort: split
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+    with limit_kept():  # importing mlx-lm sets it
+        from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     return tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
 

@@ -130,9 +130,9 @@ def demo_records(lm: mlxgen.LanguageModel) -> list[tuple[Any, Any]]:
     text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
     return [
         (
-            lm.vocabulary.chat(
-                [{"role": "user", "content": record["prompt"]}], enable_thinking=False
-            ),
+            mlxgen.Chat(
+                [{"role": "user", "content": record["prompt"]}], template={"enable_thinking": False}
+            ).tokens(lm.vocabulary),
             record["schema"],
         )
         for record in json.loads(text).values()

@@ -32,7 +32,7 @@ async def program(g: mlxgen.Guide) -> dict[str, str]:
 
 def main() -> tuple[dict[str, str], mlxgen.Result]:
     lm = mlxgen.load()
-    prompt = lm.vocabulary.chat([{"role": "user", "content": PROMPT}], enable_thinking=False)
+    prompt = mlxgen.Chat([{"role": "user", "content": PROMPT}], template={"enable_thinking": False})
     run = lm.control(prompt, mlxgen.Program(program))
     for _, chunk in run:
         print(chunk.text, end="", flush=True)

@@ -51,7 +51,7 @@ class PartialMatch:
 
 def generate(lm: mlxgen.LanguageModel, filter: mlxgen.Filter, seed: int) -> str:
     """Generate 8 tokens, take 5 back, and generate to the end."""
-    prompt = lm.vocabulary.chat([{"role": "user", "content": PROMPT}], enable_thinking=False)
+    prompt = mlxgen.Chat([{"role": "user", "content": PROMPT}], template={"enable_thinking": False})
     with lm.stream(prompt, filters=mlxgen.Replay(filter), temperature=1.0, seed=seed) as stream:
         for _ in range(8):
             next(stream)

@@ -30,7 +30,7 @@ async def program(g: mlxgen.Guide) -> list[str]:
 def main(seed: int = 1) -> tuple[list[str], str]:
     lm = mlxgen.load()
     message = {"role": "user", "content": f"Repeat this:\n{TEXT}"}
-    prompt = lm.vocabulary.chat([message], enable_thinking=False)
+    prompt = mlxgen.Chat([message], template={"enable_thinking": False})
     run = lm.control(prompt, mlxgen.Program(program), seed=seed)
     for _, chunk in run:
         print(chunk.text, end="", flush=True)

@@ -38,10 +38,10 @@ class Row:
     def __init__(
         self, lm: mlxgen.LanguageModel, text: str, **options: Unpack[mlxgen.GenerationOptions]
     ) -> None:
-        prompt: str | list[mlxgen.Token] = text
+        prompt: str | mlxgen.Chat = text
         if not options.get("heal"):
             message = {"role": "user", "content": text}
-            prompt = lm.vocabulary.chat([message], enable_thinking=False)
+            prompt = mlxgen.Chat([message], template={"enable_thinking": False})
         self.session = mlxgen.Session(
             lm.tokenizer, prompt=prompt, vocab_size=lm.vocab_size, **options
         )

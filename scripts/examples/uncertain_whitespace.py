@@ -60,7 +60,7 @@ def main(seed: int = 1) -> Outcome:
     assert space is not None, "every tokenizer has a token for a space"
     hook = SpacesForDoubt(space)
     result = lm.generate(
-        lm.vocabulary.chat([{"role": "user", "content": PROMPT}], enable_thinking=False),
+        mlxgen.Chat([{"role": "user", "content": PROMPT}], template={"enable_thinking": False}),
         filters=mlxgen.JsonSchema(SCHEMA, whitespace=None, separators=(", ", ": ")),
         hooks=hook,
         temperature=1.0,

@@ -40,7 +40,8 @@ async def program(g: mlxgen.Guide) -> tuple[str, str]:
 
 def main() -> Answer:
     lm = mlxgen.load()
-    prompt = lm.vocabulary.chat([{"role": "user", "content": QUESTION}], enable_thinking=False)
+    message = {"role": "user", "content": QUESTION}
+    prompt = mlxgen.Chat([message], template={"enable_thinking": False})
     run = lm.control(prompt, mlxgen.Program(program))
     for _, chunk in run:
         print(chunk.text, end="", flush=True)

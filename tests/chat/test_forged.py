@@ -328,12 +328,12 @@ def test_a_template_that_is_broken_is_an_error_of_the_prompt() -> None:
     wrapper = byte_level_tokenizer()
     wrapper.chat_template = "{% for %}"
     with pytest.raises(PromptError, match="cannot be read"):
-        Vocabulary.of(wrapper).chat(talk("Hi"))
+        Chat(talk("Hi")).tokens(Vocabulary.of(wrapper))
 
 
 def test_values_that_are_not_plain_are_refused() -> None:
     vocabulary = families()[0].vocabulary
     with pytest.raises(PromptError, match=re.escape("messages[0].content: a bytes")):
-        vocabulary.chat([{"role": "user", "content": b"Hi"}])
+        Chat([{"role": "user", "content": b"Hi"}]).tokens(vocabulary)
     with pytest.raises(PromptError, match=re.escape("tools[0]: a int")):
-        vocabulary.chat(talk("Hi"), tools=[1])
+        Chat(talk("Hi"), tools=[1]).tokens(vocabulary)

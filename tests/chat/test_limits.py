@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlxgen import PromptError, Vocabulary
-from mlxgen.chat.format import ChatInput, chat_tokens
+from mlxgen.chat import Chat
 from mlxgen.chat.sandbox import RenderLimits, SandboxedTemplate
 from tests.fakes import byte_level_tokenizer
 
@@ -67,8 +67,7 @@ TOO_LARGE = {
 def render(template: str, limits: RenderLimits | None = LIMITS) -> list[int]:
     wrapper = byte_level_tokenizer()
     wrapper.chat_template = f"x{template}"
-    chat = ChatInput(messages=MANY, variables={})
-    return chat_tokens(chat, Vocabulary.of(wrapper), limits=limits)
+    return Chat(MANY).tokens(Vocabulary.of(wrapper), limits)
 
 
 @pytest.mark.parametrize("name", NEVER_ENDING)
@@ -110,6 +109,6 @@ def test_programs_are_stopped_too() -> None:
 
     wrapper = byte_level_tokenizer()
     wrapper._chat_template = program
-    chat = ChatInput(messages=MANY, variables={})
+    chat = Chat(MANY)
     with pytest.raises(PromptError, match="processor time"):
-        chat_tokens(chat, Vocabulary.of(wrapper), limits=LIMITS)
+        chat.tokens(Vocabulary.of(wrapper), LIMITS)

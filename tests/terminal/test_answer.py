@@ -10,6 +10,7 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 import mlxgen
+from mlxgen.chat import Chat
 from mlxgen.errors import GrammarError, OptionError, PromptError
 from mlxgen.terminal.answer import Answer, Answerer
 from mlxgen.terminal.conversation import Conversation
@@ -48,7 +49,7 @@ def ask(
 
 
 def prompt(lm: mlxgen.LanguageModel, conversation: Conversation) -> list[int]:
-    return lm.vocabulary.chat(conversation.messages, **conversation.template)
+    return Chat(conversation.messages, template=conversation.template).tokens(lm.vocabulary)
 
 
 def in_common(first: list[int], second: list[int]) -> int:
@@ -141,7 +142,7 @@ def test_where_the_template_forgets_reasoning_only_the_answer_is_run_again(kind:
 
 def prompt_before(chatter: Chatter, conversation: Conversation) -> list[int]:
     """The prompt of the first message of a conversation."""
-    return chatter.lm.vocabulary.chat(conversation.messages[:1])
+    return Chat(conversation.messages[:1]).tokens(chatter.lm.vocabulary)
 
 
 def test_the_demo_model_runs_new_tokens_only(demo: mlxgen.LanguageModel) -> None:
@@ -154,7 +155,9 @@ def test_the_demo_model_runs_new_tokens_only(demo: mlxgen.LanguageModel) -> None
     conversation.ask("What is the opposite of hot?")
     common = in_common(
         prompt(demo, conversation),
-        demo.vocabulary.chat(conversation.messages[:2], enable_thinking=False),
+        Chat(conversation.messages[:2], template={"enable_thinking": False}).tokens(
+            demo.vocabulary
+        ),
     )
     second = answer(answerer, conversation)
     assert 16 <= second.usage.cached_tokens == common < len(before)

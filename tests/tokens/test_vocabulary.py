@@ -37,7 +37,6 @@ VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
 BYTE_LEVEL = VOCABULARIES["byte-level"]
 SENTENCEPIECE = VOCABULARIES["sentencepiece"]
 SPELLING = [BYTE_LEVEL, SENTENCEPIECE, VOCABULARIES["sentencepiece without strip"]]
-MESSAGES = [{"role": "user", "content": "so sad"}]
 
 
 def id_of(vocabulary: Vocabulary, text: str) -> int:
@@ -235,37 +234,6 @@ def test_a_raw_prompt_gets_one_begin_token() -> None:
 
 def test_special_tokens_in_a_raw_prompt_are_tokens() -> None:
     assert BYTE_LEVEL.encode("<|im_start|>")[0] == id_of(BYTE_LEVEL, "<|im_start|>")
-
-
-def test_a_chat_is_what_the_template_makes_of_it() -> None:
-    text = "<|im_start|>user\nso sad<|im_end|>\n<|im_start|>assistant\n"
-    assert BYTE_LEVEL.chat(MESSAGES) == BYTE_LEVEL.encode(text)
-    without = BYTE_LEVEL.chat(MESSAGES, add_generation_prompt=False)
-    assert without == BYTE_LEVEL.encode("<|im_start|>user\nso sad<|im_end|>\n")
-
-
-def test_the_last_message_can_be_left_open() -> None:
-    messages = [*MESSAGES, {"role": "assistant", "content": "the"}]
-    tokens = BYTE_LEVEL.chat(messages, continue_final_message=True)
-    assert joined(BYTE_LEVEL, tokens).endswith(b"<|im_start|>assistant\nthe")
-
-
-def test_what_the_template_refuses_is_said_with_its_reason() -> None:
-    with pytest.raises(PromptError, match="unknown role wizard"):
-        BYTE_LEVEL.chat([{"role": "wizard", "content": "hi"}])
-
-
-@pytest.mark.parametrize("messages", [[], ["hi"], [None]])
-def test_what_is_no_chat_is_refused(messages: list[Any]) -> None:
-    with pytest.raises(PromptError, match="list of messages"):
-        BYTE_LEVEL.chat(messages)
-
-
-def test_a_model_without_a_template_cannot_chat() -> None:
-    raw = byte_level_tokenizer()._tokenizer
-    raw.chat_template = None
-    with pytest.raises(PromptError, match="no chat template"):
-        Vocabulary.of(raw).chat(MESSAGES)
 
 
 # ---- text in the middle of a sequence ------------------------------------------------------------

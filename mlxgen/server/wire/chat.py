@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...engine.prompt import Chat
+from ...chat.format import Chat, Rendered
 from ...text import heal_plan
 from .call import Call, Job
 from .chat_reply import ChatReply, ReplyPlan
@@ -30,7 +30,7 @@ from .generation import (
 )
 from .messages import AssistantMessage, rendered
 from .reading import read
-from .rendered import Rendered, rendered_for
+from .rendered import rendered_for
 from .schemas import ChatRequest
 from .served_model import ServedModel
 from .thinking import after_thinking, thinking_of

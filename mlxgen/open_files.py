@@ -1,8 +1,8 @@
 """How many files this process may have open at a time.
 
 Owns the limit. mlx-lm sets it when it is imported: it fails where the system allows fewer than
-4,096, and takes away what the system allows beyond. Import ``mlx_lm_first`` before any part of
-mlx-lm, and the limit stays as it is, or rises.
+4,096, and takes away what the system allows beyond. Import ``loading.mlx_lm_first`` before any part
+of mlx-lm, and the limit stays as it is, or rises.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""Plain copies of what callers give to a chat: messages, tools, variables.
+
+Owns what may be in them, and ``mapped``, which changes every text in a copy. Must never know
+templates. Invariant: a copy holds nothing but strings, numbers, booleans, None, lists and
+dictionaries, whatever it was made of; only the roles that everybody knows are ``Authored``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any, TypeAlias
+
+from ..errors import OptionError, PromptError
+from .authored import Authored, plain
+
+Values: TypeAlias = dict[str, Any]
+
+ROLES = frozenset(
+    [
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+        "function",
+        "ipython",
+        "environment",
+        "observation",
+        "model",
+    ]
+)
+"""Roles that templates may put into a token, as in ``<|user|>``; any other is only text."""
+
+
+REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing in a message, three names
+_DEEPEST = 64
+_LARGEST = 1 << 63
+
+
+def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
+    """Copies of plain values, as transformers makes them: without nulls, reasoning under all
+    its names. Roles that everybody knows are not text."""
+    copies = []
+    for i, message in enumerate(messages):
+        copy: Values = {
+            key: _plain(value, f"messages[{i}].{key}")
+            for key, value in message.items()
+            if value is not None
+        }
+        reasoning = next((copy[name] for name in REASONING if copy.get(name) is not None), None)
+        if reasoning is not None:
+            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+        if copy.get("role") in ROLES:
+            copy["role"] = Authored(copy["role"])
+        copies.append(copy)
+    return copies
+
+
+def plain_tools(tools: Sequence[Any] | None) -> list[Any] | None:
+    if tools is None:
+        return None
+    described = []
+    for i, tool in enumerate(tools):
+        if inspect.isfunction(tool) or inspect.ismethod(tool):
+            from transformers.utils import get_json_schema
+
+            described.append(get_json_schema(tool))
+        elif isinstance(tool, Mapping):
+            described.append(_plain(tool, f"tools[{i}]"))
+        else:
+            kind = type(tool).__name__
+            raise PromptError(f"tools[{i}]: a {kind} is not a tool; give a schema or a function")
+    return described
+
+
+def _plain(value: Any, at: str) -> Any:
+    """A copy made of plain values; PromptError for what none can be made of."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return {_plain(key, at): _plain(inner, at) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner, at) for inner in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value), at)
+    if callable(getattr(value, "model_dump", None)):
+        return _plain(value.model_dump(), at)
+    raise PromptError(f"{at}: a {type(value).__name__} is not text or JSON; give plain values")
+
+
+def plain_json(value: Any, name: str, depth: int) -> Any:
+    """A copy of a JSON value; OptionError for anything else."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise OptionError("template", f"{name} has a lone surrogate") from error
+        return plain(value)
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value) or abs(value) >= _LARGEST:
+            raise OptionError("template", f"{name} has a number that is out of range")
+        return int(value) if isinstance(value, int) else float(value)
+    if depth == _DEEPEST:
+        raise OptionError("template", f"{name} is nested more than {_DEEPEST} levels deep")
+    if isinstance(value, (list, tuple)):
+        return [plain_json(inner, name, depth + 1) for inner in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {plain(key): plain_json(inner, name, depth + 1) for key, inner in value.items()}
+    kind = type(value).__name__
+    raise OptionError("template", f"{name} is not a plain JSON value but holds a {kind}")
+
+
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A plain value with every string changed, keys too."""
+    if isinstance(value, Authored):  # a role
+        return value
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {mapped(key, change): mapped(inner, change) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mapped(inner, change) for inner in value]
+    return value
+
+
+def all_text(value: Any) -> str:
+    texts: list[str] = []
+
+    def take(text: str) -> str:
+        texts.append(text)
+        return text
+
+    mapped(value, take)
+    return "\0".join(texts)

@@ -1,0 +1,44 @@
+"""A chat is what the model's chat template makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlxgen import Chat, PromptError, Vocabulary
+from tests.fakes import byte_level_tokenizer
+
+BYTE_LEVEL = Vocabulary.of(byte_level_tokenizer())
+MESSAGES = [{"role": "user", "content": "so sad"}]
+
+
+def test_a_chat_is_what_the_template_makes_of_it() -> None:
+    text = "<|im_start|>user\nso sad<|im_end|>\n<|im_start|>assistant\n"
+    assert Chat(MESSAGES).tokens(BYTE_LEVEL) == BYTE_LEVEL.encode(text)
+    without = Chat(MESSAGES, add_generation_prompt=False).tokens(BYTE_LEVEL)
+    assert without == BYTE_LEVEL.encode("<|im_start|>user\nso sad<|im_end|>\n")
+
+
+def test_the_last_message_can_be_left_open() -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": "the"}]
+    tokens = Chat(messages, continue_final_message=True).tokens(BYTE_LEVEL)
+    assert b"".join(map(BYTE_LEVEL.piece, tokens)).endswith(b"<|im_start|>assistant\nthe")
+
+
+def test_what_the_template_refuses_is_said_with_its_reason() -> None:
+    with pytest.raises(PromptError, match="unknown role wizard"):
+        Chat([{"role": "wizard", "content": "hi"}]).tokens(BYTE_LEVEL)
+
+
+@pytest.mark.parametrize("messages", [[], ["hi"], [None]])
+def test_what_is_no_chat_is_refused(messages: list[Any]) -> None:
+    with pytest.raises(PromptError, match="list of messages"):
+        Chat(messages).tokens(BYTE_LEVEL)
+
+
+def test_a_model_without_a_template_cannot_chat() -> None:
+    raw = byte_level_tokenizer()._tokenizer
+    raw.chat_template = None
+    with pytest.raises(PromptError, match="no chat template"):
+        Chat(MESSAGES).tokens(Vocabulary.of(raw))

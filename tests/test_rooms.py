@@ -1,0 +1,155 @@
+"""The rooms of the package: imports point one way, and there are no circles.
+
+Every import counts: those inside of functions, and those for type checkers only.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "mlxgen"
+ROOT = ""
+"""``mlxgen/__init__.py``."""
+
+FLOORS = (
+    ("errors", "open_files", "arguments"),
+    ("tokens",),
+    ("text", "filters", "sampling"),
+    ("options",),
+    ("loading", "chat"),
+    ("engine",),
+    ("progress",),
+    ("model",),
+    ("load", "programs"),
+    (ROOT,),
+    ("terminal",),
+    ("generate", "server"),
+)
+"""Rooms and single files from the ground up: each may import from below, and from nowhere else."""
+
+CIRCLES = (
+    {"engine.ahead", "engine.drafting", "engine.row", "engine.steering", "engine.wishes"},
+    {"engine.control", "engine.many", "engine.scheduler", "model", "progress"},
+)
+"""Circles that are still there: the list may only shrink."""
+
+UPHILL = {
+    ("engine.scheduler", "model"),
+    ("loading.generation_config", "engine.options"),
+    ("terminal.answer", "server.wire.served_model"),
+    ("terminal.answer", "server.wire.splitter"),
+    ("terminal.answer", "server.wire.thinking"),
+}
+"""Imports from above that are still there: the list may only shrink."""
+
+WITHOUT_MLX = ("errors", "tokens", "text", "filters", "chat")
+WRAPS = "tokens.vocabulary"
+"""It knows mlx-lm's tokenizers, and puts one around others when it gets them."""
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Every module of the package by its name, without ``mlxgen.``."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts).removesuffix("__init__").removesuffix(".")] = path
+    return found
+
+
+def imported(name: str) -> Iterator[str]:
+    """What a module imports, by absolute names; of a ``from`` each name that it may be."""
+    path = modules()[name]
+    inside = ["mlxgen", *filter(None, name.split("."))]
+    package = inside if path.stem == "__init__" else inside[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *filter(None, [node.module])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+@cache
+def arrows() -> Mapping[str, frozenset[str]]:
+    """For each module those of the package that it imports."""
+    known = modules()
+    found = {}
+    for name in known:
+        targets = set()
+        for target in imported(name):
+            if target == "mlxgen" or target.startswith("mlxgen."):
+                inner = target.removeprefix("mlxgen").removeprefix(".")
+                targets.add(inner if inner in known else inner.rpartition(".")[0])
+        found[name] = frozenset(targets - {name}) & known.keys()
+    return found
+
+
+def circles() -> list[set[str]]:
+    """The modules that import each other, directly or not, in groups."""
+    reached = {name: set(targets) for name, targets in arrows().items()}
+    for middle in reached:
+        for name in reached:
+            if middle in reached[name]:
+                reached[name] |= reached[middle]
+    found: list[set[str]] = []
+    for name in reached:
+        group = {other for other in reached[name] if name in reached[other]}
+        if group and group not in found:
+            found.append(group)
+    return found
+
+
+def floor(name: str) -> int:
+    room = name.partition(".")[0]
+    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def test_no_modules_import_each_other_but_those_that_are_listed() -> None:
+    for circle in circles():
+        assert any(circle <= known for known in CIRCLES), f"a new circle: {sorted(circle)}"
+
+
+@pytest.mark.parametrize("known", CIRCLES, ids=lambda known: min(known))
+def test_a_circle_that_is_gone_leaves_the_list(known: set[str]) -> None:
+    assert known in circles(), "take it out of CIRCLES, or out of it what is free"
+
+
+def test_every_room_has_its_floor() -> None:
+    rooms = {name.partition(".")[0] for name in modules()}
+    assert rooms <= {room for rooms in FLOORS for room in rooms}
+
+
+def test_rooms_import_from_below_only() -> None:
+    found = {
+        (name, target)
+        for name, targets in arrows().items()
+        for target in targets
+        if name.partition(".")[0] != target.partition(".")[0] and floor(target) >= floor(name)
+    }
+    assert not found - UPHILL, "import from below, or move what is needed down"
+    assert not UPHILL - found, "take these out of UPHILL: they are gone"
+
+
+@pytest.mark.parametrize("room", WITHOUT_MLX)
+def test_a_room_does_without_mlx(room: str) -> None:
+    names = [name for name in modules() if name.partition(".")[0] == room]
+    for name in names:
+        heavy = {target for target in imported(name) if target.split(".")[0] in ("mlx", "mlx_lm")}
+        if name == WRAPS:
+            heavy.discard("mlx_lm.tokenizer_utils.TokenizerWrapper")
+        assert not heavy, name
+    script = "; ".join(f"import mlxgen.{name}" for name in names)
+    script += (
+        "; import sys"
+        "; assert not {'mlx', 'mlx_lm', 'pydantic', 'fastapi', 'uvicorn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

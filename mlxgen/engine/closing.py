@@ -60,7 +60,9 @@ class Closing:
                 return False
         self._left, self.way = left, way
         if way is None and left:
-            self._why = f"no valid end was found within the last {left} tokens"
+            if not self._misses:
+                unit = "tokens" if left > 1 else "token"
+                self._why = f"no valid end was found within the last {left} {unit} of the budget"
             self._misses += 1
             self._next = left - min(left // 8, self._misses) - 1
         elif way is not None:

@@ -4,7 +4,7 @@ from ..loading import mlx_lm_first  # noqa: F401
 
 # isort: split
 from .branches import Branch, Controller, Splice, Wait
-from .chunk import Alternative, Candidate, Chunk, FinishReason, PromptScore, Result, Usage
+from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, PromptScore, Result, Usage
 from .control import Control
 from .limits import Limits
 from .many import Batch
@@ -24,6 +24,7 @@ __all__ = [
     "GenerationOptions",
     "Limits",
     "Options",
+    "Progress",
     "PromptScore",
     "Result",
     "Session",

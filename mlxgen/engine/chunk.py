@@ -121,6 +121,18 @@ class Usage:
     generation_seconds: float = 0.0
 
 
+class Progress(NamedTuple):
+    """How far a generation is: its ``usage``, and what its prompt took until now.
+
+    ``prefilled`` tokens of the prompt, the cached ones included, are in the KV cache. It has waited
+    for ``queued_seconds`` of ``usage.prompt_seconds`` before anything of it was run.
+    """
+
+    usage: Usage
+    prefilled: int
+    queued_seconds: float
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """A finished generation: its text, its tokens and why it ended."""

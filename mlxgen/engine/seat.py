@@ -17,7 +17,7 @@ import mlx.core as mx
 from ..errors import StateError
 from ..tokens import Token
 from .appetite import Appetite
-from .chunk import Chunk, Usage
+from .chunk import Chunk, Progress, Usage
 from .guess import Guess
 from .kv import KVPart
 from .row import Row
@@ -76,7 +76,7 @@ class Seat:
         if wanted is not None:
             prompt = row.sequence.history[: row.sequence.base]
             self.scores = PromptScores(prompt, wanted)
-        self._started = False
+        self._started: float | None = None
         self._began = time.perf_counter()
         self._first_token: float | None = None
 
@@ -125,14 +125,22 @@ class Seat:
             generation_seconds=now - first if first is not None else 0.0,
         )
 
+    @property
+    def progress(self) -> Progress:
+        """How far it is, the prompt included."""
+        kv, usage = self.row.sequence.kv, self.usage
+        ran = kv.length if kv is not None else usage.completion_tokens and usage.prompt_tokens
+        started = self._started if self._started is not None else time.perf_counter()
+        return Progress(usage, min(ran, usage.prompt_tokens), started - self._began)
+
     def start(self) -> bool:
         """Take what is certain before the first draw; returns whether that is done anew now."""
-        if self._started:
+        if self._started is not None:
             return False
         if self.row.may_decline:
             self.kv.expect_rewinds()
         self.row.start()
-        self._started = True  # not before: what an interrupt cut off is done again
+        self._started = time.perf_counter()  # not before: what an interrupt cut off is done again
         return True
 
     def take(self) -> list[Chunk]:
@@ -179,7 +187,7 @@ class Seat:
             twin.logits, twin.at = self.logits, self.at
         else:  # what is drafted stays with this one
             twin.kv.rewind(len(twin.row.sequence))
-        twin._started = self._started
+        twin._started = self._started and twin._began
         twin.scores = None  # they are delivered once
         return twin
 

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..engine import Chunk, Usage
+from ..engine import Chunk, Progress, Usage
 from .mailbox import Delivery, Mailbox
 
 COURIER_LIMIT = 20_000
@@ -38,6 +38,8 @@ class Ticket(Hashable, Protocol):
 
     @property
     def usage(self) -> Usage: ...
+    @property
+    def progress(self) -> Progress: ...
 
 
 class Event(Protocol):
@@ -106,6 +108,7 @@ class EngineThread:
         self._courier = _Courier(loop)
         self._tickets: dict[Any, tuple[Mailbox, int]] = {}
         self._of: dict[Mailbox, list[Any]] = {}
+        self._reading: dict[Any, int] = {}  # prompts that are watched, and how far they are
         self._published = 0.0
         self._turns = 0
         self._rests = True  # it loads, or waits for something to do
@@ -152,6 +155,7 @@ class EngineThread:
         self._rests = True
         self._tickets.clear()
         self._of.clear()
+        self._reading.clear()
         _leave_mlx()
         self._tell(state, news)
 
@@ -198,17 +202,20 @@ class EngineThread:
                 ticket = scheduler.submit(row)
                 tickets.append(ticket)
                 self._tickets[ticket] = submission.mailbox, index
+                if submission.mailbox.watched:
+                    self._reading[ticket] = 0
         except Exception as error:
             self._drop(scheduler, submission.mailbox)
             self._courier.carry([(submission.mailbox, Delivery(0, (), error=error))])
 
     def _drop(self, scheduler: Scheduler, mailbox: Mailbox) -> None:
         for ticket in self._of.pop(mailbox, ()):
+            self._reading.pop(ticket, None)
             if self._tickets.pop(ticket, None) is not None:
                 scheduler.cancel(ticket)
 
     def _post(self, events: Sequence[Event]) -> None:
-        deliveries = []
+        deliveries = self._read() if self._reading else []
         for event in events:
             known = self._tickets.get(event.ticket)
             if known is None:
@@ -218,10 +225,26 @@ class EngineThread:
             if event.error is not None or (event.chunks and event.chunks[-1].finish_reason):
                 usage = event.ticket.usage
                 del self._tickets[event.ticket]
+                self._reading.pop(event.ticket, None)
                 self._forget(mailbox, event.ticket)
-            deliveries.append((mailbox, Delivery(index, event.chunks, usage, event.error)))
+            progress = event.ticket.progress if mailbox.watched else None
+            delivery = Delivery(index, event.chunks, usage, event.error, progress)
+            deliveries.append((mailbox, delivery))
         if deliveries:
             self._courier.carry(deliveries)
+
+    def _read(self) -> list[tuple[Mailbox, Delivery]]:
+        """What was run of the prompts that are watched since the last time."""
+        deliveries = []
+        for ticket, before in list(self._reading.items()):
+            progress: Progress = ticket.progress
+            if progress.prefilled > before:
+                self._reading[ticket] = progress.prefilled
+                mailbox, index = self._tickets[ticket]
+                deliveries.append((mailbox, Delivery(index, (), progress=progress)))
+            if progress.prefilled >= progress.usage.prompt_tokens:
+                del self._reading[ticket]
+        return deliveries
 
     def _forget(self, mailbox: Mailbox, ticket: Any) -> None:
         tickets = self._of[mailbox]

@@ -105,9 +105,9 @@ class Exchange:
         assert self._visit is not None
         self._visit.understood()
 
-    def submit(self, rows: tuple[Any, ...]) -> Mailbox:
+    def submit(self, rows: tuple[Any, ...], *, watched: bool = False) -> Mailbox:
         """Have the engine generate rows, until they end or the exchange does."""
-        self._mailbox = Mailbox(len(rows), on_overflow=self._hang_up)
+        self._mailbox = Mailbox(len(rows), on_overflow=self._hang_up, watched=watched)
         self.service.engine.submit(rows, self._mailbox)
         return self._mailbox
 

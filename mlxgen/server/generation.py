@@ -37,7 +37,7 @@ class Generation:
         call = prepared.call
         reply = call.reply(id=f"{self._prefix}-{exchange.id}", created=int(time.time()))
         exchange.describe_failure = reply.fail
-        mailbox = exchange.submit(prepared.rows)
+        mailbox = exchange.submit(prepared.rows, watched=call.watched)
         generate = _stream if call.stream else _whole
         try:
             await generate(exchange, reply, mailbox)
@@ -51,28 +51,36 @@ class Generation:
 
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     """Events as chunks come. Before the first nothing is sent, so that errors have a status."""
-    items = await mailbox.take()
-    _first(exchange)
-    events: list[Event] = reply.start()
-    while items:
-        for index, chunk in items:
-            events.extend(reply.push(index, chunk))
+    events: list[Event] = []
+    begun = False
+    while items := await mailbox.take():
+        for place, chunks, _, _, progress in items:
+            if chunks:
+                _first(exchange)
+                new = [e for chunk in chunks for e in reply.push(place, chunk, progress)]
+            else:
+                assert progress is not None
+                new = reply.prefilled(place, progress)
+            if not begun and (chunks or new):
+                begun = True
+                events.extend(reply.start())
+            events.extend(new)
         if mailbox.finished:
             break
-        await exchange.write(events)
-        events = []
-        items = await mailbox.take()
+        if begun:
+            await exchange.write(events)
+            events = []
     await exchange.finish([*events, *reply.finish(mailbox.usages)])
 
 
 async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
-    items = await mailbox.take()
-    _first(exchange)
     size = 0
-    while items:
-        for index, chunk in items:
-            reply.push(index, chunk)
-            size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
+    while items := await mailbox.take():
+        for place, chunks, _, _, progress in items:
+            for chunk in chunks:
+                _first(exchange)
+                reply.push(place, chunk, progress)
+                size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
         if size > MOST:
             raise RequestError(
                 f"the answer has more than {MOST} tokens with their alternatives; stream it, or "
@@ -80,7 +88,6 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
                 status=413,
                 code="answer_too_large",
             )
-        items = await mailbox.take()
     usages = mailbox.usages
     if size <= SMALL:
         body = to_json(reply.complete(usages))
@@ -92,6 +99,9 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 
 
 def _first(exchange: Exchange) -> None:
+    """Note when the first token came."""
+    if "first" in exchange.fields:
+        return
     exchange.fields["first"] = seconds = exchange.seconds
     exchange.service.metrics.first_token_seconds.observe(seconds)
 

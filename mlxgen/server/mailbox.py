@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..engine import Chunk, Usage
+from ..engine import Chunk, Progress, Usage
 from .calls import RequestError
 
 LIMIT = 4096
@@ -24,22 +24,46 @@ PER_ALTERNATIVE = 4  # alternatives that take as much memory as a chunk
 
 
 class Delivery(NamedTuple):
-    """Something that happened to one row: chunks, and at its end ``usage`` or an error."""
+    """Something that happened to one row: chunks, and at its end ``usage`` or an error.
+
+    ``progress`` is for those who watch: with chunks, and without any while the prompt is read.
+    """
 
     place: int
     chunks: Sequence[Chunk]
     usage: Usage | None = None
     error: Exception | None = None
+    progress: Progress | None = None
 
 
 class Mailbox:
-    """The rows of one request, by index, as far as they came."""
+    """The rows of one request, by index, as far as they came.
 
-    __slots__ = ("_cost", "_error", "_limit", "_on_overflow", "_usages", "_waiter", "_waiting")
+    ``watched``: somebody wants to know how far they are all the time.
+    """
 
-    def __init__(self, rows: int, *, on_overflow: Callable[[], None], limit: int = LIMIT) -> None:
+    __slots__ = (
+        "_cost",
+        "_error",
+        "_limit",
+        "_on_overflow",
+        "_usages",
+        "_waiter",
+        "_waiting",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        rows: int,
+        *,
+        on_overflow: Callable[[], None],
+        limit: int = LIMIT,
+        watched: bool = False,
+    ) -> None:
+        self.watched = watched
         self._usages: list[Usage | None] = [None] * rows
-        self._waiting: list[tuple[int, Chunk]] = []
+        self._waiting: list[Delivery] = []
         self._cost = 0
         self._limit = limit
         self._on_overflow = on_overflow
@@ -63,8 +87,9 @@ class Mailbox:
         if delivery.error is not None:
             self.fail(delivery.error)
             return
+        if delivery.chunks or delivery.progress is not None:
+            self._waiting.append(delivery)
         for chunk in delivery.chunks:
-            self._waiting.append((delivery.place, chunk))
             self._cost += 1 + len(chunk.top) // PER_ALTERNATIVE
         if delivery.usage is not None:
             self._usages[delivery.place] = delivery.usage
@@ -81,7 +106,7 @@ class Mailbox:
             self._cost = 0
         self._wake()
 
-    async def take(self) -> list[tuple[int, Chunk]]:
+    async def take(self) -> list[Delivery]:
         """Everything that waits, as soon as there is something; nothing at the end."""
         while not self._waiting and self._error is None and not self.finished:
             self._waiter = asyncio.get_running_loop().create_future()

@@ -381,6 +381,24 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> int:
     return 16
 
 
+def test_how_far_a_prompt_is_can_be_seen_between_the_steps(steady: int) -> None:
+    hall = Hall(endless(), max_batch=2)
+    hall.submit(max_tokens=100)
+    hall.steps(2)
+    ticket = hall.submit([5] * 100, max_tokens=2)
+    hall.submit([5] * 100, max_tokens=2)
+    seen = [ticket.progress]
+    while not ticket.closed:
+        hall.step()
+        seen.append(ticket.progress)
+    ran = [progress.prefilled for progress in seen]
+    assert ran == sorted(ran) and ran[0] == 0 and ran[-1] == 100
+    assert len(set(ran)) > 3  # a piece at a time
+    waited = [progress.queued_seconds for progress in seen]
+    assert len(set(waited[1:])) == 1  # since it began
+    assert waited[-1] <= seen[-1].usage.prompt_seconds
+
+
 def test_long_prompts_take_turns(steady: int) -> None:
     hall = Hall(endless(), keep_prefixes=False)
     hall.submit(max_tokens=900)

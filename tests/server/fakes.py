@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from mlxgen.engine import Chunk, Usage
+from mlxgen.engine import Chunk, Progress, Usage
 from mlxgen.server.engine_thread import EngineThread, State
 
 WAIT = 30.0  # seconds after which a test fails instead of hanging
@@ -19,6 +19,11 @@ class FakeTicket:
     row: Any
     usage: Usage = field(default_factory=Usage)
     done: int = 0
+    prefilled: int = 0
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.usage, self.prefilled, 0.0)
 
 
 class FakeEvent(NamedTuple):

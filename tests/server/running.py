@@ -82,6 +82,14 @@ class Running:
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=WAIT, **options)
 
+    @contextlib.contextmanager
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[str]]:
+        """The lines of a stream."""
+        whole = {**body, "stream": True}
+        with httpx.stream("POST", self.url + path, json=whole, timeout=WAIT) as answer:
+            assert answer.status_code == 200, answer.read()
+            yield answer.iter_lines()
+
     def chat(self, body: Mapping[str, Any] | None = None, **options: Any) -> httpx.Response:
         """A chat completion of one question."""
         return self.post("/v1/chat/completions", question() | dict(body or {}), **options)

@@ -279,6 +279,55 @@ def test_the_documentation_works_without_other_hosts(server: Running) -> None:
     assert server.get("/").status_code == 200
 
 
+LONG: Any = {"messages": [{"role": "user", "content": "Tell me of the fox. " * 40}]}
+
+
+def test_timings_come_with_each_event_and_with_a_whole_answer(server: Running) -> None:
+    body = {**LONG, "timings_per_token": True, "max_tokens": 6, "ignore_eos": True}
+    whole = server.chat(body).json()
+    with server.stream("/v1/chat/completions", body) as lines:
+        first, *rest = events(lines)
+    assert "timings" not in first  # which says who speaks, and nothing else
+    counts = [event["timings"]["predicted_n"] for event in rest]
+    assert counts == sorted(counts) and counts[-1] == whole["usage"]["completion_tokens"] == 6
+    for found in (whole["timings"], rest[-1]["timings"]):
+        assert found["prompt_n"] + found["cache_n"] == whole["usage"]["prompt_tokens"]
+        for name, tokens in (("prompt", found["prompt_n"]), ("predicted", 5)):
+            rate = 1e3 * tokens / found[f"{name}_ms"]
+            assert found[f"{name}_per_second"] == pytest.approx(rate, rel=0.05)
+    assert rest[-1]["timings"]["cache_n"] > 0  # the second time
+    plain = {**body, "timings_per_token": False}
+    assert "timings" not in server.chat(plain).json()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_stream_may_begin_with_the_progress_of_its_prompt(server: Running, path: str) -> None:
+    text = f"{path} and the fox. " * 40
+    asked = {"prompt": text} if path == "/v1/completions" else question(text)
+    body = {**asked, "return_progress": True, "max_tokens": 3}
+    for again in (False, True):
+        with server.stream(path, body | {"stream_options": {"include_usage": True}}) as lines:
+            found = list(events(lines))
+        progress = [event["prompt_progress"] for event in found if "prompt_progress" in event]
+        places = [i for i, event in enumerate(found) if "prompt_progress" in event]
+        assert progress and places == list(range(places[0], places[0] + len(places)))
+        assert {each["total"] for each in progress} == {found[-1]["usage"]["prompt_tokens"]}
+        done = [each["processed"] for each in progress]
+        assert done == sorted(set(done)) and done[-1] == progress[-1]["total"]
+        assert (progress[0]["cache"] > 0) is again
+        assert all(each["time_ms"] >= 0 for each in progress)
+        assert not any(text for event in found[: places[-1]] for text in texts_of(event))
+    assert "prompt_progress" not in server.post(path, body).json()
+
+
+def texts_of(event: dict[str, Any]) -> list[str]:
+    """What an event of a stream says."""
+    return [
+        choice.get("text") or choice.get("delta", {}).get("content") or ""
+        for choice in event["choices"]
+    ]
+
+
 def test_small_endpoints_that_clients_of_local_servers_probe(server: Running) -> None:
     assert server.get("/version").json() == {"version": mlxgen.__version__}
     assert server.get("/ping").json()["ready"] is True

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
+from mlxgen.engine import Usage
 from mlxgen.errors import QueueFullError
 from mlxgen.server.calls import RequestError
 from mlxgen.server.engine_thread import COURIER_LIMIT, State
 from mlxgen.server.mailbox import Mailbox
 
-from .fakes import WAIT, FakeScheduler, Watched
+from .fakes import WAIT, FakeEvent, FakeScheduler, Watched
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -33,7 +34,7 @@ def mailbox(rows: int = 1, limit: int = 100_000) -> Mailbox:
 async def everything(box: Mailbox) -> list[tuple[int, str | None]]:
     found: list[tuple[int, str | None]] = []
     while items := await box.take():
-        found += [(place, chunk.finish_reason) for place, chunk in items]
+        found += [(item.place, chunk.finish_reason) for item in items for chunk in item.chunks]
     return found
 
 
@@ -205,6 +206,39 @@ def test_a_loop_that_is_held_up_holds_a_bounded_number_of_chunks() -> None:
         time.sleep(0.1)
         assert COURIER_LIMIT <= scheduler.steps <= COURIER_LIMIT + 2
         assert len(await everything(box)) == count
+        await engine.end()
+
+    run(test)
+
+
+def test_prompts_are_reported_while_they_are_run_to_those_who_watch() -> None:
+    class Reading(FakeScheduler):
+        """A prompt of four tokens, of which a step runs two, before the chunks."""
+
+        def step(self) -> Sequence[FakeEvent]:
+            for ticket in self.tickets:
+                ticket.usage = Usage(prompt_tokens=4, completion_tokens=ticket.done)
+            if any(ticket.prefilled < 4 for ticket in self.tickets):
+                for ticket in self.tickets:
+                    ticket.prefilled = min(4, ticket.prefilled + 2)
+                return []
+            return super().step()
+
+    async def test() -> None:
+        engine = Watched(lambda: (Reading(), None))
+        await engine.until(State.READY)
+        watched = Mailbox(1, on_overflow=lambda: None, watched=True)
+        engine.thread.submit([2], watched)
+        seen = []
+        while items := await watched.take():
+            seen += [(len(item.chunks), item.progress) for item in items]
+        assert [count for count, _ in seen] == [0, 0, 1, 1]
+        assert [progress and progress.prefilled for _, progress in seen] == [2, 4, 4, 4]
+        assert [p and p.usage.completion_tokens for _, p in seen] == [0, 0, 1, 2]
+        plain = mailbox()
+        engine.thread.submit([2], plain)
+        while items := await plain.take():
+            assert all(item.chunks and item.progress is None for item in items)
         await engine.end()
 
     run(test)

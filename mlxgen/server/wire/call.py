@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ...engine import Chunk, Usage
+from ...engine import Chunk, Progress, Usage
 from ...engine.options import Options
 from ...engine.prompt import AnyPrompt
 from ...filters import Specification
@@ -37,8 +37,18 @@ class Reply(Protocol):
         """The first events of a stream."""
         ...
 
-    def push(self, index: int, chunk: Chunk) -> list[Event]:
-        """Take in a chunk of the job ``index``; the events that may be sent now."""
+    def prefilled(self, index: int, progress: Progress) -> list[Event]:
+        """More of the prompt of the job ``index`` was run; the events that may be sent now.
+
+        Not for whole answers, and only for calls that are ``watched``.
+        """
+        ...
+
+    def push(self, index: int, chunk: Chunk, progress: Progress | None = None) -> list[Event]:
+        """Take in a chunk of the job ``index``; the events that may be sent now.
+
+        ``progress`` comes with chunks of calls that are ``watched``.
+        """
         ...
 
     def fail(self, error: BaseException) -> Event:
@@ -60,6 +70,7 @@ class Call:
 
     - ``jobs``: what has to run; a job's place is the ``index`` for ``Reply.push``.
     - ``stream``: whether the client wants events.
+    - ``watched``: whether the reply says how far the jobs are.
     - ``model``: the model that the client named, if any.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
     - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which leave
@@ -68,6 +79,7 @@ class Call:
 
     jobs: tuple[Job, ...]
     stream: bool
+    watched: bool = False
     model: str | None
     specs: tuple[Specification, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)

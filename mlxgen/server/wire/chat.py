@@ -93,11 +93,14 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         prompts=[chat.ids],
         prompt_logprobs=request.prompt_logprobs is not None,
         reasoning=request.include_reasoning is not False,
+        timings=bool(request.timings_per_token),
+        progress=bool(request.return_progress),
         params=params,
     )
     return Call(
         jobs=tuple(Job(chat, one) for one in choices),
         stream=reply.stream,
+        watched=reply.timings or reply.progress,
         model=request.model,
         specs=() if spec is None else (spec,),
         params=params,

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...engine.chunk import Chunk, PromptScore, Usage
+from ...engine.chunk import Chunk, Progress, PromptScore, Usage
 from ...tokens import Token
 from .call import Event
 from .choice_text import ChoiceText, Delta, Finish, TextPlan
 from .errors import error_body
 from .logprobs import TokenWriter
 from .splitter import Span
+from .timings import prompt_progress, timings
 from .usage import usage_json
 
 FINGERPRINT = f"mlxgen-{__version__}"
@@ -32,7 +33,8 @@ class ReplyPlan:
     ``given`` tokens of each answer are the client's own. ``ids`` adds token ids, and what is
     known of each token where ``logprobs`` are wanted. ``reasoning``: whether thoughts are given.
     ``echoes`` are what comes before each text, ``prompts`` the tokens of each prompt. ``silent``:
-    what is generated is not given.
+    what is generated is not given. ``timings`` and ``progress``: how fast the answer comes, and
+    how far the prompt is, are.
     """
 
     model: str
@@ -48,11 +50,20 @@ class ReplyPlan:
     prompts: Sequence[Sequence[Token]] = ()
     prompt_logprobs: bool = False
     silent: bool = False
+    timings: bool = False
+    progress: bool = False
     params: Mapping[str, str] = field(default_factory=dict)
 
     def writer(self, text: TextPlan) -> TokenWriter:
         """What writes the tokens of a choice."""
         return TokenWriter(text.vocabulary, opens_text=text.opens_text and not text.skip)
+
+    def timed(self, event: Event, rows: Sequence[Progress | None]) -> Event:
+        """An event with the timings of these rows, where they are wanted and known."""
+        known = [row for row in rows if row is not None]
+        if self.timings and known:
+            event["timings"] = timings(known, given=self.given)
+        return event
 
 
 @dataclass(slots=True)
@@ -71,6 +82,7 @@ class _Choice:
     ids: list[int] = field(default_factory=list)
     scores: Sequence[PromptScore] = ()  # of the prompt
     called: int = 0
+    progress: Progress | None = None  # the last that is known
 
 
 class ChatReply:
@@ -97,9 +109,16 @@ class ChatReply:
         role = {"role": "assistant", "content": "", "refusal": None}
         return [self._event(index, role) for index in range(len(self._choices))]
 
-    def push(self, index: int, chunk: Chunk) -> list[Event]:
+    def prefilled(self, index: int, progress: Progress) -> list[Event]:
+        """As ``Reply.prefilled``."""
+        if not self._plan.progress:
+            return []
+        return [{**self._event(index, {}), "prompt_progress": prompt_progress(progress)}]
+
+    def push(self, index: int, chunk: Chunk, progress: Progress | None = None) -> list[Event]:
         """As ``Reply.push``."""
         choice = self._choices[index]
+        choice.progress = progress
         choice.scores = chunk.prompt or choice.scores
         delta = choice.text.take(chunk)
         parts = self._parts(index, choice, delta.spans)
@@ -114,7 +133,7 @@ class ChatReply:
             events.append(self._event(index, {}, delta.finish))
         if extra:
             events[0]["choices"][0].update(extra)
-        return events
+        return [self._plan.timed(event, [progress]) for event in events]
 
     def fail(self, error: BaseException) -> Event:
         """As ``Reply.fail``."""
@@ -124,7 +143,8 @@ class ChatReply:
         """As ``Reply.finish``: the usage, if it was asked for."""
         if not self._plan.stream or not self._plan.include_usage:
             return []
-        return [{**self._head, "choices": [], "usage": self._usage(usages)}]
+        last = {**self._head, "choices": [], "usage": self._usage(usages)}
+        return [self._plan.timed(last, [choice.progress for choice in self._choices])]
 
     def complete(self, usages: Sequence[Usage]) -> Event:
         """As ``Reply.complete``."""
@@ -136,7 +156,7 @@ class ChatReply:
         if self._plan.prompt_logprobs:
             first = self._choices[0]
             whole["prompt_logprobs"] = first.writer.prompt(first.scores)
-        return whole
+        return self._plan.timed(whole, [choice.progress for choice in self._choices])
 
     # ---- their parts ---------------------------------------------------------------------------
 

@@ -96,11 +96,14 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
         prompts=[row for row in rows for _ in choices],
         prompt_logprobs=request.prompt_logprobs is not None,
         silent=silent,
+        timings=bool(request.timings_per_token),
+        progress=bool(request.return_progress),
         params=params,
     )
     return Call(
         jobs=tuple(Job(row, one) for row in rows for one in choices),
         stream=reply.stream,
+        watched=reply.timings or reply.progress,
         model=request.model,
         specs=() if spec is None else (spec,),
         params=params,

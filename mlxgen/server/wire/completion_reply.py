@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...engine.chunk import Chunk, FinishReason, PromptScore, Usage
+from ...engine.chunk import Chunk, FinishReason, Progress, PromptScore, Usage
 from .call import Event
 from .chat_reply import FINGERPRINT, ReplyPlan
 from .choice_text import ChoiceText, Delta, Finish
 from .errors import error_body
 from .logprobs import TokenWriter
+from .timings import prompt_progress
 from .token_report import Reported
 from .usage import usage_json
 
@@ -32,6 +33,7 @@ class _Choice:
     tokens: list[dict[str, Any]] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     scores: Sequence[PromptScore] = ()  # of the prompt
+    progress: Progress | None = None  # the last that is known
     began: bool = False
 
 
@@ -63,9 +65,16 @@ class CompletionReply:
         echoes = ((index, choice.echo) for index, choice in enumerate(self._choices))
         return [self._event(index, echo, {}) for index, echo in echoes if echo]
 
-    def push(self, index: int, chunk: Chunk) -> list[Event]:
+    def prefilled(self, index: int, progress: Progress) -> list[Event]:
+        """As ``Reply.prefilled``."""
+        if not self._plan.progress:
+            return []
+        return [{**self._event(index, "", {}), "prompt_progress": prompt_progress(progress)}]
+
+    def push(self, index: int, chunk: Chunk, progress: Progress | None = None) -> list[Event]:
         """As ``Reply.push``."""
         choice = self._choices[index]
+        choice.progress = progress
         choice.scores = chunk.prompt or choice.scores
         if self._plan.silent:
             finish: FinishReason | None = "length" if chunk.finish_reason is not None else None
@@ -93,7 +102,7 @@ class CompletionReply:
             extra["tokens"] = full
         if not text and not extra and delta.finish is None:
             return []
-        return [self._event(index, text, extra, delta.finish)]
+        return [self._plan.timed(self._event(index, text, extra, delta.finish), [progress])]
 
     def fail(self, error: BaseException) -> Event:
         """As ``Reply.fail``."""
@@ -103,13 +112,15 @@ class CompletionReply:
         """As ``Reply.finish``: the usage, if it was asked for."""
         if not self._plan.stream or not self._plan.include_usage:
             return []
-        return [{**self._head, "choices": [], "usage": self._usage(usages)}]
+        last = {**self._head, "choices": [], "usage": self._usage(usages)}
+        return [self._plan.timed(last, [choice.progress for choice in self._choices])]
 
     def complete(self, usages: Sequence[Usage]) -> Event:
         """As ``Reply.complete``."""
         assert not self._plan.stream
         choices = [self._whole(i, choice) for i, choice in enumerate(self._choices)]
-        return {**self._head, "choices": choices, "usage": self._usage(usages)}
+        whole = {**self._head, "choices": choices, "usage": self._usage(usages)}
+        return self._plan.timed(whole, [choice.progress for choice in self._choices])
 
     def _event(
         self, index: int, text: str, extra: dict[str, Any], finish: Finish | None = None

@@ -242,8 +242,6 @@ PEERS: Mapping[str, Rule] = {
     "id_slot": _SPEED,
     "slot_id": _SPEED,
     "n_cache_reuse": _SPEED,
-    "timings_per_token": Taken("usage and /metrics have the figures"),
-    "return_progress": Taken("a stream begins with the first token"),
     "return_tokens": SameAs("return_token_ids"),
     "n_keep": Taken("a prompt is never cut here"),
     "t_max_predict_ms": Refused("no time limit for one answer here; leave it out"),

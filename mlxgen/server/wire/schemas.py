@@ -203,6 +203,12 @@ class GenerationRequest(Body):
     return_token_ids: bool | None = _about(
         "add token_ids to each choice, marks to logprobs, and prompt_token_ids to a whole answer"
     )
+    timings_per_token: bool | None = _about(
+        "add timings to each event of a stream, and to a whole answer: tokens, and milliseconds"
+    )
+    return_progress: bool | None = _about(
+        "a stream begins with prompt_progress, while the prompt is run"
+    )
     user: str | None = _about("taken, and not used")
     metadata: dict[str, str] | None = _about("taken, and not used")
     safety_identifier: str | None = _about("taken, and not used")

@@ -1,0 +1,52 @@
+"""How fast an answer comes, by llama.cpp's names.
+
+Owns ``timings`` and ``prompt_progress``. Must never know when they are sent. Invariant: tokens that
+came from the prefix cache, and those that the client gave as generated, are in no rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...engine.chunk import Progress
+
+
+def prompt_progress(progress: Progress) -> dict[str, Any]:
+    """How far a prompt is; ``time_ms`` is counted from where it began to be run."""
+    usage = progress.usage
+    return {
+        "total": usage.prompt_tokens,
+        "cache": min(usage.cached_tokens, usage.prompt_tokens),
+        "processed": progress.prefilled,
+        "time_ms": round(1e3 * (usage.prompt_seconds - progress.queued_seconds), 3),
+    }
+
+
+def timings(rows: Sequence[Progress], *, given: int) -> dict[str, Any]:
+    """Tokens and milliseconds of rows that ran together; ``given`` tokens of each are no work.
+
+    The prompt's time ends with the first token that is generated, and the rest is the time of those
+    behind it. So ``predicted_per_second`` has one token less than ``predicted_n``.
+    """
+    usages = [row.usage for row in rows]
+    cached = sum(usage.cached_tokens for usage in usages)
+    prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
+    predicted = sum(usage.completion_tokens - given for usage in usages)
+    read = max(row.usage.prompt_seconds - row.queued_seconds for row in rows)
+    wrote = max(usage.generation_seconds for usage in usages)
+    return {
+        "cache_n": cached,
+        "prompt_n": prompt,
+        **_rates("prompt", prompt, read),
+        "predicted_n": predicted,
+        **_rates("predicted", predicted - len(rows), wrote),
+    }
+
+
+def _rates(name: str, tokens: int, seconds: float) -> dict[str, float]:
+    return {
+        f"{name}_ms": round(1e3 * seconds, 3),
+        f"{name}_per_token_ms": round(1e3 * seconds / tokens, 3) if tokens > 0 else 0.0,
+        f"{name}_per_second": round(tokens / seconds, 3) if seconds > 0 and tokens > 0 else 0.0,
+    }

@@ -165,9 +165,6 @@ class Preparation:
         return body, call, None if call.specs else self._rows(call)
 
     def _check(self, call: Call) -> None:
-        model = self._model
-        if call.model is not None and call.model != model.name and call.model not in model.aliases:
-            raise unknown_model(call.model, model)
         if len(call.jobs) > self._max_rows:
             raise RequestError(
                 f"n: {len(call.jobs)} answers are more than the {self._max_rows} rows that may "
@@ -178,17 +175,6 @@ class Preparation:
 
     def _rows(self, call: Call) -> tuple[Any, ...]:
         return tuple(self._prepare(call.jobs))
-
-
-def unknown_model(name: str, model: ServedModel) -> RequestError:
-    """The error of a request for another model."""
-    shown = ascii(name if len(name) <= 100 else f"{name[:97]}...")
-    return RequestError(
-        f"there is no model {shown}; this server has {model.name!r}",
-        status=404,
-        param="model",
-        code="model_not_found",
-    )
 
 
 def _blamed(error: FilterError, body: Body) -> RequestError:

@@ -27,7 +27,6 @@ from .engine_thread import State
 from .event_stream import Send, to_json
 from .exchange import Exchange, Work
 from .generation import Generation
-from .jobs import unknown_model
 from .metrics import CONTENT_TYPE
 from .openapi import answers, body_of
 from .page import INDEX, PageFile, read_page
@@ -165,9 +164,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
     @router.get("/v1/models/{name:path}", responses=_ANSWER | answers(404, *_BUSY))
     async def model(name: str) -> Response:
         """The model that is served, by its name."""
-        known = service.model
-        if name != known.name and name not in known.aliases:
-            raise unknown_model(name, known)
+        service.model.check_name(name)
         return JsonResponse(described())
 
     @router.get("/props", responses=_ANSWER | answers(*_BUSY))

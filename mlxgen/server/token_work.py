@@ -18,7 +18,6 @@ from .body import parse_body
 from .calls import RequestError, ServedModel
 from .event_stream import to_large_json
 from .exchange import Exchange
-from .jobs import unknown_model
 from .wire.fields import Body, Int, Json
 from .wire.messages import Message, rendered
 from .wire.reading import read
@@ -78,7 +77,7 @@ class TokenWork:
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``TokenizeRequest``, for ``to_large_json``."""
     request = read(body, TokenizeRequest)
-    _check_model(request.model, model)
+    model.check_name(request.model)
     given = [
         name for name in ("prompt", "content", "messages") if getattr(request, name) is not None
     ]
@@ -126,7 +125,7 @@ def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
 def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``DetokenizeRequest``."""
     request = read(body, DetokenizeRequest)
-    _check_model(request.model, model)
+    model.check_name(request.model)
     size = model.vocabulary.size
     for place, token in enumerate(request.tokens):
         if token >= size:
@@ -137,11 +136,6 @@ def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
             )
     text = b"".join(map(model.vocabulary.piece, request.tokens)).decode("utf-8", "replace")
     return {"prompt": text, "content": text}
-
-
-def _check_model(name: str | None, model: ServedModel) -> None:
-    if name is not None and name != model.name and name not in model.aliases:
-        raise unknown_model(name, model)
 
 
 def _piece(piece: bytes) -> str:

@@ -71,7 +71,6 @@ class Call:
     - ``jobs``: what has to run; a job's place is the ``index`` for ``Reply.push``.
     - ``stream``: whether the client wants events.
     - ``watched``: whether the reply says how far the jobs are.
-    - ``model``: the model that the client named, if any.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
     - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which leave
       tokens out, for ``error_body(error, call.params)``.
@@ -80,7 +79,6 @@ class Call:
     jobs: tuple[Job, ...]
     stream: bool
     watched: bool = False
-    model: str | None
     specs: tuple[Specification, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
     make_reply: Callable[[str, int], Reply] = field(repr=False)

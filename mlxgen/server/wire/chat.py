@@ -21,7 +21,6 @@ from .constraints import constraint_of
 from .errors import RequestError
 from .generation import (
     check_context,
-    check_model,
     choices_of,
     fields_of,
     kept_of,
@@ -40,7 +39,7 @@ from .tool_plan import ToolPlan, plan_tools
 def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
     request = read(body, ChatRequest)
-    check_model(request.model, model)
+    model.check_name(request.model)
     constraint = constraint_of(request)
     plan = plan_tools(request, model, constraint)
     chat = _rendered(request, model, plan)
@@ -101,7 +100,6 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         jobs=tuple(Job(chat, one) for one in choices),
         stream=reply.stream,
         watched=reply.timings or reply.progress,
-        model=request.model,
         specs=() if spec is None else (spec,),
         params=params,
         make_reply=partial(ChatReply, reply),

@@ -24,7 +24,6 @@ from .errors import RequestError
 from .fields import name_of, shown
 from .generation import (
     check_context,
-    check_model,
     choices_of,
     fields_of,
     kept_of,
@@ -42,7 +41,7 @@ DEFAULT_TOKENS = 16
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
     request = read(body, CompletionRequest)
-    check_model(request.model, model)
+    model.check_name(request.model)
     constraint = constraint_of(request)
     silent = request.max_tokens == 0
     if silent and not request.echo:
@@ -104,7 +103,6 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
         jobs=tuple(Job(row, one) for row in rows for one in choices),
         stream=reply.stream,
         watched=reply.timings or reply.progress,
-        model=request.model,
         specs=() if spec is None else (spec,),
         params=params,
         make_reply=partial(CompletionReply, reply),

@@ -47,18 +47,6 @@ def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
     return None if max_tokens < 0 else max_tokens
 
 
-def check_model(name: str | None, model: ServedModel) -> None:
-    """Raise ``RequestError`` for the name of a model that is not here."""
-    if name is None or name == model.name or name in model.aliases:
-        return
-    raise RequestError(
-        f"model: there is no model {name[:200]!r} here; leave it out or use {model.name!r}",
-        status=404,
-        param="model",
-        code="model_not_found",
-    )
-
-
 def check_context(
     tokens: int, model: ServedModel, param: str, *, prefix: Sequence[Any] | None = None
 ) -> None:

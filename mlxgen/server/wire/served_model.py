@@ -15,6 +15,8 @@ from ...chat.format import SWITCHES, ChatFormat
 from ...errors import PromptError
 from ...loading.sampling_defaults import OPENAI, SamplingChoice, sampling_defaults
 from ...tokens import Token, Vocabulary
+from .errors import RequestError
+from .fields import shown
 from .splitter import Marks
 from .tools import ToolFormat
 
@@ -85,6 +87,17 @@ class ServedModel:
             chat_template=_text(getattr(tokenizer, "chat_template", None)),
             bos_token=_text(tokenizer.bos_token),
             eos_token=_text(tokenizer.eos_token),
+        )
+
+    def check_name(self, name: str | None) -> None:
+        """RequestError (404) for the name of a model that is not here; None is this one."""
+        if name is None or name == self.name or name in self.aliases:
+            return
+        raise RequestError(
+            f"model: there is no model {shown(name)} here, only {self.name!r}",
+            status=404,
+            param="model",
+            code="model_not_found",
         )
 
     @property

@@ -124,7 +124,8 @@ def test_alternatives_need_logprobs() -> None:
 def test_a_model_may_be_named_by_its_aliases() -> None:
     model = replace(demo(), aliases=frozenset({"default"}))
     for name in ("tiny", "default", None):
-        assert parse_chat({"messages": HELLO, "model": name}, model).model == name
+        assert parse_chat({"messages": HELLO, "model": name}, model).jobs
+    assert refusal({"model": "small"}).param == "model"
 
 
 # ---- messages ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ def server() -> Iterator[Process]:
         yield process
 
 
+@pytest.mark.slow
 def test_mixed_requests_get_what_is_right_for_them(server: Process) -> None:
     found = soak.soak(server, 60, clients=6)
     assert found.unexpected == []

@@ -6,6 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ..server.running import Running
 from .driving import FACT, GREEDY, RECORD, Chat
 
@@ -20,6 +22,7 @@ NAMELESS = """
 """
 
 
+@pytest.mark.slow
 def test_a_conversation_and_a_branch_need_no_mouse(chat: Chat) -> None:
     chat.hold_to_schema()
     keys = chat.page.keyboard
@@ -156,6 +159,7 @@ def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -
     assert is_dark()
 
 
+@pytest.mark.slow
 def test_what_looks_like_html_is_text_wherever_it_is_shown(chat: Chat) -> None:
     chat.page.on("dialog", lambda dialog: chat.wrong.append(dialog.message))
     chat.set(GREEDY)

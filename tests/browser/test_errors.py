@@ -92,6 +92,7 @@ def test_an_error_within_a_stream_is_said(chat: Chat) -> None:
     assert chat.answers.last.get_by_role("alert").inner_text() == sentence
 
 
+@pytest.mark.slow
 def test_an_api_key_is_asked_for_and_never_stored(browser: Browser) -> None:
     with running(MLXGEN_API_KEY=KEY) as server, Chat.opened(browser, server.url) as chat:
         dialog = chat.page.get_by_role("dialog", name="This server needs an API key")

@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return chosen
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_chat(browser: Browser, server: Running, folder: Path) -> None:
     size = {"width": 1000, "height": 680}
     with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:
@@ -40,6 +41,7 @@ def test_a_picture_of_a_chat(browser: Browser, server: Running, folder: Path) ->
         _draw(chat, folder / "chat.png")
 
 
+@pytest.mark.slow
 def test_a_picture_of_tokens(browser: Browser, server: Running, folder: Path) -> None:
     size = {"width": 1000, "height": 680}
     with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:

@@ -62,6 +62,7 @@ def finish_looking(run: Control[Any]) -> dict[Any, str]:
     return finish(run)
 
 
+@pytest.mark.slow
 @settings(max_examples=tries(120), deadline=None)
 @given(
     numbers=st.lists(st.integers(0, 719), min_size=1, max_size=40),

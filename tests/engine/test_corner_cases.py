@@ -166,6 +166,7 @@ def test_a_closed_stream_gives_nothing_that_was_ready() -> None:
     assert list(stream) == []
 
 
+@pytest.mark.slow
 def test_holding_many_tokens_back_delivers_the_same_text() -> None:
     pieces = list("abcdefghij") * 20
     for hold in (0, 1, 7, 150, 1000):

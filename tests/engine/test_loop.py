@@ -372,6 +372,7 @@ def test_a_row_goes_back_to_just_where_it_joined_the_others(kind: str) -> None:
         crowd.compare()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rotating", "sliding window"])
 def test_a_row_goes_back_further_than_a_window_reaches(kind: str) -> None:
     crowd = crowd_of(kind, [3, 5], steps=4, max_tokens=320)

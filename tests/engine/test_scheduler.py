@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +20,8 @@ from mlxgen.engine.scheduler import Ticket
 from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
+
+from ..effort import some
 
 BYTES = 8  # of a token in the scripted model's cache: a key and a value
 STEP = 256 * BYTES  # caches grow by so many tokens
@@ -206,9 +209,9 @@ def said_with_room(happens: Callable[[Hall], None]) -> list[str]:
     return hall.finish()
 
 
-@pytest.mark.parametrize("happens", HAPPENINGS)
-@pytest.mark.parametrize("keep_prefixes", [True, False])
-@pytest.mark.parametrize("steps", [5.01, 6.5, 9])
+@pytest.mark.parametrize(
+    "happens, keep_prefixes, steps", some(product(HAPPENINGS, [True, False], [5.01, 9, 6.5, 7]))
+)
 def test_rows_and_prefixes_never_hold_more_bytes_than_allowed(
     steps: float, keep_prefixes: bool, happens: Callable[[Hall], None]
 ) -> None:

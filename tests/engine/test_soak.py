@@ -196,6 +196,7 @@ def test_rows_hold_no_more_memory_than_their_kv_and_a_few_copies_of_states(kind:
     assert held <= scheduler.stats().kv_bytes + 5 * states + 100_000
 
 
+@pytest.mark.slow
 def test_a_thousand_short_requests_leave_nothing_behind() -> None:
     hall = Hall(endless(), max_batch=8, max_queue=200, max_bytes=60_000)
     dice = random.Random(1)

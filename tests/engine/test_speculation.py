@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
 
-from ..effort import tries
+from ..effort import some, tries
 
 KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
 PROMPT = [t % 96 for t in b"ababcbabcabab"]
@@ -80,7 +81,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("pair, name", some(product(KINDS, OPTIONS)), indirect=["pair"])
 def test_greedy_text_is_the_same_with_any_draft(
     pair: tuple[LanguageModel, LanguageModel], name: str
 ) -> None:
@@ -159,7 +160,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("pair, name", some(product(KINDS, SAMPLED)), indirect=["pair"])
 def test_a_seed_gives_the_same_text_with_any_draft(
     pair: tuple[LanguageModel, LanguageModel], name: str
 ) -> None:
@@ -183,6 +184,7 @@ def test_what_a_draft_draws_as_the_model_does_stands(
     assert result.usage.forward_passes < 20
 
 
+@pytest.mark.slow
 @settings(max_examples=tries(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 7), st.integers(0, 5), st.booleans()), max_size=4),
@@ -272,6 +274,7 @@ def alone(
     return [(prompt, given, lm.generate(prompt, **given).tokens) for prompt, given in cases]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits",
     [

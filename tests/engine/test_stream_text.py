@@ -134,6 +134,7 @@ def test_stream_shows_text_and_tokens_as_they_are_delivered() -> None:
     assert seen == [("a", 1), ("a", 2), ("astb", 3), ("astb", 4)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=tries(60))
 @given(
     pieces=st.lists(st.sampled_from(["a", "b", "ab", "é", "😀", "stop", "st", "op"]), max_size=12),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ async def perform(g: Guide, operation: tuple[str, Any], labels: list[tuple[Label
     return ""
 
 
+@pytest.mark.slow
 @settings(max_examples=tries(80), deadline=None)
 @given(
     operations=st.lists(OPERATIONS, min_size=1, max_size=8),

@@ -243,6 +243,7 @@ def test_a_body_that_stops_coming_occupies_nobody(server: Running) -> None:
     server.wait_until(lambda: server.figure(left) == before + 1, "the request is still there")
 
 
+@pytest.mark.slow
 def test_many_grammars_that_explode_do_not_hold_up_plain_requests(server: Running) -> None:
     def explode(number: int) -> None:
         answers.append(server.post(*text_of(number)).status_code)

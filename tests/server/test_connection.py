@@ -68,6 +68,7 @@ def test_a_connection_is_idle_again_after_a_body_that_came_after_its_answer() ->
     run(test)
 
 
+@pytest.mark.slow
 def test_a_request_in_time_and_one_that_is_answered_late_are_not_cut() -> None:
     async def slow(scope: Any, receive: Any, send: Any) -> None:
         await receive()

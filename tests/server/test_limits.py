@@ -109,6 +109,7 @@ def test_the_log_has_no_text_of_requests_or_answers(full: Running) -> None:
     assert all(line.startswith("{") for line in full.log)
 
 
+@pytest.mark.slow
 def test_requests_have_a_time_limit(full: Running) -> None:
     with running("--request-timeout", "1.5", "--max-batch", "2") as server:
         answer = server.post(TEXT, endless())

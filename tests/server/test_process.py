@@ -52,6 +52,7 @@ def refusal(capsys: pytest.CaptureFixture[str], **settings: Any) -> str:
     return said.err
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -82,6 +83,7 @@ def test_an_open_door_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--api-key" not in refusal(capsys, host="0.0.0.0", model="./not/here", api_key="k")
 
 
+@pytest.mark.slow
 def test_requests_that_run_are_finished_and_new_ones_refused() -> None:
     with running("--max-batch", "1") as server:
         answers: list[Any] = []
@@ -110,6 +112,7 @@ def test_requests_that_run_are_finished_and_new_ones_refused() -> None:
         assert server.end() == 0
 
 
+@pytest.mark.slow
 def test_after_the_grace_streams_end_with_an_error_and_answers_with_503() -> None:
     with (
         running("--max-batch", "3", "--shutdown-grace", "0.3") as server,
@@ -133,6 +136,7 @@ def test_after_the_grace_streams_end_with_an_error_and_answers_with_503() -> Non
         assert server.end() == 0
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait() -> None:
     with (
         running("--max-batch", "1", "--shutdown-grace", "600") as server,
@@ -187,6 +191,7 @@ def test_files_are_kept_for_what_is_not_a_connection() -> None:
     assert connections_of(40, 1024) == 20
 
 
+@pytest.mark.slow
 def test_a_failed_engine_is_reported_and_ends_the_process() -> None:
     with running(module="tests.server.broken") as server:
         answers: list[httpx.Response] = []
@@ -208,6 +213,7 @@ def test_a_failed_engine_is_reported_and_ends_the_process() -> None:
         assert any("the engine failed" in line for line in server.log)
 
 
+@pytest.mark.slow
 def test_a_prompt_that_the_model_fails_with_is_a_500_of_its_own() -> None:
     body = endless(max_tokens=150, temperature=0, seed=1)
     with running(module="tests.server.broken", BREAKS="prompt") as server:
@@ -236,6 +242,7 @@ def test_a_prompt_that_the_model_fails_with_is_a_500_of_its_own() -> None:
         assert "broken.py" in line and "somebody wrote" not in line
 
 
+@pytest.mark.slow
 def test_an_engine_that_takes_no_step_is_said_until_it_takes_one(tmp_path: Path) -> None:
     hangs = tmp_path / "hangs"
     hangs.touch()

@@ -7,12 +7,14 @@ import socket
 from pathlib import Path
 
 import httpx
+import pytest
 
 from mlxgen.server.process import listen_on
 
 from .running import WAIT, Running, question
 
 
+@pytest.mark.slow
 def test_a_server_answers_on_a_unix_socket_below_a_prefix(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as dead:  # what a server left that was killed

@@ -232,6 +232,7 @@ def test_a_chat_of_no_tokens_is_refused() -> None:
         assert error.status == 400 and error.param == "messages"
 
 
+@pytest.mark.slow
 def test_a_template_that_does_not_end_is_stopped() -> None:
     tokenizer = byte_level_tokenizer()
     loop = "{% for a in messages %}"

@@ -65,6 +65,7 @@ ENGINE_OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("repetition_penalty", float, "over 1 makes tokens that are in the text less likely (*)"),
     ("presence_penalty", float, "subtracted once from tokens that were generated (0)"),
     ("frequency_penalty", float, "subtracted for each time a token was generated (0)"),
+    ("repetition_context_size", int, "newest tokens that these penalties look at (0: all)"),
     ("seed", int, "the same seed and settings give the same text (a new one each time)"),
     (
         "num_draft_tokens",

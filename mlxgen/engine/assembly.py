@@ -54,12 +54,15 @@ def assemble(
     if options.filters:
         strips = prompt.opens_text and vocabulary.strips_space
         constraint = Constraint(options.filters, vocabulary, vocab_size, strips_space=strips)
+    sampling = options.sampling
     sequence = Sequence(
         tokens,
         Transcript(decoder, stops, BanMatcher(options.banned) if options.banned else None),
         constraint=constraint,
         healer=healer,
-        counts=TokenCounts(tokens) if options.sampling.penalises else None,
+        counts=TokenCounts(tokens, window=sampling.repetition_context_size)
+        if sampling.penalises
+        else None,
         kv=kv,
     )
     _take_prefix(sequence, options, vocabulary)

@@ -39,6 +39,7 @@ class GenerationOptions(TypedDict, total=False):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
+    repetition_context_size: int
     logit_bias: Mapping[Token, float]
     seed: int | None
     ignore_eos: bool

@@ -25,11 +25,14 @@ class TokenCounts:
 
     A part: ``advance`` one generated token, ``rewind`` to an absolute length of the
     history (the prompt included), ``fork``. Each costs a constant time per token.
+
+    With a ``window`` the table has only what the newest tokens, so many, say; 0 is all of them.
     """
 
-    __slots__ = ("_base", "_firsts", "_generated", "_ids", "_slot_of", "_slots")
+    __slots__ = ("_base", "_firsts", "_generated", "_ids", "_slot_of", "_slots", "_window")
 
-    def __init__(self, prompt: Sequence[Token] = ()) -> None:
+    def __init__(self, prompt: Sequence[Token] = (), *, window: int = 0) -> None:
+        self._window = window
         self._slot_of: dict[Token, int] = {}
         self._slots: list[int] = []  # of each token of the history
         self._firsts: list[int] = []  # where in the history each slot began
@@ -45,20 +48,17 @@ class TokenCounts:
         """Length of the history."""
         return len(self._slots)
 
-    @property
-    def distinct(self) -> int:
-        """Number of different tokens in the history."""
-        return len(self._slot_of)
+    def table(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The different tokens [n], and how often each was generated [n].
 
-    @property
-    def ids(self) -> npt.NDArray[np.int32]:
-        """The different tokens [distinct]: a view, valid until the next change."""
-        return self._ids[: self.distinct]
-
-    @property
-    def generated(self) -> npt.NDArray[np.float32]:
-        """How often each of ``ids`` was generated [distinct]: a view, as ``ids`` is."""
-        return self._generated[: self.distinct]
+        They may be views, valid until the next change.
+        """
+        distinct, before = len(self._slot_of), len(self._slots) - self._window
+        if not self._window or before <= 0:
+            return self._ids[:distinct], self._generated[:distinct]
+        slots, which = np.unique(self._slots[before:], return_inverse=True)
+        generated = np.bincount(which[max(0, self._base - before) :], minlength=len(slots))
+        return self._ids[slots], generated.astype(np.float32)
 
     def advance(self, token: Token) -> None:
         """Count one generated token."""
@@ -87,6 +87,7 @@ class TokenCounts:
         """An independent copy."""
         twin = TokenCounts.__new__(TokenCounts)
         twin._base = self._base
+        twin._window = self._window
         twin._slots = list(self._slots)
         twin._firsts = list(self._firsts)
         twin._slot_of = dict(self._slot_of)

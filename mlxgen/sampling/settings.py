@@ -31,6 +31,8 @@ class SamplingSettings:
         they are positive and multiplied where they are negative (more than 0; 1.0: off).
     ``presence_penalty``, ``frequency_penalty``: subtracted from the logit of each token
         of the output, once or as often as it occurs there (-2 to 2; 0.0: off).
+    ``repetition_context_size``: these penalties look at so many of the newest tokens of prompt and
+        output together (0: all of them).
     ``top_p``: keep the likeliest tokens that together reach this probability (over 0, to
         1; 1.0: off).
     ``min_p``: keep tokens at least this fraction as likely as the likeliest (0 to 1; 0.0: off).
@@ -52,6 +54,7 @@ class SamplingSettings:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    repetition_context_size: int = 0
     logit_bias: Mapping[Token, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +63,8 @@ class SamplingSettings:
             if not low <= value <= high:
                 raise OptionError(name, f"{value} is out of range, give {text}")
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "top_k", _top_k(self.top_k))
+        for name, unlimited in (("top_k", "off"), ("repetition_context_size", "all")):
+            object.__setattr__(self, name, _count(name, getattr(self, name), unlimited))
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
 
     @property
@@ -109,13 +113,14 @@ def _number(name: str, value: Any, allowed: str) -> float:
     return number
 
 
-def _top_k(value: Any) -> int:
+def _count(name: str, value: Any, unlimited: str) -> int:
+    allowed = f"0 ({unlimited}) or more"
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise OptionError("top_k", f"{value!r} is not an integer, give 0 (off) or more")
-    top_k = int(value.__index__())
-    if top_k < 0:
-        raise OptionError("top_k", f"{top_k} is out of range, give 0 (off) or more")
-    return top_k
+        raise OptionError(name, f"{value!r} is not an integer, give {allowed}")
+    count = int(value.__index__())
+    if count < 0:
+        raise OptionError(name, f"{count} is out of range, give {allowed}")
+    return count
 
 
 def _logit_bias(value: Any) -> dict[Token, float]:

@@ -93,19 +93,19 @@ def stack_counts(
 
     n is a power of two, so that a growing history rarely changes the arrays' shapes.
     """
-    counted = []
+    tables = []
     for each, row in zip(settings, rows, strict=True):
         assert not each.penalises or row.counts is not None, "settings that penalise need counts"
-        counted.append(row.counts if each.penalises else None)
-    most = max((counts.distinct for counts in counted if counts is not None), default=0)
+        tables.append(row.counts.table() if each.penalises and row.counts is not None else None)
+    most = max((len(table[0]) for table in tables if table is not None), default=0)
     width = _width(most, _LEAST_COUNTS)
     ids = np.zeros((len(rows), width), dtype=np.int32)
     generated = np.zeros((len(rows), width), dtype=np.float32)
-    for place, counts in enumerate(counted):
-        if counts is not None and counts.distinct:
-            ids[place], generated[place] = counts.ids[0], counts.generated[0]  # the padding
-            ids[place, : counts.distinct] = counts.ids
-            generated[place, : counts.distinct] = counts.generated
+    for place, table in enumerate(tables):
+        if table is not None and len(table[0]):
+            for array, values in zip((ids, generated), table, strict=True):
+                array[place] = values[0]  # the padding
+                array[place, : len(values)] = values
     return mx.array(ids), mx.array(generated)
 
 

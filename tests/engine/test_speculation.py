@@ -70,6 +70,7 @@ def picky(result: PostSamplingResult) -> None:
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
+    "newest": {"repetition_penalty": 2.0, "presence_penalty": 1.0, "repetition_context_size": 5},
     "biases": {"logit_bias": {5: 3.0}},
     "hooks": {"hooks": picky, "hold_tokens": 3},
     "bans": {"banned": ["a", "b"]},

@@ -108,8 +108,8 @@ def words_of(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     return np.packbits(bits, bitorder="little").view(np.int32)
 
 
-def counts_of(prompt: Iterable[int], generated: Iterable[int]) -> TokenCounts:
-    counts = TokenCounts(list(prompt))
+def counts_of(prompt: Iterable[int], generated: Iterable[int], *, window: int = 0) -> TokenCounts:
+    counts = TokenCounts(list(prompt), window=window)
     for token in generated:
         counts.advance(token)
     return counts

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from mlxgen.sampling import TokenCounts
 
 TOKENS = st.lists(st.integers(0, 8), max_size=30)
+WINDOWS = st.integers(0, 40)
 
 
 def contents(counts: TokenCounts) -> tuple[int, list[int], list[float]]:
-    return len(counts), counts.ids.tolist(), counts.generated.tolist()
+    ids, generated = counts.table()
+    return len(counts), ids.tolist(), generated.tolist()
 
 
-def fed(prompt: list[int], generated: list[int]) -> TokenCounts:
-    counts = TokenCounts(prompt)
+def fed(prompt: list[int], generated: list[int], window: int = 0) -> TokenCounts:
+    counts = TokenCounts(prompt, window=window)
     for token in generated:
         counts.advance(token)
     return counts
@@ -28,22 +30,36 @@ def test_every_token_is_there_once_with_how_often_it_was_generated(
     prompt: list[int], generated: list[int]
 ) -> None:
     counts = fed(prompt, generated)
-    assert len(counts) == len(prompt) + len(generated)
-    assert counts.ids.tolist() == list(dict.fromkeys(prompt + generated))
-    assert dict(zip(counts.ids.tolist(), counts.generated.tolist(), strict=True)) == {
+    length, ids, times = contents(counts)
+    assert length == len(prompt) + len(generated)
+    assert ids == list(dict.fromkeys(prompt + generated))
+    assert dict(zip(ids, times, strict=True)) == {
         token: Counter(generated)[token] for token in prompt + generated
     }
 
 
-@given(TOKENS, TOKENS, st.integers(-2, 70), TOKENS)
+@given(TOKENS, TOKENS, WINDOWS)
+@settings(deadline=None)
+def test_a_window_shows_what_the_newest_tokens_alone_would(
+    prompt: list[int], generated: list[int], window: int
+) -> None:
+    _, ids, times = contents(fed(prompt, generated, window))
+    before = len(prompt) + len(generated) - window if window else 0
+    recent = (prompt + generated)[max(0, before) :]
+    new = Counter(generated[max(0, before - len(prompt)) :])
+    assert dict(zip(ids, times, strict=True)) == {token: new[token] for token in recent}
+    assert len(set(ids)) == len(ids)
+
+
+@given(TOKENS, TOKENS, st.integers(-2, 70), TOKENS, WINDOWS)
 @settings(deadline=None)
 def test_a_rewind_equals_never_having_advanced(
-    prompt: list[int], generated: list[int], to: int, more: list[int]
+    prompt: list[int], generated: list[int], to: int, more: list[int], window: int
 ) -> None:
-    counts = fed(prompt, generated)
+    counts = fed(prompt, generated, window)
     counts.rewind(to)
     kept = max(to, 0)
-    fresh = fed(prompt[:kept], generated[: max(kept - len(prompt), 0)])
+    fresh = fed(prompt[:kept], generated[: max(kept - len(prompt), 0)], window)
     assert contents(counts) == contents(fresh)
     for token in more:
         counts.advance(token)
@@ -51,12 +67,12 @@ def test_a_rewind_equals_never_having_advanced(
     assert contents(counts) == contents(fresh)
 
 
-@given(TOKENS, TOKENS, TOKENS, st.integers(0, 60))
+@given(TOKENS, TOKENS, TOKENS, st.integers(0, 60), WINDOWS)
 @settings(deadline=None)
 def test_a_fork_sees_nothing_of_the_other(
-    prompt: list[int], generated: list[int], more: list[int], to: int
+    prompt: list[int], generated: list[int], more: list[int], to: int, window: int
 ) -> None:
-    counts = fed(prompt, generated)
+    counts = fed(prompt, generated, window)
     before = contents(counts)
     twin = counts.fork()
     twin.rewind(to)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.sample_utils import make_logits_processors
+from mlx_lm.sample_utils import make_logits_processors, make_repetition_penalty
 
 from mlxgen.sampling import DrawRow, SamplingSettings
 from mlxgen.sampling.processors import adjust, apply_mask, pad_vocabulary
@@ -67,6 +67,17 @@ def test_repetition_counts_the_prompt_and_the_other_penalties_do_not() -> None:
     )
     changed = processed(logits, [DrawRow(settings_, 0, 0, counts=counts)])
     assert changed.tolist() == [[0.5, -2.0, 1.0 - 0.75, -4.0 - 1.0, 3.0]]
+
+
+def test_what_penalties_look_at_is_what_mlx_lm_looks_at() -> None:
+    rng = np.random.default_rng(3)
+    logits = mx.array(rng.normal(size=(1, 30)).astype(np.float32))
+    tokens = rng.integers(0, 30, size=50).tolist()
+    for size in (0, 1, 20, 50, 60):
+        counts = counts_of(tokens[:35], tokens[35:], window=size)
+        settings_ = SamplingSettings(repetition_penalty=1.4, repetition_context_size=size)
+        wanted = make_repetition_penalty(1.4, size)(mx.array(tokens), mx.array(logits))
+        assert mx.allclose(processed(logits, [DrawRow(settings_, 0, 0, counts=counts)]), wanted)
 
 
 def test_penalties_leave_an_impossible_token_impossible() -> None:

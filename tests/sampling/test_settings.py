@@ -60,6 +60,7 @@ def test_the_limits_of_every_range_are_allowed() -> None:
         presence_penalty=-2,
         frequency_penalty=2,
         top_k=10**30,
+        repetition_context_size=10**30,
         logit_bias={0: -1e9, 1: 1e9},
     )
 

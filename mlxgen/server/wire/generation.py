@@ -32,6 +32,7 @@ _SAME = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "repetition_context_size",
     "seed",
     "ignore_eos",
     "heal",

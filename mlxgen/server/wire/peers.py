@@ -47,16 +47,6 @@ class Neutral:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Says how ``field`` works: taken where that is not asked for, or with one of ``values``."""
-
-    field: str
-    off: tuple[Any, ...]
-    values: tuple[Any, ...]
-    otherwise: str
-
-
-@dataclass(frozen=True, slots=True)
 class Parts:
     """An object: ``fields`` is the rule of each of its keys."""
 
@@ -70,7 +60,7 @@ class Refused:
     instead: str
 
 
-Rule: TypeAlias = SameAs | Taken | Neutral | Beside | Parts | Refused
+Rule: TypeAlias = SameAs | Taken | Neutral | Parts | Refused
 
 
 class Translated(NamedTuple):
@@ -87,10 +77,9 @@ def translated(body: Fields, known: Mapping[str, Any]) -> Translated:
     """
     mine = {name: value for name, value in body.items() if name in known or name not in PEERS}
     result = Translated(mine, {})
-    given = [(PEERS[name], name) for name in body if name not in known and name in PEERS]
-    given.sort(key=lambda rule: isinstance(rule[0], Beside))  # which look at the others
-    for rule, name in given:
-        _translate(rule, name, body[name], result)
+    for name, value in body.items():
+        if name not in known and name in PEERS:
+            _translate(PEERS[name], name, value, result)
     return result
 
 
@@ -102,12 +91,6 @@ def _translate(rule: Rule, at: str, value: Any, result: Translated) -> None:
             raise _NotDoneError(rule.instead)
         if isinstance(rule, Neutral):
             if not _is_one_of(value, rule.values):
-                raise _NotDoneError(f"{_shown(value)} is not done here; {rule.otherwise}")
-            return
-        if isinstance(rule, Beside):
-            wanted = result.fields.get(rule.field)
-            off = wanted is None or _is_one_of(wanted, rule.off)
-            if not off and not _is_one_of(value, rule.values):
                 raise _NotDoneError(f"{_shown(value)} is not done here; {rule.otherwise}")
             return
         if isinstance(rule, SameAs):
@@ -216,14 +199,15 @@ def _excluded(value: Any) -> Any:
     raise _NotDoneError(f"{_shown(value)} is not true or false")
 
 
+def _newest(value: Any) -> Any:
+    """-1 is the whole context, and 0 no token at all."""
+    if value == 0 and value is not False:
+        raise _NotDoneError("0 turns the penalties off, whatever they are; leave them out")
+    return 0 if value == -1 else value
+
+
 # ---- the table -----------------------------------------------------------------------------------
 
-_WINDOW = Beside(
-    "repetition_penalty",
-    off=(1,),
-    values=(-1,),
-    otherwise="the penalty counts the whole prompt and answer here; leave it out",
-)
 _SPEED = Taken("only a matter of speed")
 _TALK = Taken("nothing here depends on it")
 _TEXT = Taken("special tokens are never text here")
@@ -236,7 +220,7 @@ PEERS: Mapping[str, Rule] = {
     # llama.cpp's server
     "n_predict": SameAs("max_tokens"),
     "repeat_penalty": SameAs("repetition_penalty"),
-    "repeat_last_n": _WINDOW,
+    "repeat_last_n": SameAs("repetition_context_size", _newest),
     "n_probs": Refused("send logprobs: true and top_logprobs"),
     "cache_prompt": Taken("prefixes are always cached"),
     "id_slot": _SPEED,
@@ -312,7 +296,8 @@ PEERS: Mapping[str, Rule] = {
     "mm_processor_kwargs": Refused("this server reads text only; leave it out"),
     "add_special_tokens": Neutral((False,), "leave it out"),
     # mlx-lm's server, LM Studio, Ollama and others
-    "repetition_context_size": _WINDOW,
+    "presence_context_size": SameAs("repetition_context_size"),
+    "frequency_context_size": SameAs("repetition_context_size"),
     "adapters": Refused("the adapter is chosen with --adapter; leave it out"),
     "draft_model": Refused("the draft model is chosen with --draft-model; leave it out"),
     "role_mapping": Refused("the chat template writes the roles; leave it out"),

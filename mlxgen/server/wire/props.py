@@ -34,6 +34,7 @@ def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
             "params": {
                 **sampling,
                 "repeat_penalty": sampling["repetition_penalty"],
+                "repeat_last_n": sampling["repetition_context_size"] or _UNLIMITED,
                 "n_predict": _UNLIMITED,
                 "max_tokens": _UNLIMITED,
                 "ignore_eos": False,

@@ -171,6 +171,9 @@ class GenerationRequest(Body):
     repetition_penalty: Annotated[float, Field(ge=1e-9, le=1e6)] | None = _about("1 turns it off")
     presence_penalty: Penalty | None = _about("for tokens that were generated")
     frequency_penalty: Penalty | None = _about("for each time a token was generated")
+    repetition_context_size: Count | None = _about(
+        "newest tokens of prompt and answer that these penalties look at; 0: all"
+    )
     logit_bias: dict[str, float] | None = _about("added to the logits of these token ids")
     stop: ShortText | Pieces | None = _about("texts that end the answer, and are not part of it")
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = _about(

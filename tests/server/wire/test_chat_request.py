@@ -56,6 +56,7 @@ def test_every_sampling_field_reaches_the_engine_under_its_name() -> None:
         "repetition_penalty": 1.1,
         "presence_penalty": 0.5,
         "frequency_penalty": -0.5,
+        "repetition_context_size": 20,
     }
     options = options_of({**given, "logit_bias": {"5": 1, "7": -100}})
     for name, value in given.items():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlxgen.server.calls import Call, parse_chat, parse_completion
-from mlxgen.server.wire.peers import PEERS, Beside, Neutral, Parts, Refused, Rule, SameAs, Taken
+from mlxgen.server.wire.peers import PEERS, Neutral, Parts, Refused, Rule, SameAs, Taken
 from mlxgen.server.wire.schemas import ChatRequest, CompletionRequest
 
 from .kit import HELLO, demo, refused
@@ -58,15 +58,9 @@ def test_every_name_of_the_table_does_what_it_says(path: str, rule: Rule) -> Non
     if isinstance(rule, SameAs):
         assert rule.field.partition(".")[0] in FIELDS
         return
-    if isinstance(rule, Beside):
-        assert rule.field in FIELDS
-        assert parse({**base, **body_of(path, 64)}, demo()).jobs == plain.jobs
-        base = {**base, rule.field: 1.5}
-        for value in rule.values:
-            parse({**base, **body_of(path, value)}, demo())
     error = refused(parse, {**base, **body_of(path, "nothing of it")}, demo())
     assert error.param == path and error.code == "unsupported_parameter"
-    assert isinstance(rule, (Neutral, Beside, Refused))
+    assert isinstance(rule, (Neutral, Refused))
     assert (rule.instead if isinstance(rule, Refused) else rule.otherwise) in error.message
 
 
@@ -88,7 +82,9 @@ def test_every_name_of_the_table_does_what_it_says(path: str, rule: Rule) -> Non
         ({"bad_words": ["x"]}, {"banned_strings": ["x"]}),
         ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}),
         ({"thinking": {"type": "disabled"}}, {"chat_template_kwargs": {"enable_thinking": False}}),
-        ({"repetition_context_size": 20, "repeat_penalty": 1.0}, {"repetition_penalty": 1.0}),
+        ({"repeat_last_n": 64}, {"repetition_context_size": 64}),
+        ({"repeat_last_n": -1}, {}),
+        ({"presence_context_size": 20}, {"repetition_context_size": 20}),
         ({"regex": "a", "guided_regex": "a"}, {"regex": "a"}),
     ],
 )
@@ -123,6 +119,8 @@ def test_drafts_are_bounded_or_left_out() -> None:
         ({"structured_outputs": 5}, "structured_outputs"),
         ({"repeat_penalty": 1.2, "repetition_penalty": 1.3}, "repeat_penalty"),
         ({"guided_json": "{"}, "guided_json"),
+        ({"repeat_last_n": 0}, "repeat_last_n"),
+        ({"presence_context_size": 9, "repetition_context_size": 20}, "presence_context_size"),
         ({"thinking": 5}, "thinking"),
     ],
 )

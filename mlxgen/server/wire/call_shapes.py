@@ -1,4 +1,4 @@
-"""How a tool call begins in each format that can be read while it grows.
+"""How a tool call begins in each format of mlx-lm, so that it can be read while it grows.
 
 Owns what stands between the mark of a call and its arguments, and the recognition of it. Must
 never know where the text comes from. Invariant: a head that was recognised names a tool that may
@@ -7,178 +7,228 @@ be called, and nothing that comes after it changes that.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from .call_arguments import Arguments, JsonArguments, TaggedArguments, Tags
+import regex
 
-Part: TypeAlias = str | re.Pattern[str]
-
-_SPACE = re.compile(r"[ \t\r\n]*")
-_DIGITS = re.compile(r"[0-9]+")
+from .call_arguments import ArgumentFormat, Json
+from .literal_arguments import Literals
+from .tagged_arguments import Tags, as_it_is
 
 
 class Head(NamedTuple):
     """What a text begins with.
 
     ``name`` is the tool's, once it is certain; ``begins``: so are the arguments, at ``end``.
-    ``id`` is the call's where the model gave one. ``is_open``: the text ended before anything
-    spoke against a head.
+    ``arguments`` is how they are written, ``id`` the call's where the model gave one. ``is_open``:
+    the text ended before anything spoke against a head.
     """
 
     name: str | None = None
     begins: bool = False
     end: int = 0
     id: str | None = None
+    arguments: ArgumentFormat | None = None
     is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CallShape:
-    """A format of calls.
+    """A format of calls, as patterns.
 
-    ``head`` are the parts before the arguments of a tool; the name is certain when ``named`` of
-    them were there. ``begins`` are parts that the arguments begin with, where the head alone says
-    too little. ``tags`` are those of the arguments, None for JSON, which ends at one of ``stops``
-    at the latest. ``close`` comes behind the arguments; ``repeats``: then another call may, before
-    the mark that ends them all. ``id`` finds a call's id in its head.
+    ``name`` reaches to where the name is certain (a group ``name``; there may be an ``id``), and
+    ``begins`` from there to the arguments: those of ``json`` where it matched a group ``json``,
+    else ``arguments``. ``first`` comes before the name of the first call behind a mark, ``again``
+    before that of another behind the arguments of one; None: there is no other. ``tail`` comes
+    behind the arguments of the last.
     """
 
-    head: Callable[[str], tuple[Part, ...]]
-    named: int
-    begins: tuple[Part, ...] = ()
-    tags: Tags | None = None
-    stops: tuple[str, ...] = ()
-    close: tuple[Part, ...] = ()
-    repeats: bool = False
-    id: re.Pattern[str] | None = None
-
-    def begin(self, text: str, at: int, name: str, *, again: bool) -> Head:
-        """Whether a call of this tool begins at ``at``; ``again``: after another one."""
-        close = self.close if again else ()
-        head = (*close, *self.head(name))
-        count, end = _follow(text, at, head)
-        known = name if count >= self.named + len(close) else None
-        if count < len(head):
-            return Head(known, is_open=end < 0)
-        count, after = _follow(text, end, self.begins)
-        if count < len(self.begins):
-            return Head(known, is_open=after < 0)
-        found = self.id.search(text, at, end) if self.id is not None else None
-        return Head(name, True, end, found[0] if found else None)
-
-    def is_tail(self, text: str, end: str) -> bool:
-        """Whether this is what comes behind the last call's arguments, or the beginning of it."""
-        parts = (*self.close, _SPACE, end)
-        return _follow(text, 0, parts)[1] in (-1, len(text))
-
-    def arguments(
-        self, tool: Mapping[str, Any], parse: Callable[[str, Any], Any], end: str
-    ) -> Arguments:
-        """What reads the arguments of a call of ``tool``; ``end`` is the mark that ends it."""
-        if self.tags is not None:
-            return TaggedArguments(self.tags, tool, parse, end)
-        return JsonArguments((*self.stops, end) if end else self.stops)
+    name: str
+    begins: str
+    arguments: ArgumentFormat
+    first: str = r"\s*"
+    again: str | None = None
+    tail: str = ""
+    json: ArgumentFormat | None = None
 
 
-def _follow(text: str, at: int, parts: Sequence[Part]) -> tuple[int, int]:
-    """How many of the parts follow in a text, and where they end; -1 where the text ended first."""
-    for count, part in enumerate(parts):
-        if isinstance(part, str):
-            if not text.startswith(part, at):
-                return count, -1 if part.startswith(text[at : at + len(part)]) else at
-            at += len(part)
-            continue
-        match = part.match(text, at)
+class BoundShape:
+    """Recognises the calls of tools with these names; ``end`` is the mark that ends them.
+
+    ``tail`` is what comes behind the arguments of the last, that mark with it.
+    """
+
+    def __init__(self, shape: CallShape, names: Sequence[str], end: str) -> None:
+        self._shape = shape
+        self._heads = [
+            (
+                regex.compile(start + shape.name + shape.begins, names=names),
+                regex.compile(start + shape.name, names=names),
+            )
+            for start in (shape.first, shape.again)
+            if start is not None
+        ]
+        self.tail = regex.compile(rf"{shape.tail}\s*{regex.escape(end)}" if end else shape.tail)
+
+    def head(self, text: str, at: int, *, again: bool) -> Head:
+        """What begins at ``at``; ``again``: behind another call."""
+        if again and self._shape.again is None:
+            return Head()
+        whole, named = self._heads[again]
+        match = whole.match(text, at, partial=True)
+        spoken_against = match is None
+        match = match or named.match(text, at, partial=True)
         if match is None:
-            return count, -1 if at == len(text) else at
-        at = match.end()
-    return len(parts), at
+            return Head()
+        groups = match.groupdict()
+        return Head(
+            name=match["name"] if match.end("name") < len(text) else None,
+            begins=not (spoken_against or match.partial),
+            end=match.end(),
+            id=groups.get("id"),
+            arguments=(groups.get("json") and self._shape.json) or self._shape.arguments,
+            is_open=match.partial and not spoken_against,
+        )
 
 
 # ---- the formats ---------------------------------------------------------------------------------
 
+_SPACE = r"\s*"
+_OBJECT = r'\s*(?=\{\s*["}])'  # what begins like one is one
+_NAMED = r'\{\s*"name"\s*:\s*"(?P<name>\L<names>)"'
+_ARGUMENTS = r'\s*,\s*"arguments"\s*:' + _OBJECT
+_MEMBERS = r'(?:\s*,\s*"\w+"\s*:\s*"[^"]*")*\s*\}'  # what else is in the object of a call
+_SEP = r"(?s:(?!<\|sep\|>).)*<\|sep\|>"  # the rest of one of Kimi's tags
 
-def _quoted(*keys: str) -> tuple[Part, ...]:
-    """Pieces of JSON, with white space where it may be."""
-    return tuple(part for key in keys for part in (_SPACE, key))
 
-
-_OBJECT: tuple[Part, ...] = ("{", _SPACE, re.compile(r'["}]'))
-_GLM = CallShape(
-    head=lambda name: (_SPACE, name, _SPACE),
-    named=4,
-    begins=("<arg_key>",),  # a name ends only here
-    tags=Tags(
-        key="<arg_key>",
-        key_end="</arg_key>",
-        value="<arg_value>",
-        value_end="</arg_value>",
-        call=lambda name, key, value: (
-            f"{name}<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
+def _glm(prefix: str) -> CallShape:
+    """A name, and keys and values between tags that begin with ``prefix``."""
+    key, key_end = f"<{prefix}arg_key>", f"</{prefix}arg_key>"
+    value, value_end = f"<{prefix}arg_value>", f"</{prefix}arg_value>"
+    return CallShape(
+        name=r"(?P<name>\L<names>)(?=[\s<])",
+        begins=rf"\s*(?={key}|</{prefix}tool_call>)",  # other forms have a name in front, too
+        arguments=Tags(
+            opening=key,
+            tag=rf"{key}[^<]*{key_end}(?:\\n|\s)*{value}",
+            end=value_end,
+            call="NAMEARGUMENT",
         ),
-        nulls=False,
-    ),
-)
+    )
+
 
 SHAPES: Mapping[str, CallShape] = {
     "json_tools": CallShape(
-        head=lambda name: (
-            *_quoted("{", '"name"', ":", f'"{name}"', ",", '"arguments"', ":"),
-            _SPACE,
+        name=_NAMED,
+        begins=_ARGUMENTS,
+        arguments=Json(),
+        tail=r"\s*\}",
+    ),
+    "mistral": CallShape(  # a name and arguments, or a list of JSON objects in older models
+        name=(
+            r"(?:(?P<name>\L<names>)\s*(?:\[CALL_ID\](?P<id>[\w-]+)\s*)?(?P<header>\[ARGS\])"
+            rf"|{_NAMED})"
         ),
-        named=8,
-        begins=_OBJECT,
-        close=_quoted("}"),
+        begins=rf"(?(header){_OBJECT}|{_ARGUMENTS})",
+        arguments=Json(),
+        first=r"\s*(?:\[\s*(?=\{))?",
+        again=rf"(?:{_MEMBERS}\s*,)?\s*",
+        tail=rf"{_MEMBERS}\s*\]",
     ),
     "kimi_k2": CallShape(
-        head=lambda name: (
-            *_quoted("<|tool_call_begin|>", f"functions.{name}:"),
-            _DIGITS,
-            *_quoted("<|tool_call_argument_begin|>"),
-            _SPACE,
-        ),
-        named=4,
-        begins=_OBJECT,
-        stops=("<|tool_call_end|>",),
-        close=_quoted("<|tool_call_end|>"),
-        repeats=True,
-        id=re.compile(r"functions\.[^:]+:[0-9]+"),
+        name=r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>\L<names>):[0-9]+)",
+        begins=r"\s*<\|tool_call_argument_begin\|>" + _OBJECT,
+        arguments=Json(stops=("<|tool_call_end|>",)),
+        again=r"\s*<\|tool_call_end\|>\s*",
+        tail=r"\s*<\|tool_call_end\|>",
     ),
-    "mistral": CallShape(
-        head=lambda name: (*_quoted(name, "[ARGS]"), _SPACE), named=4, begins=_OBJECT, repeats=True
+    "kimi_k3": CallShape(  # an argument between tags each, or all of them as one JSON object
+        name=rf'<\|open\|>call\s(?:(?s:(?!<\|sep\|>).)*\s)?tool="(?P<name>\L<names>)"{_SEP}',
+        begins=rf"\s*(?:(?P<json><\|open\|>json{_SEP}){_OBJECT}|(?=<\|open\|>argument|<\|close\|>))",
+        arguments=Tags(
+            opening="<|open|>argument",
+            tag=rf"<\|open\|>argument{_SEP}",
+            end="<|close|>argument<|sep|>",
+            call='<|open|>call tool="NAME"<|sep|>ARGUMENT<|close|>call<|sep|>',
+            close="<|close|>call<|sep|>",
+            strips=(as_it_is, as_it_is),
+        ),
+        json=Json(stops=("<|close|>",)),
+        again=r"\s*(?:(?:<\|close\|>json<\|sep\|>\s*)?<\|close\|>call<\|sep\|>\s*)?",
+        tail=r"\s*(?:(?:<\|close\|>json<\|sep\|>\s*)?<\|close\|>call<\|sep\|>)?",
     ),
     "qwen3_coder": CallShape(
-        head=lambda name: _quoted(f"<function={name}>"),
-        named=2,
-        tags=Tags(
-            key="<parameter=",
-            key_end=">",
-            value_end="</parameter>",
+        name=r"<function=(?P<name>\L<names>)>",
+        begins="",
+        arguments=Tags(
+            opening="<parameter=",
+            tag=r"<parameter=[^<>]*>",
+            end="</parameter>",
+            call="<function=NAME>\nARGUMENT\n</function>",
             close="</function>",
-            call=lambda name, key, value: (
-                f"<function={name}>\n<parameter={key}>{value}</parameter>\n</function>"
-            ),
-            strips=False,
+            strips=(lambda text: text.removeprefix("\n"), lambda text: text.removesuffix("\n")),
         ),
     ),
-    "glm47": _GLM,
-    "laguna": _GLM,
     "minimax_m2": CallShape(
-        head=lambda name: _quoted(f'<invoke name="{name}">'),
-        named=2,
-        tags=Tags(
-            key='<parameter name="',
-            key_end='">',
-            value_end="</parameter>",
+        name=r"""<invoke name=["']?(?P<name>\L<names>)["']?>""",
+        begins="",
+        arguments=Tags(
+            opening="<parameter name=",
+            tag=r"<parameter name=[^<>]*>",
+            end="</parameter>",
+            call='<invoke name="NAME">ARGUMENT</invoke>',
             close="</invoke>",
-            call=lambda name, key, value: (
-                f'<invoke name="{name}"><parameter name="{key}">{value}</parameter></invoke>'
-            ),
         ),
-        repeats=True,
+        again=_SPACE,
+    ),
+    "minicpm5": CallShape(
+        name=r"""["']?(?P<name>\L<names>)["']?\s*>""",
+        begins="",
+        arguments=Tags(
+            opening="<param",
+            tag=r"<param\s+name\s*=[^<>]*>(?:\s*(?P<raw><!\[CDATA\[)|(?=\s*[^\s<]|\s*<[^!]))",
+            end="</param>",
+            call='"NAME">ARGUMENT',
+            raw_end="]]>",
+        ),
+    ),
+    "muse_spark": CallShape(
+        name=r'<atem:invoke\s(?:[^<>]*\s)?name="(?P<name>\L<names>)">',
+        begins="",
+        arguments=Tags(
+            opening="<atem:parameter",
+            tag=r'<atem:parameter\s(?:[^<>]*\s)?name="[^"]+"[^<>]*>',
+            end="</atem:parameter>",
+            call='<atem:invoke name="NAME">ARGUMENT</atem:invoke>',
+            close="</atem:invoke>",
+            guesses=True,
+        ),
+        again=_SPACE,
+    ),
+    "glm47": _glm(""),
+    "laguna": _glm(""),
+    "longcat": _glm("longcat_"),
+    "function_gemma": CallShape(
+        name=r"call:(?P<name>\L<names>)\{",
+        begins="",
+        arguments=Literals(call="call:f{x:VALUE}", quote="<escape>"),
+        again=r"\s*,?\s*",
+    ),
+    "gemma4": CallShape(
+        name=r"call:(?P<name>\L<names>)\{",
+        begins="",
+        arguments=Literals(call="call:f{x:VALUE}", quote='<|"|>'),
+        again=r"\s*,?\s*",
+    ),
+    "pythonic": CallShape(
+        name=r"(?P<name>\L<names>)\s*\(",
+        begins="",
+        arguments=Literals(call="[f(x=VALUE)]"),
+        first=r"\s*\[\s*",
+        again=r"\s*,\s*",
+        tail=r"\s*,?\s*\]",
     ),
 }
 """The formats that can be read while they grow, by the names of mlx-lm's parsers."""

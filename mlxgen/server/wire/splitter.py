@@ -14,7 +14,8 @@ The rules, for the whole text:
 - Where a format, or what the model made of it, cannot be read that way, a call lasts from its
   start mark to the first end mark at which it can be read as a whole. An end mark inside a JSON
   string is none. What cannot be read is text, marks and all.
-- Text that is cut off before the name of a call that it begins is a mark, and no text.
+- Where the text is cut off, a call whose name can be read is a call with what there is of it, and
+  what comes before the name of a call is a mark, and no text.
 - White space around marks belongs to the marks; so does the rest of it after a call.
 """
 
@@ -23,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
+
+from regex import Match
 
 from ...text import sequence_overlap
 from .call_arguments import Arguments
@@ -94,6 +97,7 @@ class Splitter:
         trim: bool = True,
     ) -> None:
         self._tools = tools
+        self._shape = tools.shape if tools is not None else None
         self._edges = marks.edges(tools.format.start if tools is not None else None)
         self._think_start = marks.think_start or ""
         self._trim = trim
@@ -137,10 +141,12 @@ class Splitter:
         """The rest, as the text ends here; ``cut``: in the middle of what it was saying."""
         spans = list(self._certain(final=True))
         if self._state == "call":
-            spans.extend(self._cut_head(cut=cut))
+            spans.extend(self._end_head(cut=cut))
         if self._state == "unread":
             spans.extend(self._call(len(self._held), len(self._held), cut=cut))
             spans.extend(self._certain(final=True))
+        if self._state == "arguments" and not cut:
+            spans.extend(self._end_arguments())
         if self._state in ("arguments", "behind") and self._held:
             spans.append(self._cut_tail(cut=cut))
         if self._held:
@@ -164,7 +170,7 @@ class Splitter:
             elif self._state == "call":
                 yield from self._search_head()
             elif self._state == "arguments":
-                yield from self._grow(final=final)
+                yield from self._grow()
             elif self._state == "behind":
                 yield from self._search_next()
             elif self._state == "unread":
@@ -215,8 +221,7 @@ class Splitter:
 
     def _search_head(self) -> Iterator[Span]:
         """Behind the start mark of a call."""
-        assert self._tools is not None
-        head = self._tools.head(self._held, self._inner)
+        head = self._head(self._held, self._inner)
         if head.begins:
             yield from self._begin(head, head.end)
         elif not head.is_open:
@@ -229,15 +234,15 @@ class Splitter:
         if space:
             yield self._release("mark", space)
         kept = self._tools.kept((ToolCall(head.name, "", head.id),), self.calls)
-        self._arguments = self._tools.arguments(head.name)
+        self._arguments = self._tools.arguments(head)
         self._passed_on = bool(kept)
         self.calls += 1
         self._state = "arguments"
         yield self._release("call", end - space)._replace(calls=kept)
 
-    def _grow(self, *, final: bool) -> Iterator[Span]:
+    def _grow(self) -> Iterator[Span]:
         assert self._arguments is not None
-        taken, more, ended = self._arguments.take(self._held, final=final)
+        taken, more, ended = self._arguments.take(self._held)
         if self._passed_on:
             self._more += more
         if taken:
@@ -248,43 +253,61 @@ class Splitter:
     def _search_next(self) -> Iterator[Span]:
         """Behind the arguments of a call: another one, or the mark of the end."""
         assert self._tools is not None
-        head = self._tools.head(self._held, 0, again=True)
+        end, tail = self._tools.format.end, self._tail()
+        head = self._head(self._held, 0, again=True)
         if head.begins:
             yield from self._begin(head, head.end)
         elif head.is_open:
             return
-        elif not self._tools.format.end:
-            self._state = "content"
-        else:
-            end = self._tools.format.end
+        elif end:
             found = self._held.find(end, self._searched)
             self._searched = max(self._searched, len(self._held) - len(end) + 1)
             if found >= 0:
                 self._state = "content"
                 yield self._release("call", found + len(end))
+        elif tail is None or not tail.partial:
+            self._state = "content"
+            if tail is not None:
+                yield self._release("call", tail.end())
 
-    def _cut_head(self, *, cut: bool) -> Iterator[Span]:
+    def _end_head(self, *, cut: bool) -> Iterator[Span]:
         """The text ends where a call has begun, and its arguments have not."""
         assert self._tools is not None
-        if not cut:
-            self._state = "unread"  # it may be whole in another form
-            return
-        head = self._tools.head(self._held, self._inner)
-        if head.name is not None:
-            yield from self._begin(head, len(self._held))
-        else:
+        end = "" if cut else self._tools.format.end  # which may have been a stop
+        head = self._head(self._held + end, self._inner)
+        if head.begins or (cut and head.name is not None):
+            yield from self._begin(head, min(head.end, len(self._held)))
+        elif cut:
             self._state = self._origin
             yield self._release("mark", len(self._held))
+        else:
+            self._state = "unread"  # it may be whole in another form
+
+    def _end_arguments(self) -> Iterator[Span]:
+        """The text ends where arguments do that only the mark of the end would end."""
+        assert self._tools is not None and self._arguments is not None
+        taken, more, ended = self._arguments.take(self._held + self._tools.format.end)
+        if ended and more and taken <= len(self._held):
+            self._more += more if self._passed_on else ""
+            self._state = "behind"
+            if taken or self._more:
+                yield self._release("call", taken)
 
     def _cut_tail(self, *, cut: bool) -> Span:
         """What is left where the text ends inside of a call, or behind its arguments."""
-        assert self._tools is not None
         if self._state == "behind":
-            is_open = cut and self._tools.head(self._held, 0, again=True).is_open
-            if not (is_open or self._tools.is_tail(self._held)):
+            tail = self._tail()
+            is_open = cut and self._head(self._held, 0, again=True).is_open
+            if not is_open and (tail is None or tail.end() < len(self._held)):
                 self._state = "content"
                 return self._release("content", len(self._held))
         return self._release("call", len(self._held))
+
+    def _head(self, text: str, at: int, *, again: bool = False) -> Head:
+        return self._shape.head(text, at, again=again) if self._shape is not None else Head()
+
+    def _tail(self) -> Match[str] | None:
+        return self._shape.tail.match(self._held, partial=True) if self._shape is not None else None
 
     def _search_end(self) -> Iterator[Span]:
         assert self._tools is not None
@@ -306,6 +329,10 @@ class Splitter:
         if not cut or not self._tools.format.end:
             calls = self._tools.read(self._held[self._inner : inner_end])
         self._state = self._origin
+        head = self._head(self._held, self._inner) if cut else Head()
+        if not calls and head.name is not None:
+            yield from self._begin(head, end)
+            return
         if not calls:
             yield self._release(self._kind(), end)
             return

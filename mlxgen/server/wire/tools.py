@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ...tokens import Token
-from .call_arguments import Arguments
-from .call_shapes import SHAPES, Head
+from .call_arguments import Arguments, Parse, dumped
+from .call_shapes import SHAPES, BoundShape, Head
 
 
 class ToolCall(NamedTuple):
@@ -38,7 +39,7 @@ class ToolFormat:
     style: str
     start: str
     end: str
-    parse: Callable[[str, Any], Any]
+    parse: Parse
     start_tokens: tuple[Token, ...] = ()
     end_tokens: tuple[Token, ...] = ()
 
@@ -82,27 +83,17 @@ class ToolReader:
         except Exception:  # the parsers raise what they like for what a model makes up
             return ()
 
-    def head(self, text: str, at: int, *, again: bool = False) -> Head:
-        """What begins at ``at``, behind a mark or ``again`` behind another call's arguments."""
+    @cached_property
+    def shape(self) -> BoundShape | None:
+        """What recognises calls that grow; None for a format that is read as a whole only."""
         shape = SHAPES.get(self.format.style)
-        if shape is None or (again and not shape.repeats):
-            return Head()
-        heads = [shape.begin(text, at, name, again=again) for name in self._tools_by_name]
-        whole = next((head for head in heads if head.begins), None)
-        if whole is not None:
-            return whole
-        if not any(head.is_open for head in heads):
-            return Head()
-        return next((head for head in heads if head.name), Head(is_open=True))
+        return BoundShape(shape, [*self._tools_by_name], self.format.end) if shape else None
 
-    def is_tail(self, text: str) -> bool:
-        """Whether a text that ends here has nothing but marks behind a call's arguments."""
-        return SHAPES[self.format.style].is_tail(text, self.format.end)
-
-    def arguments(self, name: str) -> Arguments:
-        """What reads the arguments of a call of this tool, whose head was recognised."""
-        shape = SHAPES[self.format.style]
-        return shape.arguments(self._tools_by_name[name], self.format.parse, self.format.end)
+    def arguments(self, head: Head) -> Arguments:
+        """What reads the arguments of a call whose head was recognised."""
+        assert head.name is not None and head.arguments is not None
+        tool = self._tools_by_name[head.name]
+        return head.arguments.reader(tool, self.format.parse, self.format.end)
 
     def kept(self, calls: Sequence[ToolCall], before: int) -> tuple[ToolCall, ...]:
         """The calls to pass on when ``before`` of them were already."""
@@ -125,12 +116,7 @@ def _json(arguments: Any) -> str:
         arguments = {}
     if not isinstance(arguments, dict):
         raise ValueError("the arguments are no object")
-    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can write
-        return json.dumps(arguments, allow_nan=False)
-    return text
+    return dumped(arguments)
 
 
 class StringState:

@@ -37,7 +37,7 @@ def split(
     spans += splitter.flush(cut=cut)
     at = 0
     for span in spans:
-        assert span.start == at and span.text
+        assert span.start == at and (span.text or span.more)
         at += len(span.text)
     assert "".join(span.text for span in spans) == "".join(pieces)
     return joined(spans)
@@ -226,12 +226,47 @@ PIECES = st.sampled_from(
         "get_weather<arg_key>city</arg_key>",
         "<arg_value>",
         "</arg_value>",
+        "<longcat_tool_call>get_weather\n",
+        "<longcat_arg_key>city</longcat_arg_key><longcat_arg_value>",
+        "<start_function_call>",
+        "<|tool_call>",
+        "call:get_weather{",
+        "city:",
+        "<escape>",
+        '<|"|>',
+        "<|tool_call_start|>",
+        "[get_weather(",
+        "city=",
+        ")",
+        "]",
+        "'",
+        ",",
+        ":",
+        "\\u00",
+        '[{"name": "get_weather", "arguments": {"city": 1}',
+        "<|open|>tools<|sep|>",
+        '<|open|>call tool="get_weather"<|sep|>',
+        '<|open|>argument key="city" type="string"<|sep|>',
+        "<|close|>argument<|sep|>",
+        "<|close|>call<|sep|>",
+        "<function name=",
+        '"get_weather">',
+        '<param name="city">',
+        "<![CDATA[",
+        "]]>",
+        "</param>",
+        "<atem:function_calls>",
+        '<atem:invoke name="get_weather">',
+        '<atem:parameter name="city">',
+        "</atem:parameter>",
+        "null",
+        "1",
     ]
 )
 
 
 @given(
-    st.lists(PIECES, max_size=8).map("".join),
+    st.lists(PIECES, max_size=12).map("".join),
     SIZES,
     st.sampled_from(["open", "possible", "closed"]),
     st.sampled_from([*SHAPES, None]),

@@ -1,0 +1,166 @@
+"""Arguments that are literals: ``key: value`` or ``key=value``, with bare keys.
+
+Owns how such literals (Python's, and Gemma's with quotes of their own) become JSON while they are
+written, at any depth. Must never know marks around calls. Invariant: that of ``call_arguments``;
+what stands without quotes is what mlx-lm's parser takes it for.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Literal
+
+import regex
+
+from ...text import sequence_overlap
+from .call_arguments import Arguments, Growth, Parse, Tool, dumped, escaped
+
+_QUOTES = ('"""', "'''", '"', "'")  # in which a backslash escapes
+_ESCAPE = regex.compile(
+    r"\\(?:[0-7]{3}|[0-7]{1,2}(?=[^0-7])|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8}|N\{[^}]*\}"
+    r"|[\\'\"abfnrtv\n])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """A format that has all arguments as literals behind a bracket that was read already.
+
+    ``quote`` is one more quote, in which nothing is escaped; ``call`` is a call of one argument for
+    the parser, with ``VALUE`` in its place.
+    """
+
+    call: str
+    quote: str = ""
+
+    def reader(self, tool: Tool, parse: Parse, end: str) -> Arguments:
+        """As ``ArgumentFormat.reader``."""
+        return LiteralArguments(self, parse, end)
+
+
+class LiteralArguments:
+    """Literals up to the bracket that closes them, or to ``end`` outside their strings."""
+
+    def __init__(self, literals: Literals, parse: Parse, end: str) -> None:
+        self._call = literals.call
+        self._parse = parse
+        self._tokens = {at_key: _tokens(literals.quote, end, at_key) for at_key in (True, False)}
+        self._place: Literal["key", "value", "behind"] = "key"  # what may come next, or came last
+        self._open = ["}"]  # what closes each object and list that is open, in JSON
+        self._is_first = True  # of what is in the innermost of them
+        self._quote = ""  # of the string that is read
+        self._unclosed = False  # a string that ended: one more would be a part of it
+        self._more = ["{"]
+
+    def take(self, text: str) -> Growth:
+        """As ``Arguments.take``."""
+        at, before, ended = 0, -1, False
+        while at > before and not ended:
+            before = at
+            if self._quote:
+                at = self._string(text, at)
+            else:
+                at, ended = self._token(text, at)
+        more, self._more = "".join(self._more), []
+        return Growth(at, more, ended)
+
+    def _token(self, text: str, at: int) -> tuple[int, bool]:
+        """Where the token at ``at`` ends, if it does, and whether it was the last."""
+        token = self._tokens[self._place == "key"].match(text, at, partial=True)
+        if token is None or token.partial:
+            return at, False
+        kind, written = token.lastgroup, token[0]
+        if kind == "space":
+            return token.end(), False
+        if self._unclosed and kind != "quote":
+            self._more.append('"')
+        if kind == "end":
+            self._more.extend(reversed(self._open))
+            return at, True
+        if kind == "quote":
+            self._quote = written
+            if not self._unclosed:
+                self._begin('"')
+        elif kind == "open":
+            self._begin("{" if written == "{" else "[")
+            self._open.append("}" if written == "{" else "]")
+            self._is_first, self._place = True, "key" if written == "{" else "value"
+        elif kind == "close":
+            self._more.append(self._open.pop())
+            self._is_first, self._place = False, "behind"
+        elif kind == "comma":
+            self._place = "key" if self._open[-1] == "}" else "value"
+        elif kind == "sign":
+            self._more.append(": ")
+            self._place = "value"
+        elif kind == "key":
+            self._begin(dumped(written.strip()))
+        elif self._place == "value":
+            self._begin(self._bare(written.strip()))
+            self._place = "behind"
+        self._unclosed = False
+        return token.end(), not self._open
+
+    def _string(self, text: str, at: int) -> int:
+        """Where what is certain of the string at ``at`` ends."""
+        stop = text.find(self._quote, at)
+        safe = stop if stop >= 0 else len(text) - sequence_overlap(text[at:], self._quote)
+        escape = text.find("\\", at, safe) if self._quote in _QUOTES else -1
+        if escape >= 0:
+            self._more.append(escaped(text[at:escape]))
+            match = _ESCAPE.match(text, escape, partial=True)
+            if match is not None and match.partial:
+                return escape
+            self._more.append(escaped(_character(match[0] if match is not None else "\\")))
+            return match.end() if match is not None else escape + 1
+        self._more.append(escaped(text[at:safe]))
+        if stop < 0:
+            return safe
+        safe += len(self._quote)
+        self._quote, self._unclosed = "", True
+        self._place = "behind" if self._place == "value" else self._place
+        return safe
+
+    def _begin(self, written: str) -> None:
+        """A key or a value, after a comma where it needs one."""
+        is_member = self._place == "key" or self._open[-1] == "]"
+        self._more.append((", " if is_member and not self._is_first else "") + written)
+        self._is_first = False
+
+    def _bare(self, written: str) -> str:
+        """What stands without quotes, as JSON text."""
+        try:
+            read = self._parse(self._call.replace("VALUE", written), None)
+            (value,) = (read[0] if isinstance(read, list) else read)["arguments"].values()
+            return dumped(value)
+        except Exception:  # the parsers raise what they like for what a model makes up
+            return dumped(written)
+
+
+def _character(escape: str) -> str:
+    try:
+        return str(ast.literal_eval(f'"{escape}"'))
+    except (SyntaxError, ValueError):
+        return escape
+
+
+def _tokens(quote: str, end: str, at_key: bool) -> regex.Pattern[str]:
+    """What may come next outside of strings; ``end`` is the mark that ends the call."""
+    end = regex.escape(end)
+    quotes = [*([regex.escape(quote)] if quote else ()), '"""', "'''", '"(?=[^"]|"[^"])']
+    quotes.append("'(?=[^']|'[^'])")
+    others = r",\])}" + (r":=\[({" if at_key else "")
+    bare = f"(?:(?!{end})[^{others}])+"
+    kinds = {
+        "space": r"\s+",
+        "end": end,
+        "quote": "|".join(quotes),
+        "open": r"[\[{(]",
+        "close": r"[\]})]",
+        "comma": ",",
+        "sign": "[:=]" if at_key else "(?!)",
+        "key": f"{bare}(?=[:=])" if at_key else "(?!)",
+        "bare": f"{bare}(?=[{others}]|{end})",
+    }
+    return regex.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in kinds.items()))

@@ -79,11 +79,13 @@ def translated(body: Fields, known: Mapping[str, Any]) -> Translated:
     result = Translated(mine, {})
     for name, value in body.items():
         if name not in known and name in PEERS:
-            _translate(PEERS[name], name, value, result)
+            _translate(PEERS[name], name, value, result, known)
     return result
 
 
-def _translate(rule: Rule, at: str, value: Any, result: Translated) -> None:
+def _translate(
+    rule: Rule, at: str, value: Any, result: Translated, known: Mapping[str, Any]
+) -> None:
     if value is None or isinstance(rule, Taken):
         return
     try:
@@ -94,6 +96,8 @@ def _translate(rule: Rule, at: str, value: Any, result: Translated) -> None:
                 raise _NotDoneError(f"{_shown(value)} is not done here; {rule.otherwise}")
             return
         if isinstance(rule, SameAs):
+            if rule.field.partition(".")[0] not in known:
+                raise _NotDoneError(_CHATS)
             _put(rule.field, rule.convert(value), at, result)
             return
         if not isinstance(value, dict):
@@ -102,14 +106,14 @@ def _translate(rule: Rule, at: str, value: Any, result: Translated) -> None:
         raise RequestError(f"{at}: {error}", param=at, code="unsupported_parameter") from None
     for key, inner in value.items():
         if key not in rule.fields:
-            known = ", ".join(rule.fields)
+            names = ", ".join(rule.fields)
             where = f"{at}.{key[:64]}"
             raise RequestError(
-                f"{where}: there is no such field; known are {known}",
+                f"{where}: there is no such field; known are {names}",
                 param=where,
                 code="unknown_parameter",
             )
-        _translate(rule.fields[key], f"{at}.{key}", inner, result)
+        _translate(rule.fields[key], f"{at}.{key}", inner, result, known)
 
 
 def _put(path: str, value: Any, at: str, result: Translated) -> None:
@@ -213,6 +217,7 @@ _TALK = Taken("nothing here depends on it")
 _TEXT = Taken("special tokens are never text here")
 _SAMPLER = "this sampler is not here; leave it out, or use top_p, top_k, min_p or xtc_probability"
 _OLLAMA = "send its fields beside messages, as OpenAI's API has them"
+_CHATS = "belongs to POST /v1/chat/completions; leave it out"
 _RESPONSES = "belongs to the Responses API; send messages"
 _LENGTH = "send max_tokens"
 
@@ -352,6 +357,10 @@ PEERS: Mapping[str, Rule] = {
     "suffix": Refused("the model cannot fill in text before a suffix; leave it out"),
     "messages": Refused("belongs to POST /v1/chat/completions; send prompt"),
     "prompt": Refused("belongs to POST /v1/completions; send messages"),
-    "tools": Refused("belongs to POST /v1/chat/completions; leave it out"),
+    "tools": Refused(_CHATS),
+    "tool_choice": Refused(_CHATS),
+    "chat_template_kwargs": Refused(_CHATS),
+    "reasoning_effort": Refused(_CHATS),
+    "verbosity": _TALK,
 }
 """What is no field of an endpoint, by its name."""

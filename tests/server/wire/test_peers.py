@@ -129,6 +129,13 @@ def test_errors_have_the_name_that_the_client_sent(body: dict[str, Any], param: 
     assert error.param == param and error.message.startswith(param)
 
 
+def test_what_only_chats_have_is_not_for_raw_text() -> None:
+    for body in ({"enable_thinking": False}, {"think": True}, {"chat_template_kwargs": {"a": 1}}):
+        error = refused(parse_completion, {**TEXT, **body}, demo())
+        assert error.param == next(iter(body)) and "/v1/chat/completions" in error.message
+    assert parse_completion({**TEXT, "verbosity": "low"}, demo())
+
+
 def test_functions_of_old_say_what_to_send_instead() -> None:
     error = refused(parse_chat, {**CHAT, "functions": [{"name": "f"}]}, demo())
     assert error.param == "functions" and '{"type": "function", "function"' in error.message

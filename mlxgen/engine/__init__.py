@@ -6,9 +6,11 @@ from ..loading import mlx_lm_first  # noqa: F401
 from .branches import Branch, Controller, Splice, Wait
 from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, PromptScore, Result, Usage
 from .control import Control
-from .limits import Limits
+from .limits import Limits, Stats
 from .many import Batch
 from .options import GenerationOptions, Options
+from .row import Row
+from .scheduler import Scheduler, Ticket
 from .session import Session
 from .stream import Stream
 
@@ -27,9 +29,13 @@ __all__ = [
     "Progress",
     "PromptScore",
     "Result",
+    "Row",
+    "Scheduler",
     "Session",
     "Splice",
+    "Stats",
     "Stream",
+    "Ticket",
     "Usage",
     "Wait",
 ]

@@ -7,19 +7,18 @@ other threads use of it was made here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from ..engine import Limits, Options, Row, Scheduler, Ticket
 from ..errors import MlxgenError, OptionError
 from ..filters.compiled import Engine as GrammarEngine
+from ..load import load
+from ..model import LanguageModel
 from .calls import ServedModel
-from .engine_thread import Boot, Scheduler
+from .engine_thread import Boot
 from .guard import CPU_SECONDS, MEMORY
 from .guard_child import Facts
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from ..model import LanguageModel
 
 
 class Engine(NamedTuple):
@@ -29,19 +28,14 @@ class Engine(NamedTuple):
     model: ServedModel
     facts: Facts
 
-    def prepare_all(self, jobs: Iterable[Any]) -> Sequence[Any]:
-        """As ``LanguageModel.prepare_all``."""
-        return self.lm.prepare_all(jobs)
+
+EngineBoot: TypeAlias = Boot[Row, Ticket, Engine]
 
 
-def booting(settings: Settings) -> Boot:
+def booting(settings: Settings) -> EngineBoot:
     """The function that loads it all."""
 
     def boot() -> tuple[Scheduler, Engine]:
-        from ..engine.limits import Limits
-        from ..engine.scheduler import Scheduler as RowScheduler
-        from ..load import load
-
         lm = load(
             settings.model,
             draft=settings.draft_model,
@@ -57,8 +51,8 @@ def booting(settings: Settings) -> Boot:
             max_queue=settings.max_queue,
             max_bytes=settings.cache_bytes,
         )
-        _try_out(lm, RowScheduler(lm, limits))
-        return RowScheduler(lm, limits), engine_of(lm, settings)
+        _try_out(lm, Scheduler(lm, limits))
+        return Scheduler(lm, limits), engine_of(lm, settings)
 
     return boot
 
@@ -82,10 +76,8 @@ def _limit_context(lm: LanguageModel, wanted: int | None) -> None:
     lm.max_context = wanted
 
 
-def _try_out(lm: LanguageModel, scheduler: Any) -> None:
+def _try_out(lm: LanguageModel, scheduler: Scheduler) -> None:
     """Generate one token, so that a model that cannot is refused, and compiling is done."""
-    from ..engine import Options
-
     try:
         first = next(t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t))
         scheduler.submit(lm.prepare([first], Options.of({"max_tokens": 1})))

@@ -24,9 +24,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ..engine import Chunk, Progress, Usage
+from ..engine import Chunk, Progress, Stats, Usage
 from .mailbox import Delivery, Mailbox
 
 COURIER_LIMIT = 20_000
@@ -42,27 +42,34 @@ class Ticket(Hashable, Protocol):
     def progress(self) -> Progress: ...
 
 
-class Event(Protocol):
+RowT = TypeVar("RowT")
+RowT_contra = TypeVar("RowT_contra", contravariant=True)
+TicketT = TypeVar("TicketT", bound=Ticket)
+TicketT_co = TypeVar("TicketT_co", bound=Ticket, covariant=True)
+LoadedT = TypeVar("LoadedT")
+
+
+class Event(Protocol[TicketT_co]):
     """What the scheduler says of a row."""
 
     @property
-    def ticket(self) -> Any: ...
+    def ticket(self) -> TicketT_co: ...
     @property
     def chunks(self) -> Sequence[Chunk]: ...
     @property
     def error(self) -> Exception | None: ...
 
 
-class Scheduler(Protocol):
+class Scheduler(Protocol[RowT_contra, TicketT]):
     """What is asked of the engine's scheduler."""
 
     @property
     def busy(self) -> bool: ...
-    def submit(self, row: Any) -> Any: ...
-    def step(self) -> Sequence[Any]: ...
-    def cancel(self, ticket: Any) -> None: ...
+    def submit(self, row: RowT_contra, /) -> TicketT: ...
+    def step(self) -> Sequence[Event[TicketT]]: ...
+    def cancel(self, ticket: TicketT, /) -> None: ...
     def close(self) -> None: ...
-    def stats(self) -> Any: ...
+    def stats(self) -> Stats: ...
 
 
 class State(enum.Enum):
@@ -75,10 +82,10 @@ class State(enum.Enum):
     STOPPED = "stopped"  # as it was told
 
 
-class Submission(NamedTuple):
+class Submission(NamedTuple, Generic[RowT]):
     """Rows of one request; the place of a row is its index in the mailbox."""
 
-    rows: Sequence[Any]
+    rows: Sequence[RowT]
     mailbox: Mailbox
 
 
@@ -90,30 +97,36 @@ class _Stop(NamedTuple):
     pass
 
 
-_Command: TypeAlias = Submission | _Cancel | _Stop
-Boot: TypeAlias = Callable[[], tuple[Scheduler, Any]]
+_Command: TypeAlias = Submission[RowT] | _Cancel | _Stop
+Boot: TypeAlias = Callable[[], tuple[Scheduler[RowT, TicketT], LoadedT]]
 """Load in the engine's thread: the scheduler, and whatever the listener gets with ``READY``."""
-Listener: TypeAlias = Callable[[State, Any], None]
+Listener: TypeAlias = Callable[[State, LoadedT | BaseException | None], None]
 """Called in the loop's thread: the new state, with what was loaded or the error."""
 
 
-class EngineThread:
+class EngineThread(Generic[RowT, TicketT, LoadedT]):
     """The thread; ``start`` it once. All methods are for the event loop's thread."""
 
-    def __init__(self, boot: Boot, listener: Listener, *, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        boot: Boot[RowT, TicketT, LoadedT],
+        listener: Listener[LoadedT],
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._boot = boot
         self._listener = listener
         self._loop = loop
-        self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Command[RowT]] = queue.SimpleQueue()
         self._courier = _Courier(loop)
-        self._tickets: dict[Any, tuple[Mailbox, int]] = {}
-        self._of: dict[Mailbox, list[Any]] = {}
-        self._reading: dict[Any, int] = {}  # prompts that are watched, and how far they are
+        self._tickets: dict[TicketT, tuple[Mailbox, int]] = {}
+        self._of: dict[Mailbox, list[TicketT]] = {}
+        self._reading: dict[TicketT, int] = {}  # prompts that are watched, and how far they are
         self._published = 0.0
         self._turns = 0
         self._rests = True  # it loads, or waits for something to do
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.stats: Any = None
+        self.stats: Stats | None = None
         """The scheduler's last figures; None while it loads."""
 
     @property
@@ -125,7 +138,7 @@ class EngineThread:
         """Begin to load."""
         self._thread.start()
 
-    def submit(self, rows: Sequence[Any], mailbox: Mailbox) -> None:
+    def submit(self, rows: Sequence[RowT], mailbox: Mailbox) -> None:
         """Have rows generated; all that comes of them, errors too, goes to the mailbox."""
         self._inbox.put(Submission(rows, mailbox))
 
@@ -147,7 +160,8 @@ class EngineThread:
     # ---- in the thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        state, news = State.STOPPED, None
+        state = State.STOPPED
+        news: BaseException | None = None
         try:
             state = self._live()
         except BaseException as error:
@@ -174,7 +188,7 @@ class EngineThread:
                 scheduler.close()
         return State.STOPPED
 
-    def _obey(self, scheduler: Scheduler) -> bool:
+    def _obey(self, scheduler: Scheduler[RowT, TicketT]) -> bool:
         """Carry out what came in, waiting for it where there is nothing else; False: stop."""
         while True:
             try:
@@ -194,7 +208,7 @@ class EngineThread:
             else:
                 self._submit(scheduler, command)
 
-    def _submit(self, scheduler: Scheduler, submission: Submission) -> None:
+    def _submit(self, scheduler: Scheduler[RowT, TicketT], submission: Submission[RowT]) -> None:
         """All rows of a request, or none of them."""
         tickets = self._of[submission.mailbox] = []
         try:
@@ -208,13 +222,13 @@ class EngineThread:
             self._drop(scheduler, submission.mailbox)
             self._courier.carry([(submission.mailbox, Delivery(0, (), error=error))])
 
-    def _drop(self, scheduler: Scheduler, mailbox: Mailbox) -> None:
+    def _drop(self, scheduler: Scheduler[RowT, TicketT], mailbox: Mailbox) -> None:
         for ticket in self._of.pop(mailbox, ()):
             self._reading.pop(ticket, None)
             if self._tickets.pop(ticket, None) is not None:
                 scheduler.cancel(ticket)
 
-    def _post(self, events: Sequence[Event]) -> None:
+    def _post(self, events: Sequence[Event[TicketT]]) -> None:
         deliveries = self._read() if self._reading else []
         for event in events:
             known = self._tickets.get(event.ticket)
@@ -237,7 +251,7 @@ class EngineThread:
         """What was run of the prompts that are watched since the last time."""
         deliveries = []
         for ticket, before in list(self._reading.items()):
-            progress: Progress = ticket.progress
+            progress = ticket.progress
             if progress.prefilled > before:
                 self._reading[ticket] = progress.prefilled
                 mailbox, index = self._tickets[ticket]
@@ -246,19 +260,19 @@ class EngineThread:
                 del self._reading[ticket]
         return deliveries
 
-    def _forget(self, mailbox: Mailbox, ticket: Any) -> None:
+    def _forget(self, mailbox: Mailbox, ticket: TicketT) -> None:
         tickets = self._of[mailbox]
         tickets.remove(ticket)
         if not tickets:
             del self._of[mailbox]
 
-    def _publish(self, scheduler: Scheduler, *, at_once: bool = False) -> None:
+    def _publish(self, scheduler: Scheduler[RowT, TicketT], *, at_once: bool = False) -> None:
         now = time.monotonic()
         if at_once or now - self._published >= STATS_EVERY:
             self._published = now
             self.stats = scheduler.stats()
 
-    def _tell(self, state: State, news: Any) -> None:
+    def _tell(self, state: State, news: LoadedT | BaseException | None) -> None:
         self._courier.call(self._listener, state, news)
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from ..engine import Row
 from ..errors import FilterError
 from .body import parse_body
-from .calls import Call, RequestError, ServedModel
+from .calls import Call, Job, RequestError, ServedModel
 from .guard import Guard
 from .line import CrowdedError, Line
 
@@ -55,7 +56,7 @@ class Prepared(NamedTuple):
     """A request that was understood, and its rows in the order of its jobs."""
 
     call: Call
-    rows: tuple[Any, ...]
+    rows: Sequence[Row]
 
 
 class _Begun(NamedTuple):
@@ -69,7 +70,12 @@ class Preparation:
     """The lanes. ``prepare`` is ``lm.prepare_all``."""
 
     def __init__(
-        self, prepare: Callable[..., Any], model: ServedModel, guard: Guard, *, max_rows: int
+        self,
+        prepare: Callable[[Sequence[Job]], Sequence[Row]],
+        model: ServedModel,
+        guard: Guard,
+        *,
+        max_rows: int,
     ) -> None:
         self._prepare = prepare
         self._model = model
@@ -158,7 +164,7 @@ class Preparation:
             raise _blamed(error, body) from error
         return Prepared(call, rows)
 
-    def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, tuple[Any, ...] | None]:
+    def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, Sequence[Row] | None]:
         body = parse_body(data)
         call = parse(body, self._model)
         self._check(call)
@@ -173,8 +179,8 @@ class Preparation:
                 code="invalid_value",
             )
 
-    def _rows(self, call: Call) -> tuple[Any, ...]:
-        return tuple(self._prepare(call.jobs))
+    def _rows(self, call: Call) -> Sequence[Row]:
+        return self._prepare(call.jobs)
 
 
 def _blamed(error: FilterError, body: Body) -> RequestError:

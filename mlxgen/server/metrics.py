@@ -8,12 +8,13 @@ them never touches its thread; nothing is global, and every server counts for it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from ..engine import Stats
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -47,7 +48,7 @@ _COUNTERS = (
 class Metrics:
     """All figures. ``stats`` gives the scheduler's, or None while there are none."""
 
-    def __init__(self, *, stats: Callable[[], Any], is_ready: Callable[[], bool]) -> None:
+    def __init__(self, *, stats: Callable[[], Stats | None], is_ready: Callable[[], bool]) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
         self.requests = Counter(
             "mlxgen_requests", "Requests that ended", ["endpoint", "outcome"], registry=registry
@@ -93,7 +94,7 @@ class Metrics:
 class _Engine(Collector):
     """The scheduler's figures at the moment they are asked for."""
 
-    def __init__(self, stats: Callable[[], Any]) -> None:
+    def __init__(self, stats: Callable[[], Stats | None]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterable[Metric]:

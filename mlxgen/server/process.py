@@ -29,9 +29,8 @@ from ..loading.sampling_defaults import in_words
 from ..open_files import count_open, raise_limit
 from . import stop_signals
 from .app import make_app
-from .boot import booting
+from .boot import EngineBoot, booting
 from .connection import Connection, Patience
-from .engine_thread import Boot
 from .gate import is_loopback
 from .listener import Listener
 from .logs import log, set_up_logs
@@ -70,7 +69,7 @@ class Server(uvicorn.Server):
         raise AssertionError("signals are handled by the process")
 
 
-def serve(settings: Settings, *, boot: Boot | None = None) -> int:
+def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
     """Serve until a signal or a failure; returns the exit status.
 
     For the main thread. ``boot`` loads the engine in its thread; by default it loads what
@@ -166,7 +165,7 @@ def _answers(path: str) -> bool:
 
 
 async def _serve(
-    settings: Settings, boot: Boot, listening: socket.socket, room: Room
+    settings: Settings, boot: EngineBoot, listening: socket.socket, room: Room
 ) -> tuple[int, bool]:
     """The exit status, and whether all threads have ended."""
     service = Service(settings, boot, most=room.most // 2)

@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 from ..errors import MlxgenError
 from .admission import Admission
+from .boot import Engine, EngineBoot
 from .calls import RequestError, ServedModel
-from .engine_thread import Boot, EngineThread, State
+from .engine_thread import EngineThread, State
 from .guard import Guard
-from .guard_child import Facts
 from .jobs import Preparation
 from .logs import log, log_failure
 from .metrics import Metrics
@@ -32,16 +32,6 @@ STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 FAREWELL = 2.0  # seconds that a failed engine is reported before the process ends
 _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
 _PER_TOKEN = 64  # bytes of a body for each token of the context; escaped, few tokens take more
-
-
-class Loaded(Protocol):
-    """What the engine's thread has loaded, as far as other threads use it."""
-
-    @property
-    def model(self) -> ServedModel: ...
-    @property
-    def facts(self) -> Facts: ...
-    def prepare_all(self, jobs: Iterable[Any]) -> Sequence[Any]: ...
 
 
 class Interruptible(Protocol):
@@ -58,7 +48,7 @@ class Service:
     ``most`` bounds the requests that are answered at a time, besides what the settings say.
     """
 
-    def __init__(self, settings: Settings, boot: Boot, *, most: int | None = None) -> None:
+    def __init__(self, settings: Settings, boot: EngineBoot, *, most: int | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.engine = EngineThread(boot, self._on_engine, loop=loop)
@@ -148,19 +138,19 @@ class Service:
         self.engine.start()
         self.pulse.start()
 
-    def _on_engine(self, state: State, news: Any) -> None:
+    def _on_engine(self, state: State, news: Engine | BaseException | None) -> None:
         self.state = state
-        if state is State.READY:
+        if isinstance(news, Engine):
             self._open(news)
         elif state is State.REFUSED:
             self.failure = news
             self._end(REFUSED)
-        elif state is State.FAILED:
+        elif state is State.FAILED and news is not None:
             log_failure("the engine failed, and the server ends", news)
             self._interrupt_all()
             asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
 
-    def _open(self, loaded: Loaded) -> None:
+    def _open(self, loaded: Engine) -> None:
         model = self._model = loaded.model
         if model.max_context is not None:
             limit = model.max_context * _PER_TOKEN
@@ -168,7 +158,7 @@ class Service:
         self._guard = Guard(loaded.facts, costly=self.metrics.costly_grammars.inc)
         self._guard.start()
         self._preparation = Preparation(
-            loaded.prepare_all, model, self._guard, max_rows=self.settings.max_queue
+            loaded.lm.prepare_all, model, self._guard, max_rows=self.settings.max_queue
         )
         if not self.became_ready.done():
             self.became_ready.set_result(None)

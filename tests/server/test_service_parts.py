@@ -11,13 +11,12 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
 
-from mlxgen.engine import Chunk, Usage
+from mlxgen.engine import Chunk, Stats, Usage
 from mlxgen.engine.chunk import Alternative
 from mlxgen.server.admission import Admission
 from mlxgen.server.app import make_app
@@ -27,7 +26,7 @@ from mlxgen.server.engine_thread import State
 from mlxgen.server.event_stream import to_json, to_large_json
 from mlxgen.server.exchange import Exchange
 from mlxgen.server.mailbox import Delivery, Mailbox
-from mlxgen.server.metrics import _COUNTERS, _GAUGES, Metrics
+from mlxgen.server.metrics import Metrics
 from mlxgen.server.page import policy_of, read_page
 from mlxgen.server.service import Service
 from mlxgen.server.settings import Settings
@@ -150,7 +149,7 @@ def test_a_mailbox_gives_the_chunks_before_the_end_and_then_nothing() -> None:
 
 
 def test_figures_have_names_that_prometheus_takes_and_two_servers_do_not_mix() -> None:
-    stats = SimpleNamespace(**{name: 7 for _, name, _ in (*_GAUGES, *_COUNTERS)})
+    stats = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 7))
     ready, loading = (
         Metrics(stats=lambda: stats, is_ready=lambda: True),
         Metrics(stats=lambda: None, is_ready=lambda: False),

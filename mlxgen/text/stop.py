@@ -93,13 +93,19 @@ class StopMatcher:
         self._match = match
         return match
 
-    def _advance_text(self, strings: Automaton[str], text: str, start: int) -> StopMatch | None:
+    def _advance_text(self, strings: Automaton[str], text: str, end: int) -> StopMatch | None:
         state = self._text_states[-1] if self._steps else strings.root
-        state, count, stop = strings.walk(state, text)
+        match = None
+        if state is not strings.root or not strings.starts.isdisjoint(text):
+            for char in text:
+                end += 1
+                state = strings.step(state, char)
+                if state.longest is not None:
+                    stop = str(strings.patterns[state.longest])
+                    match = StopMatch(stop, end - len(stop), end)
+                    break
         self._text_states.append(state)
-        if stop is None:
-            return None
-        return StopMatch(str(stop), start + count - len(stop), start + count)
+        return match
 
     def _advance_token(
         self, tokens: Automaton[Token | None], token: Token | None

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         Chunk as Chunk,
         Control as Control,
         Controller as Controller,
-        GenerationOptions as GenerationOptions,
         Limits as Limits,
         PromptScore as PromptScore,
         Result as Result,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
         Substring as Substring,
     )
     from .model import LanguageModel as LanguageModel
+    from .options.table import GenerationOptions as GenerationOptions
     from .programs import (
         Forked as Forked,
         Guide as Guide,

@@ -26,6 +26,7 @@ from . import __version__
 from .arguments import Parser
 from .errors import MlxgenError, OptionError, PromptError
 from .loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
+from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
 from .terminal.interrupt import leaving_at_once
 from .terminal.painter import Painter, legend, wants_colour
 
@@ -51,33 +52,35 @@ DEMO = (
     " for a real one: --model FOLDER or --model mlx-community/Qwen3-4B-4bit"
 )
 
-# Options that are handed to the engine under the same name, with underscores. Their ranges
-# and defaults are the engine's.
-ENGINE_OPTIONS: tuple[tuple[str, type, str], ...] = (
-    ("max_tokens", int, "tokens to generate at most (what the context holds; with --raw 256)"),
-    ("min_tokens", int, "tokens to generate at least (0)"),
-    ("temperature", float, "0 takes the most likely token each time; 1 is the model's own (*)"),
-    ("top_p", float, "keep the likeliest tokens that together have this probability (*)"),
-    ("top_k", int, "keep so many of the likeliest tokens; 0 is all (*)"),
-    ("min_p", float, "keep tokens at least so likely relative to the likeliest (*)"),
-    ("xtc_probability", float, "how often to drop the likeliest of several likely tokens (0)"),
-    ("xtc_threshold", float, "what likely means for --xtc-probability (0.1)"),
-    ("repetition_penalty", float, "over 1 makes tokens that are in the text less likely (*)"),
-    ("presence_penalty", float, "subtracted once from tokens that were generated (0)"),
-    ("frequency_penalty", float, "subtracted for each time a token was generated (0)"),
-    ("repetition_context_size", int, "newest tokens that these penalties look at (0: all)"),
-    ("seed", int, "the same seed and settings give the same text (a new one each time)"),
-    (
-        "num_draft_tokens",
-        int,
-        "tokens that --draft proposes at a time, at most (a model 4, ngram 8)",
-    ),
+# Options that are handed to the engine under the same name.
+NUMBERS = (
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_context_size",
+    "seed",
+    "num_draft_tokens",
 )
-FLAGS = {
-    "ignore_eos": "go on after an end-of-sequence token",
-    "heal": "take back the prompt's last tokens where the text may join them",
-    "close_json": "close filtered JSON validly before --max-tokens cuts it off",
+FLAGS = ("ignore_eos", "heal", "close_json")
+DEFAULTS = {  # here, if they are not the engine's
+    **dict.fromkeys(Recommended.__annotations__, "*"),
+    "max_tokens": "what the context holds; with --raw 256",
+    "seed": "a new one each time",
+    "num_draft_tokens": "4 from a model, 8 from ngram",
 }
+
+
+def _help(name: str) -> str:
+    option = OPTIONS[name]
+    return f"{option.brief} (default {DEFAULTS.get(name, option.rule.usually)})"
 
 
 class _Version(argparse.Action):
@@ -122,11 +125,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="let text such as <|im_end|> in messages be the token, not its spelling",
     )
 
-    add = parser.add_argument_group(
-        "generation, with the default in brackets (*: see --sampling-defaults)"
-    ).add_argument
-    for name, kind, text in ENGINE_OPTIONS:
-        add(_flag(name), type=kind, metavar="N" if kind is int else "X", help=text)
+    add = parser.add_argument_group("generation (default *: see --sampling-defaults)").add_argument
+    for name in NUMBERS:
+        kind = float if OPTIONS[name].type is float else int
+        add(_flag(name), type=kind, metavar="X" if kind is float else "N", help=_help(name))
     add(
         "--sampling-defaults",
         choices=CHOICES,
@@ -134,8 +136,8 @@ def make_parser() -> argparse.ArgumentParser:
         "nothing (model); the likeliest token (greedy); or OpenAI's temperature 1, top_p 1 (model; "
         "with --raw greedy)",
     )
-    for name, text in FLAGS.items():
-        add(_flag(name), action="store_true", default=None, help=text)
+    for name in FLAGS:
+        add(_flag(name), action="store_true", default=None, help=OPTIONS[name].brief)
     add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
     add("--ban", dest="banned", action="append", metavar="TEXT", help="avoid it; repeatable")
     add(
@@ -195,11 +197,10 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
     if not arguments.raw:  # thoughts take hundreds of tokens before an answer begins
         options = {"max_tokens": None} | options
 
+    check_together(checked(options))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
-    from .engine import Options
     from .load import load
 
-    Options.of(options)  # a wrong option is reported before a large model is loaded
     started = time.perf_counter()
     lm = load(
         arguments.model,
@@ -223,10 +224,8 @@ def defaults_of(lm: LanguageModel, arguments: argparse.Namespace) -> dict[str, A
 
 def sampling_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those options that say how tokens are chosen."""
-    from .sampling import SamplingSettings
-
-    names = {field.name for field in dataclasses.fields(SamplingSettings)}
-    return {name: value for name, value in options.items() if name in names}
+    known = SamplingOptions.__annotations__
+    return {name: value for name, value in options.items() if name in known}
 
 
 def run_chat(
@@ -362,8 +361,7 @@ def template_variables(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options for ``LanguageModel.stream``, without those that were not given."""
-    names = [name for name, _, _ in ENGINE_OPTIONS] + [*FLAGS, "stop", "banned"]
-    options = {name: getattr(arguments, name) for name in names}
+    options = {name: getattr(arguments, name) for name in (*NUMBERS, *FLAGS, "stop", "banned")}
     options["filters"] = list(_filters(arguments)) or None
     if arguments.json:
         options["top_logprobs"] = arguments.top_logprobs or 0

@@ -26,21 +26,24 @@ from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, options_of
 from .engine.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
-from .engine.kv import KV, PREFILL_STEP, Footprint, LayerCache, batch_equals_alone
+from .engine.footprint import Footprint
+from .engine.kv import KV, PREFILL_STEP, LayerCache
 from .engine.limits import Limits, default_bytes
 from .engine.loop import Loop
 from .engine.many import Batch
-from .engine.options import GenerationOptions, Options
+from .engine.options import Options
 from .engine.prefill import take_prefix
 from .engine.prefix_cache import PrefixCache
 from .engine.prefix_file import checked_path
+from .engine.probe import batch_equals_alone
 from .engine.prompt import AnyPrompt, Prompt
 from .engine.row import Row
 from .engine.scheduler import Scheduler
 from .engine.seat import Seat
 from .engine.stream import Stream
 from .errors import MlxgenError, OptionError, PromptError
-from .loading.generation_config import NOTHING, Recommended, frozen_options
+from .loading.generation_config import NOTHING, frozen_options
+from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
 from .tokens import Vocabulary
 
@@ -65,7 +68,7 @@ class LanguageModel:
     - ``recommended``: the sampling options that the model's makers recommend, from its
       ``generation_config.json``; empty if they recommend none. Read-only, and not in force by
       itself: ``lm.stream(prompt, **lm.recommended)``.
-    - ``draft``: what proposes tokens where a generation does not say: see ``Options``.
+    - ``draft``: what proposes tokens if a generation does not say, as the option ``draft``.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
       attention layers.
 
@@ -110,7 +113,7 @@ class LanguageModel:
         )
 
     def use_draft(self, draft: Any) -> None:
-        """What proposes tokens from now on where a generation does not say: see ``Options``."""
+        """What proposes tokens from now on if a generation does not say, as ``draft`` of it."""
         self.draft = Options.of({"draft": draft}).draft
         self._drafter(self.draft)
 
@@ -161,22 +164,25 @@ class LanguageModel:
             for c in caches
         ]
 
+    @takes_options
     def stream(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate; returns an iterator of ``Chunk`` that can be rewound and forked.
 
-        ``prompt`` is raw text, a list of token ids, or a list of chat messages. See
-        ``Options`` for the options. Raises ``OptionError``, ``PromptError`` or
-        ``GrammarError`` for what is wrong with them, before anything runs.
+        ``prompt`` is raw text, a list of token ids, or a list of chat messages. Raises
+        ``OptionError``, ``PromptError`` or ``GrammarError`` for what is wrong with it or with the
+        options, before anything runs.
         """
         return self._stream(self.prepare(prompt, Options.of(options)))
 
+    @takes_options
     def generate(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Result:
         """Generate to the end; the ``Result`` folds the chunks that ``stream`` gives."""
-        checked = Options.of(options)
-        with self._stream(self.prepare(prompt, checked)) as stream:
+        given = Options.of(options)
+        with self._stream(self.prepare(prompt, given)) as stream:
             chunks = tuple(stream)
-            return fold(chunks, stream.usage, checked.prefix)
+            return fold(chunks, stream.usage, given.prefix)
 
+    @takes_options
     def batch(
         self,
         prompts: Iterable[AnyPrompt],
@@ -200,7 +206,7 @@ class LanguageModel:
             raise OptionError("prompts", f"takes a list of prompts, not {type(prompts).__name__}")
         from .progress import progress_bar
 
-        Options.each_by_itself(options)  # also where no prompt shows what is wrong with them
+        checked(options)  # also where no prompt shows what is wrong with them
         makers = self._makers(prompts, each, options)
         total = len(prompts) if isinstance(prompts, Sequence) else None
         if total is not None:
@@ -228,6 +234,7 @@ class LanguageModel:
         **options: Unpack[GenerationOptions],
     ) -> Control[C]: ...
 
+    @takes_options
     def control(
         self,
         prompt: AnyPrompt,
@@ -304,6 +311,7 @@ class LanguageModel:
             self.vocab_size,
             budget=self._budget(prompt, options),
             seed=_seed_of(options),
+            kv=KV(self.make_cache),
         )
         row.drafter = self._drafter(self.draft if options.draft is None else options.draft)
         return row
@@ -350,8 +358,9 @@ class LanguageModel:
         tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
         kv = self.prefix_cache.take(tokens) or KV(self.make_cache)
         while kv.length < len(tokens):
-            kv.run(self.model, tokens[kv.length : kv.length + PREFILL_STEP])
-            mx.eval(kv.alone.arrays())
+            piece = tokens[kv.length : kv.length + PREFILL_STEP]
+            kv.forward(self.model, mx.array([piece]))
+            mx.eval(kv.arrays())
         self.prefix_cache.insert(tokens, kv)
         return self.prefix_cache.save(file, tokens)
 
@@ -364,10 +373,11 @@ class LanguageModel:
         return self.prefix_cache.load(path)
 
     def _stream(self, row: Row) -> Stream:
-        seat = Seat(row, KV(self.make_cache))
+        seat = Seat(row)
         # It is made when somebody asks for it. Another thread may run what is taken here.
         if "prefix_cache" in vars(self) and take_prefix(seat, self.prefix_cache):
-            mx.eval(seat.kv.alone.arrays())
+            assert isinstance(seat.kv, KV), "a stream's row is alone"
+            mx.eval(seat.kv.arrays())
         return Stream(Loop(self.model, self.sampler), seat, lambda: self.prefix_cache)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:

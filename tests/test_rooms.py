@@ -42,14 +42,13 @@ CIRCLES = (
 
 UPHILL = {
     ("engine.scheduler", "model"),
-    ("loading.generation_config", "engine.options"),
     ("terminal.answer", "server.wire.served_model"),
     ("terminal.answer", "server.wire.splitter"),
     ("terminal.answer", "server.wire.thinking"),
 }
 """Imports from above that are still there: the list may only shrink."""
 
-WITHOUT_MLX = ("errors", "tokens", "text", "filters", "chat")
+WITHOUT_MLX = ("errors", "tokens", "text", "filters", "options", "chat")
 WRAPS = "tokens.vocabulary"
 """It knows mlx-lm's tokenizers, and puts one around others when it gets them."""
 

@@ -8,7 +8,7 @@ from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, Prompt
 from .control import Control
 from .limits import Limits, Stats
 from .many import Batch
-from .options import GenerationOptions, Options
+from .options import Options
 from .row import Row
 from .scheduler import Scheduler, Ticket
 from .session import Session
@@ -23,7 +23,6 @@ __all__ = [
     "Control",
     "Controller",
     "FinishReason",
-    "GenerationOptions",
     "Limits",
     "Options",
     "Progress",

@@ -15,12 +15,13 @@ import numpy as np
 
 from ..errors import OptionError, StateError
 from ..filters import Int32Words
+from ..options.table import GenerationOptions, takes_options
 from ..sampling import Sampler
 from ..tokens import Token, Vocabulary
 from .assembly import assemble, xtc_special
 from .chunk import Chunk, FinishReason, Usage
 from .drawn import Drawn, DrawnView
-from .options import GenerationOptions, Options
+from .options import Options
 from .owner import OneAtATime
 from .prompt import AnyPrompt, Prompt
 from .row import Row
@@ -53,6 +54,7 @@ class Session:
 
     __slots__ = ("_held", "_row", "_sampler", "_turn")
 
+    @takes_options
     def __init__(
         self,
         tokenizer: Any,

@@ -11,35 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
-from ..engine.options import Options
 from ..errors import LoadError, OptionError
-from ..sampling import SamplingSettings
+from ..options.table import OPTIONS, Recommended, checked, understood
 from ..tokens import Token
 from .checkpoint import read_json
 
 NAME = "generation_config.json"
 
-_SAMPLED = ("temperature", "top_p", "top_k", "min_p")  # of no use where nothing is sampled
-_KNOWN = (*_SAMPLED, "repetition_penalty")
-_LEAST_TOP_P = 1e-9  # a nucleus that holds one token
 _SHOWN = 200  # characters of a complaint; what is in it may be of any length
-
-
-class Recommended(TypedDict, total=False):
-    """Options of ``LanguageModel.stream`` that a model's makers may recommend, read-only."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
 
 
 def frozen_options(given: Recommended | Mapping[str, Any]) -> Recommended:
     """A read-only copy of options, once they are checked; ``OptionError`` for a wrong one."""
-    Options.of(cast(Mapping[str, Any], given))
+    checked(cast(Mapping[str, Any], given))
     return cast(Recommended, MappingProxyType(dict(given)))
 
 
@@ -91,34 +77,20 @@ class GenerationConfig:
 def _sampling(given: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
     """The sampling options; a value that cannot hold goes to ``wrong``, ``null`` says nothing."""
     options: dict[str, Any] = {}
-    for name in _KNOWN:
+    for name in Recommended.__annotations__:
         if given.get(name) is None:
             continue
         try:
-            settings = SamplingSettings(**{name: _as_option(name, given[name])})
+            options[name] = OPTIONS[name].rule.check(name, understood(name, given[name]))
         except OptionError as error:
             wrong.append(_line(str(error)))
-        else:
-            options[name] = getattr(settings, name)
     samples = given.get("do_sample")
     if not isinstance(samples, bool | None):
         wrong.append(_line(f"do_sample: {samples!r} is neither true nor false"))
     elif samples is False:
-        return {"temperature": 0.0} | {n: options[n] for n in options if n not in _SAMPLED}
+        kept = ("repetition_penalty",)  # the others are of no use if nothing is sampled
+        return {"temperature": 0.0} | {name: options[name] for name in kept if name in options}
     return {"temperature": 1.0} | options if options or samples is True else {}
-
-
-def _as_option(name: str, value: Any) -> Any:
-    """A value as the options have it, where other programs write it otherwise."""
-    if isinstance(value, bool):
-        return value
-    if name == "top_p" and value == 0:
-        return _LEAST_TOP_P
-    if name == "top_k" and value == -1:
-        return 0
-    if name == "top_k" and isinstance(value, float) and value.is_integer():
-        return int(value)  # JSON has no integers
-    return value
 
 
 def _end_tokens(given: Any, vocab_size: int | None, wrong: list[str]) -> tuple[Token, ...] | None:

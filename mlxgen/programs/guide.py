@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from ..engine.options import integer
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..filters.recent import Recent
+from ..options.rule import integer
 from ..tokens import Token, Vocabulary
 from .generation import Generation
 from .history import History, Label
@@ -195,7 +195,7 @@ class Guide:
             raise OptionError("stop", f"expected a string or several, got {stop!r}")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if max_tokens is not None:
-            max_tokens = integer(0, None)("max_tokens", max_tokens)
+            max_tokens = integer(None, 0).check("max_tokens", max_tokens)
 
         def make() -> Step:
             running = self._running

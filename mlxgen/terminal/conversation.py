@@ -13,9 +13,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..engine import GenerationOptions, Options
+from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
 from ..filters import AllOf, JsonSchema, Lark, Regex, Specification
+from ..options.table import OPTIONS
 
 # Options that are not for /set, and what to do instead.
 _ELSEWHERE = {
@@ -27,7 +28,7 @@ _ELSEWHERE = {
     "top_candidates": "a chat shows no probabilities, leave it out",
     "prompt_logprobs": "a chat shows no probabilities, leave it out",
 }
-SETTABLE = tuple(name for name in GenerationOptions.__annotations__ if name not in _ELSEWHERE)
+SETTABLE = tuple(name for name in OPTIONS if name not in _ELSEWHERE)
 FORMS: Mapping[str, Callable[[Any], Specification]] = {
     "json": partial(JsonSchema, closed=True),
     "regex": Regex,

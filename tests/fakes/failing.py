@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlxgen.engine.kv import held
+from mlxgen.engine import drawn
 
 from .scripted import ScriptedModel
 from .speaking import Speaker
@@ -28,7 +28,7 @@ class Unread:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failures = 0
-        read = held.integers
+        read = drawn._integers
 
         def told(array: mx.array) -> list[int]:
             if self.failures:
@@ -36,7 +36,7 @@ class Unread:
                 raise RuntimeError(MESSAGE)
             return read(array)
 
-        monkeypatch.setattr(held, "integers", told)
+        monkeypatch.setattr(drawn, "_integers", told)
 
 
 class FailingModel(ScriptedModel):

@@ -247,7 +247,9 @@ def test_settings_and_forms_that_the_model_cannot_follow_are_found_early(
     answerer, conversation = Answerer(demo), Conversation()
     answerer.check(conversation)
     conversation.set("logit_bias", {"5000": 1})
-    with pytest.raises(OptionError, match="logit_bias: token 5000"):
+    with pytest.raises(
+        OptionError, match="logit_bias: expected token ids from 0 to 1023, got 5000"
+    ):
         answerer.check(conversation)
     conversation.set("logit_bias", None)
     conversation.require("regex", "(")

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from ...options.table import OPTIONS
 from .errors import RequestError
 
 MAX_DEPTH = 64
@@ -51,6 +52,12 @@ def _no_zero(value: int) -> int:
     return value
 
 
+def _range(name: str, low: float | None = None) -> dict[str, Any]:
+    """The range of an option, for ``Field``; ``low`` is for clients that write one otherwise."""
+    rule = OPTIONS[name].rule
+    return {"ge": rule.low if low is None else low, "le": rule.high}
+
+
 def _of_type(kind: type) -> BeforeValidator:
     """For literals, where pydantic takes 0 for False and True for 1."""
 
@@ -75,13 +82,25 @@ Budget: TypeAlias = Annotated[
     WithJsonSchema({"type": "integer", "minimum": -1, "not": {"const": 0}}),
 ]
 Limit: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
-Drafted: TypeAlias = Annotated[int, Field(ge=0, le=64), BeforeValidator(_whole)]
 Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_whole)]
-Alternatives: TypeAlias = Annotated[int, Field(ge=0, le=20), BeforeValidator(_whole)]
-TopK: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
-Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Drafted: TypeAlias = Annotated[
+    int, Field(**_range("num_draft_tokens", low=0)), BeforeValidator(_whole)
+]
+Alternatives: TypeAlias = Annotated[int, Field(**_range("top_logprobs")), BeforeValidator(_whole)]
+TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidator(_whole)]
 Json: TypeAlias = dict[str, Any]
+
+
+def about(text: str) -> Any:
+    """A field that may be left out."""
+    return Field(default=None, description=text)
+
+
+def option(name: str, *, low: float | None = None, also: str = "") -> Any:
+    """A field for an option of the engine; a float has its range, or one from ``low`` on."""
+    found = OPTIONS[name]
+    within = _range(name, low) if found.type is float else {}
+    return Field(default=None, description=found.brief + also, **within)
 
 
 def check_body(body: Any) -> Mapping[str, Any]:

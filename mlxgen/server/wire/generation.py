@@ -14,6 +14,7 @@ from typing import Any
 from ...engine.options import Options
 from ...errors import MlxgenError
 from ...filters import Specification
+from ...options.table import OPTIONS, understood
 from ...sampling import derive_seed
 from ...tokens import Token
 from .errors import RequestError, as_request_error
@@ -22,23 +23,6 @@ from .served_model import ServedModel
 
 UNBOUNDED = 16_384
 """``max_tokens`` where neither the request nor the model's context says anything."""
-
-_SAME = (
-    "min_tokens",
-    "temperature",
-    "min_p",
-    "xtc_probability",
-    "xtc_threshold",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_context_size",
-    "seed",
-    "ignore_eos",
-    "heal",
-    "close_json",
-)
-_SMALLEST = 1e-9  # a nucleus that holds one token
 
 
 def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
@@ -109,15 +93,10 @@ def options_of(
 ) -> Options:
     """The options of the first choice; what the request leaves out is the model's default."""
     given: dict[str, Any] = dict(model.sampling)
-    given |= {name: getattr(request, name) for name in _SAME if getattr(request, name) is not None}
-    if request.top_p is not None:
-        given["top_p"] = max(request.top_p, _SMALLEST)
-    if request.top_k is not None:
-        given["top_k"] = max(request.top_k, 0)
+    asked = {name: getattr(request, name, None) for name in OPTIONS}
+    given |= {name: understood(name, v) for name, v in asked.items() if v is not None}
     if request.num_draft_tokens == 0:
-        given["draft"] = "off"
-    else:
-        given["num_draft_tokens"] = request.num_draft_tokens
+        given |= {"draft": "off", "num_draft_tokens": None}
     stops = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
     given["stop"] = stops if stop is None else [*stops, stop]
     given["stop_tokens"] = request.stop_token_ids

@@ -8,11 +8,10 @@ requests; nothing else computes them.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from ... import __version__
-from ...engine.options import Options
+from ...options.table import SamplingOptions, checked
 from .served_model import ServedModel
 
 _UNLIMITED = -1  # llama.cpp's word for as many tokens as the context holds
@@ -20,9 +19,8 @@ _UNLIMITED = -1  # llama.cpp's word for as many tokens as the context holds
 
 def in_force(model: ServedModel) -> dict[str, Any]:
     """Every sampling field of a request, with the value that it has where it is left out."""
-    sampling = Options.of(model.sampling).sampling
-    names = [field.name for field in fields(sampling) if field.name != "logit_bias"]
-    return {name: getattr(sampling, name) for name in names}
+    values = checked(model.sampling)
+    return {name: values[name] for name in SamplingOptions.__annotations__ if name != "logit_bias"}
 
 
 def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:

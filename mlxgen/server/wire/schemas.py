@@ -19,14 +19,14 @@ from .fields import (
     Choices,
     Count,
     Drafted,
-    Fraction,
     Int,
     Json,
     Limit,
     Off,
     One,
-    Penalty,
     TopK,
+    about,
+    option,
 )
 from .messages import Content, Message
 
@@ -148,100 +148,92 @@ class Prediction(Body):
     content: Content
 
 
-def _about(text: str) -> Any:
-    return Field(default=None, description=text)
-
-
 class GenerationRequest(Body):
     """What chat and completion requests have in common."""
 
-    model: str | None = _about("the served model's name, or nothing")
-    stream: bool | None = _about("send events as the text grows")
-    stream_options: StreamOptions | None = _about("what a stream has beside the answer")
-    n: Choices | None = _about("answers for each prompt (1)")
-    seed: Int | None = _about("the same seed and settings give the same text")
-    max_tokens: Budget | None = _about("tokens to generate at most (-1: what the context holds)")
-    min_tokens: Count | None = _about("no end before so many tokens (0)")
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = _about("0: the likeliest token")
-    top_p: Fraction | None = _about("likeliest tokens that together have this probability; 1: all")
-    top_k: TopK | None = _about("the k likeliest tokens; 0: all")
-    min_p: Fraction | None = _about("tokens at least so likely as the likeliest; 0: all")
-    xtc_probability: Fraction | None = _about("how often top choices are left out")
-    xtc_threshold: Annotated[float, Field(ge=0, le=0.5)] | None = _about("what a top choice is")
-    repetition_penalty: Annotated[float, Field(ge=1e-9, le=1e6)] | None = _about("1 turns it off")
-    presence_penalty: Penalty | None = _about("for tokens that were generated")
-    frequency_penalty: Penalty | None = _about("for each time a token was generated")
-    repetition_context_size: Count | None = _about(
-        "newest tokens of prompt and answer that these penalties look at; 0: all"
+    model: str | None = about("the served model's name, or nothing")
+    stream: bool | None = about("send events as the text grows")
+    stream_options: StreamOptions | None = about("what a stream has beside the answer")
+    n: Choices | None = about("answers for each prompt (1)")
+    seed: Int | None = option("seed")
+    max_tokens: Budget | None = about("tokens to generate at most (-1: what the context holds)")
+    min_tokens: Count | None = option("min_tokens")
+    temperature: float | None = option("temperature")
+    top_p: float | None = option("top_p", low=0)
+    top_k: TopK | None = option("top_k")
+    min_p: float | None = option("min_p")
+    xtc_probability: float | None = option("xtc_probability")
+    xtc_threshold: float | None = option("xtc_threshold")
+    repetition_penalty: float | None = option("repetition_penalty")
+    presence_penalty: float | None = option("presence_penalty")
+    frequency_penalty: float | None = option("frequency_penalty")
+    repetition_context_size: Count | None = option("repetition_context_size")
+    logit_bias: dict[str, float] | None = option("logit_bias")
+    stop: ShortText | Pieces | None = option("stop")
+    stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = option(
+        "stop_tokens"
     )
-    logit_bias: dict[str, float] | None = _about("added to the logits of these token ids")
-    stop: ShortText | Pieces | None = _about("texts that end the answer, and are not part of it")
-    stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = _about(
-        "tokens that end the answer"
+    banned_strings: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = about(
+        "strings that never appear in the answer"
     )
-    banned_strings: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = _about(
-        "texts that the answer never holds"
-    )
-    ignore_eos: bool | None = _about("go on after end tokens")
-    heal: bool | None = _about("take back the prompt's last tokens where the text may join them")
-    num_draft_tokens: Drafted | None = _about("tokens that a draft proposes at most (0: no draft)")
-    prefix_tokens: list[Count] | None = _about("token ids taken as already generated")
-    response_format: ResponseFormat | None = _about("text, json_object or json_schema")
-    json_schema: Schema | None = _about(
+    ignore_eos: bool | None = option("ignore_eos")
+    heal: bool | None = option("heal")
+    num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
+    prefix_tokens: list[Count] | None = option("prefix")
+    response_format: ResponseFormat | None = about("text, json_object or json_schema")
+    json_schema: Schema | None = about(
         "the text is JSON of this schema; objects have the keys that it names, and others only "
         "with additionalProperties"
     )
-    regex: Regex | None = _about("the text matches it as a whole")
-    grammar: Grammar | None = _about("Lark or GBNF")
-    choice: Annotated[list[str], Field(min_length=1, max_length=MAX_OPTIONS)] | None = _about(
+    regex: Regex | None = about("the text matches it as a whole")
+    grammar: Grammar | None = about("Lark or GBNF")
+    choice: Annotated[list[str], Field(min_length=1, max_length=MAX_OPTIONS)] | None = about(
         "the text is one of these"
     )
-    close_json: bool | None = _about("end validly before max_tokens cuts a constrained text off")
-    prompt_logprobs: Alternatives | None = _about(
-        "alternatives to report for each token of the prompt; not for streams"
-    )
-    truncate_prompt_tokens: Budget | None = _about(
+    close_json: bool | None = option("close_json")
+    prompt_logprobs: Alternatives | None = option("prompt_logprobs", also="; not for streams")
+    truncate_prompt_tokens: Budget | None = about(
         "the prompt's last tokens are kept (-1: as many as fit)"
     )
-    return_token_ids: bool | None = _about(
+    return_token_ids: bool | None = about(
         "add token_ids to each choice, marks to logprobs, and prompt_token_ids to a whole answer"
     )
-    timings_per_token: bool | None = _about(
+    timings_per_token: bool | None = about(
         "add timings to each event of a stream, and to a whole answer: tokens, and milliseconds"
     )
-    return_progress: bool | None = _about(
+    return_progress: bool | None = about(
         "a stream begins with prompt_progress, while the prompt is run"
     )
-    user: str | None = _about("taken, and not used")
-    metadata: dict[str, str] | None = _about("taken, and not used")
-    safety_identifier: str | None = _about("taken, and not used")
-    prompt_cache_key: str | None = _about("taken; prefixes are always cached")
-    prompt_cache_options: Json | None = _about("taken; prefixes are always cached")
-    prompt_cache_retention: Literal["in_memory", "24h"] | None = _about(
+    user: str | None = about("taken, and not used")
+    metadata: dict[str, str] | None = about("taken, and not used")
+    safety_identifier: str | None = about("taken, and not used")
+    prompt_cache_key: str | None = about("taken; prefixes are always cached")
+    prompt_cache_options: Json | None = about("taken; prefixes are always cached")
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = about(
         "taken; prefixes are always cached"
     )
-    service_tier: str | None = _about("taken; there is one tier")
-    store: bool | None = _about("taken; nothing is stored")
+    service_tier: str | None = about("taken; there is one tier")
+    store: bool | None = about("taken; nothing is stored")
 
 
 class ChatRequest(GenerationRequest):
     """A body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1, description="the chat so far")]
-    max_completion_tokens: Budget | None = _about("the new name of max_tokens")
-    logprobs: bool | None = _about("report log-probabilities")
-    top_logprobs: Alternatives | None = _about("alternatives to report (0)")
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = _about("functions to call")
-    tool_choice: ToolChoice | None = _about("none, auto, required, or a function's name")
-    parallel_tool_calls: bool | None = _about("whether one answer may have several calls (true)")
-    chat_template_kwargs: Json | None = _about("variables of the chat template")
-    continue_final_message: bool | None = _about("go on with the last message")
-    add_generation_prompt: bool | None = _about("false only with continue_final_message")
-    include_reasoning: bool | None = _about("give the thoughts, too (true)")
-    reasoning_effort: Effort | None = _about("how long to think, where the model knows of it")
-    modalities: list[Literal["text"]] | None = _about("text is all there is")
-    prediction: Prediction | None = _about("taken, and not used: a hint for speed")
-    verbosity: Literal["low", "medium", "high"] | None = _about("taken, and not used")
+    max_completion_tokens: Budget | None = about("the new name of max_tokens")
+    logprobs: bool | None = about("report log-probabilities")
+    top_logprobs: Alternatives | None = option("top_logprobs")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about("functions to call")
+    tool_choice: ToolChoice | None = about("none, auto, required, or a function's name")
+    parallel_tool_calls: bool | None = about("whether one answer may have several calls (true)")
+    chat_template_kwargs: Json | None = about("variables of the chat template")
+    continue_final_message: bool | None = about("go on with the last message")
+    add_generation_prompt: bool | None = about("false only with continue_final_message")
+    include_reasoning: bool | None = about("give the thoughts, too (true)")
+    reasoning_effort: Effort | None = about("how long to think, where the model knows of it")
+    modalities: list[Literal["text"]] | None = about("text is all there is")
+    prediction: Prediction | None = about("taken, and not used: a hint for speed")
+    verbosity: Literal["low", "medium", "high"] | None = about("taken, and not used")
 
 
 class CompletionRequest(GenerationRequest):
@@ -264,7 +256,7 @@ class CompletionRequest(GenerationRequest):
             }
         ),
     ] = Field(description="a string, a list of strings, token ids, or a list of lists of them")
-    max_tokens: Limit | None = _about("tokens to generate at most (16; 0: none, with echo)")
-    logprobs: Alternatives | None = _about("alternatives to report")
-    echo: bool | None = _about("give the prompt back before the text, with logprobs its own, too")
-    best_of: One | None = _about("1: nothing is generated that is not given back")
+    max_tokens: Limit | None = about("tokens to generate at most (16; 0: none, with echo)")
+    logprobs: Alternatives | None = option("top_logprobs")
+    echo: bool | None = about("give the prompt back before the text, with logprobs its own, too")
+    best_of: One | None = about("1: nothing is generated that is not given back")

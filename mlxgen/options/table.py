@@ -1,0 +1,265 @@
+"""The one table of options: the type, range, default and meaning of each.
+
+Owns what ``stream``, ``generate``, ``batch``, ``control`` and ``Session`` accept. The engine's
+``Options``, the command line, the fields of requests and ``help()`` are made from it. Must never
+know a model: what depends on one (token ids in range, room in the context) is checked where the two
+meet. Nor does it import MLX: a wrong argument is reported at once.
+
+The text under a key is what an editor shows for that keyword of a call. Its first sentence is the
+option in brief, its last one the rule in words, and those between are for who wants to know more.
+"""
+
+import ast
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import pairwise
+from textwrap import fill
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, TypeVar, get_args
+
+from ..errors import OptionError
+from . import rule
+from .rule import ABOVE_ZERO, Rule, flag, integer, number, strings
+
+if TYPE_CHECKING:
+    from ..filters.protocol import Filter, Specification
+    from ..sampling.hooks import Hook
+    from ..tokens import Token
+
+F = TypeVar("F", bound=Callable[..., Any])
+Pattern: TypeAlias = str | re.Pattern[str]
+
+
+class Recommended(TypedDict, total=False):
+    """The options that a model's makers may recommend."""
+
+    temperature: Annotated[float, number(0, 0, 100)]
+    """0 takes the most likely token; 1 draws as the model predicts, and more is more varied. A
+    number from 0 to 100; default 0."""
+    top_p: Annotated[float, number(1, ABOVE_ZERO, 1)]
+    """Keep the most likely tokens that together reach this probability; 1 keeps all. A number above
+    0 and at most 1; default 1."""
+    top_k: Annotated[int, integer(0, 0)]
+    """Keep this many of the most likely tokens; 0 keeps all. An integer of at least 0; default
+    0."""
+    min_p: Annotated[float, number(0, 0, 1)]
+    """Minimum probability relative to the most likely token; 0 keeps all. A number from 0 to 1;
+    default 0."""
+    repetition_penalty: Annotated[float, number(1, 1e-9, 1e6)]
+    """Above 1, tokens of the prompt and the output become less likely; 1 turns it off. Positive
+    logits are divided by it, and negative ones multiplied. A number from 1e-09 to 1,000,000;
+    default 1."""
+
+
+class SamplingOptions(Recommended, total=False):
+    """The options that turn logits into a token."""
+
+    presence_penalty: Annotated[float, number(0, -2, 2)]
+    """Subtracted once from the logit of each token that was generated. A number from -2 to 2;
+    default 0."""
+    frequency_penalty: Annotated[float, number(0, -2, 2)]
+    """Subtracted from the logit of a token for each time it was generated. A number from -2 to 2;
+    default 0."""
+    repetition_context_size: Annotated[int, integer(0, 0)]
+    """Number of the newest tokens that these penalties look at, the prompt's included; 0 is all of
+    them. An integer of at least 0; default 0."""
+    xtc_probability: Annotated[float, number(0, 0, 1)]
+    """Probability that XTC leaves out the top choices of a draw, all but the least likely. A number
+    from 0 to 1; default 0."""
+    xtc_threshold: Annotated[float, number(0.1, 0, 0.5)]
+    """Probability above which a token is a top choice for XTC. A number from 0 to 0.5; default
+    0.1."""
+    logit_bias: Annotated["Mapping[Token, float]", rule.biases(1e9)]
+    """Added to the logits of these token ids. A mapping from token ids to numbers from
+    -1,000,000,000 to 1,000,000,000; default none."""
+
+
+class GenerationOptions(SamplingOptions, total=False):
+    """The keyword-only options of ``stream``, ``generate``, ``batch``, ``control`` and ``Session``.
+
+    ``None`` for any of them is its default, except for ``max_tokens``.
+    """
+
+    seed: Annotated[int | None, rule.seed()]
+    """The same seed and settings give the same text. ``None`` draws a seed. An integer; default
+    None."""
+    max_tokens: Annotated[int | None, integer(256, 1)]
+    """Maximum number of tokens to generate. Those of ``prefix`` count; ``None`` is as many as the
+    context holds. An integer of at least 1; default 256."""
+    min_tokens: Annotated[int, integer(0, 0)]
+    """Minimum number of tokens before an end token or a single-token stop may be drawn. An integer
+    of at least 0; default 0."""
+    ignore_eos: Annotated[bool, flag()]
+    """Continue after end tokens, which then give no text. True or False; default False."""
+    stop: Annotated[str | Sequence[str], strings()]
+    """Strings that end the text and are not part of it. A string or a list of strings; default
+    none."""
+    stop_tokens: Annotated["Sequence[Token | Sequence[Token]]", rule.token_sequences()]
+    """Token ids that end the text and are not part of it. A list of token ids or of lists of them;
+    default none."""
+    banned: Annotated[Pattern | Sequence[Pattern], strings(or_expressions=True)]
+    """Strings and regular expressions that never appear in the text. A match is taken back and
+    drawn again; a search that takes a second ends in ``OptionError``, and a text that runs from one
+    ban into the next in ``DeadEndError``. A string, a compiled regular expression or a list of
+    these; default none."""
+    heal: Annotated[bool, flag()]
+    """Take back the prompt's last tokens if the text may join them. True or False; default
+    False."""
+    filters: Annotated["Specification | Filter | Sequence[Specification | Filter]", rule.filters()]
+    """Constraints that the whole text satisfies; several are intersected. A specification may be
+    used again and again, a running filter once. A filter or a list of filters, such as
+    JsonSchema(schema) or Regex(pattern); default none."""
+    hooks: Annotated["Hook | Sequence[Hook]", rule.callables()]
+    """Called with a PostSamplingResult for every accepted token. A fork copies those that have a
+    ``fork()`` and shares the others. A callable or a list of callables; default none."""
+    max_resample: Annotated[int, integer(16, 0, 10_000)]
+    """How often hooks may have one position drawn again. It counts their ``resample`` and a
+    ``rewind`` that leads there; then the last draw stands, and the chunk of the token whose hook
+    asked says ``exhausted``. An integer from 0 to 10,000; default 16."""
+    hold_tokens: Annotated[int, integer(0, 0, 1_000_000)]
+    """How many of the newest tokens are not delivered yet. An integer from 0 to 1,000,000; default
+    0."""
+    allow_retract: Annotated[bool, flag()]
+    """Deliver at once, and report what to delete if tokens are taken back. ``Chunk.retract`` is the
+    number of characters. True or False; default False."""
+    close_json: Annotated[bool, flag()]
+    """End filtered text validly before the maximum number of tokens cuts it off. True or False;
+    default False."""
+    prefix: Annotated["Sequence[Token]", rule.tokens()]
+    """Tokens taken as already generated. A list of token ids; default none."""
+    top_logprobs: Annotated[int | None, integer(None, 0, 20)]
+    """Number of alternatives to report with each token's log-probability. They are the model's own,
+    before anything here was done to them: ``Chunk.top``. ``None`` reports and computes none. An
+    integer from 0 to 20; default None."""
+    top_candidates: Annotated[int, integer(0, 0, 128)]
+    """Number of tokens to report of those that each one was drawn from. They come after filters and
+    all the rest, with their probabilities: ``Chunk.candidates``. An integer from 0 to 128; default
+    0."""
+    prompt_logprobs: Annotated[int | None, integer(None, 0, 20)]
+    """Number of alternatives to report for each token of the prompt. They are in the first chunk's
+    ``prompt``; all of the prompt is run then, and nothing of it taken from the prefix cache.
+    ``None`` reports none. An integer from 0 to 20; default None."""
+    draft: Annotated[Any, rule.draft()]
+    """A smaller model of the same tokenizer that proposes tokens, or "ngram" to find them in the
+    text so far. The text is the same, token for token, only sooner. ``None`` is what the model
+    was loaded with, and ``"off"`` is no draft. A LanguageModel, "ngram" or "off"; default None."""
+    num_draft_tokens: Annotated[int | None, integer(None, 1, 64)]
+    """Maximum number of tokens that a draft proposes at a time. It proposes fewer, down to none, if
+    they are not accepted; ``None`` is 4 of a model and 8 of ``"ngram"``. An integer from 1 to 64;
+    default None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table: the type that callers pass, what it may be, and what it does."""
+
+    type: Any
+    rule: Rule
+    text: str
+
+    @property
+    def brief(self) -> str:
+        """The first sentence, for a list."""
+        first = self.text.partition(". ")[0]
+        return first[0].lower() + first[1:]
+
+
+def _rows() -> Iterator[tuple[str, Option]]:
+    texts = _texts()
+    for name, given in GenerationOptions.__annotations__.items():
+        kind, rule = get_args(given)
+        yield name, Option(kind, rule, texts.get(name, str(rule)))
+
+
+def _texts() -> dict[str, str]:
+    """The text under each key, which Python does not keep: read from this file."""
+    try:
+        source = inspect.getsource(sys.modules[__name__])
+    except OSError:  # a frozen program may come without it
+        return {}
+    texts = {}
+    for table in ast.parse(source).body:
+        rows = table.body if isinstance(table, ast.ClassDef) else []
+        for key, text in pairwise(rows):
+            match key, text:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(written))):
+                    texts[name] = " ".join(written.split())
+    return texts
+
+
+OPTIONS: Mapping[str, Option] = MappingProxyType(dict(_rows()))
+"""Every option, by its name."""
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option as the engine takes it, those included that are not given.
+
+    Raises ``OptionError`` for the first that is unknown or wrong by itself.
+    """
+    values = {name: copy(option.rule.default) for name, option in OPTIONS.items()}
+    for name, value in given.items():
+        if name not in OPTIONS:
+            close = difflib.get_close_matches(name, OPTIONS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OPTIONS)}"
+            raise OptionError(name, f"there is no such option; {hint}")
+        if value is not None:
+            values[name] = OPTIONS[name].rule.check(name, value)
+        elif name == "max_tokens":
+            values[name] = None
+    return values
+
+
+def understood(name: str, value: Any) -> Any:
+    """The value of an option as it is here, if other programs write it otherwise."""
+    if isinstance(value, bool):
+        return value
+    if name == "top_p" and value == 0:
+        return 1e-9  # a nucleus of one token
+    if name == "top_k" and value == -1:
+        return 0
+    if name == "top_k" and isinstance(value, float) and value.is_integer():
+        return int(value)  # JSON has no integers
+    return value
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Raise ``OptionError`` for checked options that exclude one another."""
+    least, most, prefix = values["min_tokens"], values["max_tokens"], values["prefix"]
+    if most is not None and least > most:
+        raise OptionError("min_tokens", f"{least} is more than max_tokens={most}")
+    if most is not None and len(prefix) >= most:
+        raise OptionError(
+            "prefix",
+            f"its {len(prefix)} tokens count as generated and leave nothing of "
+            f"max_tokens={most}; raise max_tokens",
+        )
+    if values["close_json"] and not values["filters"]:
+        raise OptionError("close_json", "needs a filter, such as filters=[JsonSchema(schema)]")
+
+
+def takes_options(function: F) -> F:
+    """Show every option in ``help()`` and in the signature of a function that takes them all.
+
+    Type checkers see its ``**options: Unpack[GenerationOptions]``.
+    """
+    lines = [fill(f"{name}: {option.text}", 92) for name, option in OPTIONS.items()]
+    listed = "\n\n".join(["Options:", *lines])
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}"
+    signature = inspect.signature(function)
+    *own, _ = signature.parameters.values()
+    keywords = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=option.rule.default,
+            annotation=getattr(option.type, "__forward_arg__", option.type),
+        )
+        for name, option in OPTIONS.items()
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=[*own, *keywords])
+    return function

@@ -28,7 +28,7 @@ class Kind(enum.IntEnum):
 
     GREEDY = 0  # the likeliest token
     PLAIN = 1  # any token, by its weight; min-p needs no order
-    TOPLESS = 2  # the same after XTC, which needs none either
+    XTC = 2  # the same after XTC, which needs none either
     RANKED = 3  # candidates, kept by comparing logits alone
     NUCLEUS = 4  # candidates, kept by their share of the probability
     WIDE = 5  # candidates, of which there may be more than are usually looked at
@@ -39,7 +39,7 @@ class Kind(enum.IntEnum):
         if settings.temperature == 0:
             return cls.GREEDY
         if settings.top_p == 1 and top_k == 0:
-            return cls.TOPLESS if settings.xtc_probability > 0 else cls.PLAIN
+            return cls.XTC if settings.xtc_probability > 0 else cls.PLAIN
         if settings.top_p == 1 and settings.min_p == 0 and top_k >= CANDIDATES:
             return cls.WIDE
         if settings.top_p < 1 or settings.xtc_probability > 0:

@@ -280,7 +280,7 @@ def test_few_allowed_tokens_are_always_exact() -> None:
         ({"temperature": 1}, Kind.PLAIN),
         ({"temperature": 1, "top_k": 1000}, Kind.PLAIN),
         ({"temperature": 1, "min_p": 0.1}, Kind.PLAIN),
-        ({"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1}, Kind.TOPLESS),
+        ({"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1}, Kind.XTC),
         ({"temperature": 1, "top_k": 127}, Kind.RANKED),
         ({"temperature": 1, "top_k": 128}, Kind.WIDE),
         ({"temperature": 1, "min_p": 0.1, "top_k": 500}, Kind.RANKED),

@@ -66,13 +66,19 @@ class Automaton(Generic[S]):
                 return at  # the root
             at = at.fallback
 
-    def depth(self, state: State[S]) -> int:
-        """The length of the longest end of the symbols so far that starts a pattern."""
-        return state.depth
+    def walk(
+        self, state: State[S], symbols: Sequence[S]
+    ) -> tuple[State[S], int, Sequence[S] | None]:
+        """The state after ``symbols``, or after the pattern that completes first among them.
 
-    def ending(self, state: State[S]) -> int | None:
-        """The index of the longest pattern that ends at this state."""
-        return state.longest
+        With it, how many symbols it took, and that pattern (the longest, if several complete).
+        """
+        if state is not self.root or not self.starts.isdisjoint(symbols):
+            for count, symbol in enumerate(symbols, 1):
+                state = self.step(state, symbol)
+                if state.longest is not None:
+                    return state, count, self.patterns[state.longest]
+        return state, len(symbols), None
 
     def _expand(self, state: State[S]) -> dict[S, State[S]]:
         children: dict[S, State[S]] = {}

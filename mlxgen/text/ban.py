@@ -105,19 +105,13 @@ class BanMatcher:
             self._match = min(found, key=lambda item: (item[0], item[1].start))[1]
         return self._match
 
-    def _advance_literals(self, literals: Automaton[str], text: str, end: int) -> BanMatch | None:
+    def _advance_literals(self, literals: Automaton[str], text: str, start: int) -> BanMatch | None:
         state = self._states[-1] if self._steps else literals.root
-        match = None
-        if state is not literals.root or not literals.starts.isdisjoint(text):
-            for char in text:
-                end += 1
-                state = literals.step(state, char)
-                if state.longest is not None:
-                    literal = str(literals.patterns[state.longest])
-                    match = BanMatch(literal, end - len(literal), end)
-                    break
+        state, count, literal = literals.walk(state, text)
         self._states.append(state)
-        return match
+        if literal is None:
+            return None
+        return BanMatch(str(literal), start + count - len(literal), start + count)
 
     def _advance_expressions(self, text: str, old_end: int) -> list[tuple[int, BanMatch]]:
         before = self._undecided[-1] if self._steps else (0,) * len(self._expressions)

@@ -93,19 +93,13 @@ class StopMatcher:
         self._match = match
         return match
 
-    def _advance_text(self, strings: Automaton[str], text: str, end: int) -> StopMatch | None:
+    def _advance_text(self, strings: Automaton[str], text: str, start: int) -> StopMatch | None:
         state = self._text_states[-1] if self._steps else strings.root
-        match = None
-        if state is not strings.root or not strings.starts.isdisjoint(text):
-            for char in text:
-                end += 1
-                state = strings.step(state, char)
-                if state.longest is not None:
-                    stop = str(strings.patterns[state.longest])
-                    match = StopMatch(stop, end - len(stop), end)
-                    break
+        state, count, stop = strings.walk(state, text)
         self._text_states.append(state)
-        return match
+        if stop is None:
+            return None
+        return StopMatch(str(stop), start + count - len(stop), start + count)
 
     def _advance_token(
         self, tokens: Automaton[Token | None], token: Token | None

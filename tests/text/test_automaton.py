@@ -24,9 +24,9 @@ def test_state_equals_the_plain_definition_after_every_symbol(
         state = automaton.step(state, text[end - 1])
         seen = text[:end]
         starts = {pattern[:n] for pattern in patterns for n in range(len(pattern) + 1)} | {""}
-        assert automaton.depth(state) == max(len(s) for s in starts if seen.endswith(s))
+        assert state.depth == max(len(s) for s in starts if seen.endswith(s))
         ending = [pattern for pattern in patterns if seen.endswith(pattern)]
-        index = automaton.ending(state)
+        index = state.longest
         assert (None if index is None else patterns[index]) == max(ending, key=len, default=None)
 
 
@@ -39,7 +39,7 @@ def test_a_state_is_the_same_whoever_expanded_it() -> None:
     for symbol in "xxabc":
         second = automaton.step(second, symbol)
     assert first is second
-    assert automaton.ending(first) == 2
+    assert first.longest == 2
 
 
 def test_symbols_may_be_anything_hashable() -> None:
@@ -47,14 +47,14 @@ def test_symbols_may_be_anything_hashable() -> None:
     state = automaton.root
     for symbol in (1, 2):
         state = automaton.step(state, symbol)
-    assert automaton.depth(state) == 2
-    assert automaton.ending(automaton.step(state, 3)) == 0
-    assert automaton.ending(automaton.step(state, None)) == 2
+    assert state.depth == 2
+    assert automaton.step(state, 3).longest == 0
+    assert automaton.step(state, None).longest == 2
 
 
 def test_of_equal_patterns_the_first_is_named() -> None:
     automaton: Automaton[str] = Automaton(["ab", "ab"])
-    assert automaton.ending(automaton.step(automaton.step(automaton.root, "a"), "b")) == 0
+    assert automaton.step(automaton.step(automaton.root, "a"), "b").longest == 0
 
 
 def test_an_empty_pattern_is_refused() -> None:
@@ -68,8 +68,8 @@ def test_all_ends_of_a_long_pattern_need_no_deep_recursion() -> None:
     state = automaton.root
     for symbol in long:
         state = automaton.step(state, symbol)
-    assert automaton.depth(state) == len(long)
-    assert automaton.ending(state) == 0
+    assert state.depth == len(long)
+    assert state.longest == 0
 
 
 def test_the_work_per_symbol_does_not_grow_with_the_number_of_patterns() -> None:

@@ -18,6 +18,7 @@ from .wire.call import Call, Event, Job, Reply
 from .wire.chat import parse_chat
 from .wire.completion import parse_completion
 from .wire.errors import RequestError, as_request_error, error_body
+from .wire.llama import parse_llama
 from .wire.props import in_force, props_of, tokenizer_of
 from .wire.schemas import ChatRequest, CompletionRequest
 from .wire.served_model import ServedModel
@@ -36,6 +37,7 @@ __all__ = [
     "in_force",
     "parse_chat",
     "parse_completion",
+    "parse_llama",
     "props_of",
     "tokenizer_of",
 ]

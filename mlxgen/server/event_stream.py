@@ -1,7 +1,7 @@
 """JSON answers and server-sent events, as bytes and as ASGI messages.
 
 Owns the format of both. Must never know what an event says. Invariant: one event is one
-``data:`` line, whatever text is in it, and a stream ends with ``[DONE]``.
+``data:`` line, whatever text is in it, and a stream ends with ``end``.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class EventStream:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.started = False
+        self.end = DONE
 
     async def start(self, headers: Sequence[Header] = ()) -> None:
         """Send the headers; from now on a failure can only be an event."""
@@ -123,5 +124,5 @@ class EventStream:
 
     async def finish(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
         """Send the last events and the end."""
-        body = encode_events(events) + DONE
+        body = encode_events(events) + self.end
         await self._send({"type": "http.response.body", "body": body, "more_body": False})

@@ -117,6 +117,10 @@ class Exchange:
         self._answered = True
         await send_json(self._send, 200, body, headers=self._headers())
 
+    def end_without_done(self) -> None:
+        """Have a stream end with its last event."""
+        self._stream.end = b""
+
     async def write(self, events: list[Event]) -> None:
         """Send events of a stream."""
         await self._begin()

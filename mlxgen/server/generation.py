@@ -37,6 +37,8 @@ class Generation:
         call = prepared.call
         reply = call.reply(id=f"{self._prefix}-{exchange.id}", created=int(time.time()))
         exchange.describe_failure = reply.fail
+        if not call.ends_with_done:
+            exchange.end_without_done()
         mailbox = exchange.submit(prepared.rows, watched=call.watched)
         generate = _stream if call.stream else _whole
         try:

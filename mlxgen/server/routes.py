@@ -20,6 +20,7 @@ from .calls import (
     RequestError,
     parse_chat,
     parse_completion,
+    parse_llama,
     props_of,
     tokenizer_of,
 )
@@ -92,6 +93,7 @@ def make_router(service: Service) -> APIRouter:
 def _add_generation(router: APIRouter, service: Service) -> None:
     chat = Generation(parse_chat, "chatcmpl")
     completion = Generation(parse_completion, "cmpl")
+    llama = Generation(parse_llama, "cmpl")
 
     @router.post(
         "/v1/chat/completions",
@@ -112,6 +114,16 @@ def _add_generation(router: APIRouter, service: Service) -> None:
     async def completions(request: Request) -> Response:
         """Go on from raw text or tokens."""
         return Answering(service, "/v1/completions", completion)
+
+    @router.post(
+        "/completion",
+        response_class=Response,
+        openapi_extra=body_of(CompletionRequest),
+        responses=_STREAMED | answers(*_BODY),
+    )
+    async def llama_completion(request: Request) -> Response:
+        """The same as llama.cpp has it, by its names: n_predict (no limit), n_probs and others."""
+        return Answering(service, "/completion", llama)
 
 
 def _add_tokens(router: APIRouter, service: Service) -> None:

@@ -59,7 +59,7 @@ class Reply(Protocol):
         """The last events of a stream (before ``[DONE]``); ``usages`` in the order of jobs."""
         ...
 
-    def complete(self, usages: Sequence[Usage]) -> Event:
+    def complete(self, usages: Sequence[Usage]) -> Any:
         """The whole answer; ``usages`` in the order of jobs. Not for streams."""
         ...
 
@@ -70,6 +70,7 @@ class Call:
 
     - ``jobs``: what has to run; a job's place is the ``index`` for ``Reply.push``.
     - ``stream``: whether the client wants events.
+    - ``ends_with_done``: whether a stream ends with ``[DONE]``.
     - ``watched``: whether the reply says how far the jobs are.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
     - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which leave
@@ -79,6 +80,7 @@ class Call:
     jobs: tuple[Job, ...]
     stream: bool
     watched: bool = False
+    ends_with_done: bool = True
     specs: tuple[Specification, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
     make_reply: Callable[[str, int], Reply] = field(repr=False)

@@ -40,7 +40,11 @@ DEFAULT_TOKENS = 16
 
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
-    request = read(body, CompletionRequest)
+    return understood(read(body, CompletionRequest), model)[0]
+
+
+def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, ReplyPlan]:
+    """The call of a request, and what its reply was made from; raises as ``parse_completion``."""
     model.check_name(request.model)
     constraint = constraint_of(request)
     silent = request.max_tokens == 0
@@ -99,7 +103,7 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
         progress=bool(request.return_progress),
         params=params,
     )
-    return Call(
+    call = Call(
         jobs=tuple(Job(row, one) for row in rows for one in choices),
         stream=reply.stream,
         watched=reply.timings or reply.progress,
@@ -107,6 +111,7 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
         params=params,
         make_reply=partial(CompletionReply, reply),
     )
+    return call, reply
 
 
 def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:

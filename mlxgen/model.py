@@ -26,8 +26,7 @@ from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, options_of
 from .engine.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
-from .engine.footprint import Footprint
-from .engine.kv import KV, PREFILL_STEP, LayerCache
+from .engine.kv import KV, PREFILL_STEP, Footprint, LayerCache, batch_equals_alone
 from .engine.limits import Limits, default_bytes
 from .engine.loop import Loop
 from .engine.many import Batch
@@ -35,7 +34,6 @@ from .engine.options import Options
 from .engine.prefill import take_prefix
 from .engine.prefix_cache import PrefixCache
 from .engine.prefix_file import checked_path
-from .engine.probe import batch_equals_alone
 from .engine.prompt import AnyPrompt, Prompt
 from .engine.row import Row
 from .engine.scheduler import Scheduler
@@ -311,7 +309,6 @@ class LanguageModel:
             self.vocab_size,
             budget=self._budget(prompt, options),
             seed=_seed_of(options),
-            kv=KV(self.make_cache),
         )
         row.drafter = self._drafter(self.draft if options.draft is None else options.draft)
         return row
@@ -358,9 +355,8 @@ class LanguageModel:
         tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
         kv = self.prefix_cache.take(tokens) or KV(self.make_cache)
         while kv.length < len(tokens):
-            piece = tokens[kv.length : kv.length + PREFILL_STEP]
-            kv.forward(self.model, mx.array([piece]))
-            mx.eval(kv.arrays())
+            kv.run(self.model, tokens[kv.length : kv.length + PREFILL_STEP])
+            mx.eval(kv.alone.arrays())
         self.prefix_cache.insert(tokens, kv)
         return self.prefix_cache.save(file, tokens)
 
@@ -373,11 +369,10 @@ class LanguageModel:
         return self.prefix_cache.load(path)
 
     def _stream(self, row: Row) -> Stream:
-        seat = Seat(row)
+        seat = Seat(row, KV(self.make_cache))
         # It is made when somebody asks for it. Another thread may run what is taken here.
         if "prefix_cache" in vars(self) and take_prefix(seat, self.prefix_cache):
-            assert isinstance(seat.kv, KV), "a stream's row is alone"
-            mx.eval(seat.kv.arrays())
+            mx.eval(seat.kv.alone.arrays())
         return Stream(Loop(self.model, self.sampler), seat, lambda: self.prefix_cache)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:

@@ -28,7 +28,6 @@ def walk(row: Row, choose: Next) -> list[DrawRow]:
     start = len(sequence)
     request = _kept(row.request())
     requests = [request]
-    kv, sequence.kv = sequence.kv, None  # it may hold the drafted tokens already, and keeps them
     try:
         while sequence.generated + 1 < row.budget:
             token = choose(request)
@@ -44,7 +43,6 @@ def walk(row: Row, choose: Next) -> list[DrawRow]:
             requests.append(request)
     finally:
         sequence.rewind(start)
-        sequence.kv = kv
     return requests
 
 

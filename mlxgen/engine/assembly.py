@@ -13,7 +13,6 @@ from ..sampling import TokenCounts
 from ..text import BanMatcher, Healer, StopMatcher, TextDecoder, Transcript, heal_plan
 from ..tokens import Token, Vocabulary
 from .healing import fed
-from .kv import KV
 from .options import Options
 from .prompt import Prompt
 from .row import Row
@@ -34,7 +33,6 @@ def assemble(
     *,
     budget: int,
     seed: int,
-    kv: KV | None = None,
     queued: bool = True,
 ) -> Row:
     """A row with the parts that ``options`` need; ``vocab_size`` is the logits' width.
@@ -63,7 +61,6 @@ def assemble(
         counts=TokenCounts(tokens, window=sampling.repetition_context_size)
         if sampling.penalises
         else None,
-        kv=kv,
     )
     _take_prefix(sequence, options, vocabulary)
     return Row(sequence, options, vocabulary, vocab_size, budget=budget, seed=seed, queued=queued)

@@ -8,7 +8,7 @@ taken back there since the last time, it notices by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
@@ -16,27 +16,27 @@ from ..errors import OptionError
 from ..sampling import DrawRow, Sampler
 from ..tokens import Token, Vocabulary
 from .ahead import is_free, walk
-from .footprint import Footprint
-from .history import in_common
-from .kv import KV, PREFILL_STEP, CacheFactory, Model
+from .history import History
+from .kv import KV, PREFILL_STEP, CacheFactory, Fed, Footprint, Later, Model, Unread
+from .kv.held import integers
 from .row import Row
 
 LONGEST_GRAM, SHORTEST_GRAM = 4, 2  # tokens that must be alike for a continuation to be taken
 
 
 class Proposal(NamedTuple):
-    """Drafted tokens [n] int32, perhaps still lazy.
+    """Drafted tokens, perhaps not known yet.
 
     ``free``: the draws behind them depend on nothing but their positions.
     """
 
-    tokens: mx.array
+    tokens: Sequence[Fed]
     free: bool = False
 
     @classmethod
     def of(cls, tokens: Sequence[Token]) -> Proposal | None:
         """Tokens that are known; ``None`` for none."""
-        return cls(mx.array(list(tokens), mx.int32)) if tokens else None
+        return cls(tokens) if tokens else None
 
 
 class Drafter(Protocol):
@@ -135,8 +135,6 @@ class ModelDrafter:
         self._sampler = sampler
         self._width = width  # of the main model's logits
         self._kv = KV(make)
-        self._fed: list[Token] = []  # what the draft's cache holds,
-        self._unread: mx.array | None = None  # and behind it, what was not known when it was fed
 
     def propose(self, row: Row, count: int) -> Proposal | None:
         logits = self._catch_up(row.sequence.history)
@@ -156,48 +154,36 @@ class ModelDrafter:
         twin._model, twin._sampler, twin._width = self._model, self._sampler, self._width
         twin._footprint = self._footprint
         twin._kv = self._kv.fork()
-        twin._fed = list(self._fed)
-        twin._unread = self._unread
         return twin
 
     def restart(self) -> None:
-        self._kv = self._kv.fresh()
-        self._fed, self._unread = [], None
+        self._kv.restart()
 
-    def _catch_up(self, history: list[Token]) -> mx.array:
+    def _catch_up(self, history: History) -> mx.array:
         """Bring the draft's cache to the end of the history: logits [1, vocab] behind it."""
-        if self._unread is not None:
-            self._fed += _integers(self._unread)
-            self._unread = None
-        shared = min(in_common(self._fed, history), len(history) - 1)
-        self._kv.rewind(shared)
-        del self._fed[self._kv.length :]
-        pending = history[self._kv.length :]
+        pending = self._kv.align(history)
         while len(pending) > PREFILL_STEP:
-            self._run(mx.array([pending[:PREFILL_STEP]]))
-            mx.eval(self._kv.arrays())
+            self._run(pending[:PREFILL_STEP])
+            mx.eval(self._kv.alone.arrays())
             pending = pending[PREFILL_STEP:]
-        logits = self._run(mx.array([pending]))
-        self._fed = list(history)
-        self._kv.expect_rewinds()
+        logits = self._run(pending)
+        self._kv.store.expect_rewinds()
         return logits
 
-    def _run(self, tokens: mx.array) -> mx.array:
-        logits = self._kv.forward(self._model, tokens)[:, -1, :]
-        self._kv.checkpoint()
+    def _run(self, tokens: Sequence[Fed]) -> mx.array:
+        logits = self._kv.run(self._model, tokens)[:, -1, :]
+        self._kv.store.checkpoint()
         return logits
 
     def _draw_freely(self, row: Row, logits: mx.array, count: int) -> Proposal:
         """Submit all draws at once: none depends on anything but the one before."""
-        tokens: list[mx.array] = []
+        tokens: list[Fed] = []
         for i in range(count):
+            if tokens:
+                logits = self._run(tokens[-1:])
             token = self._draw(logits, row.plain_request(row.position + i))
-            tokens.append(token)
-            if i + 1 < count:
-                logits = self._run(token[:, None])
-        drawn = mx.concatenate(tokens)
-        self._unread = drawn[: count - 1] if count > 1 else None
-        return Proposal(drawn, free=True)
+            tokens.append(Later(Unread(token), 0))
+        return Proposal(tokens, free=True)
 
     def _draw_in_steps(self, row: Row, logits: mx.array, count: int) -> Proposal | None:
         """Draw one token after another, each under the mask that the ones before it leave."""
@@ -209,9 +195,8 @@ class ModelDrafter:
             if len(drawn) == count:
                 return None
             if drawn:
-                at = self._run(mx.array([drawn[-1:]]))
-                self._fed.append(drawn[-1])
-            token = _integers(self._draw(at, request))[0]
+                at = self._run(drawn[-1:])
+            token = integers(self._draw(at, request))[0]
             if token < 0:
                 return None
             drawn.append(token)
@@ -252,10 +237,6 @@ def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:
 
 def _first_difference(mine: Vocabulary, theirs: Vocabulary) -> Token | None:
     return next((t for t in range(mine.size) if mine.pieces[t] != theirs.pieces[t]), None)
-
-
-def _integers(array: mx.array) -> list[int]:
-    return cast(list[int], array.tolist())
 
 
 def _widened(logits: mx.array, width: int) -> mx.array:

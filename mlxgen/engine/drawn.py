@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -19,12 +18,14 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..sampling import CANDIDATES, Draw, DrawRow, Sampler, Want
 from ..tokens import Token
+from .kv import Fed, Later, Unread
+from .kv.held import integers
 
 
 class Drawn:
     """A submitted draw from ``logits`` [batch, vocab], one row for each request."""
 
-    __slots__ = ("_draw", "_sampler", "_tokens", "logits", "redrawn", "requests", "want")
+    __slots__ = ("_draw", "_lazy", "_sampler", "_tokens", "logits", "redrawn", "requests", "want")
 
     def __init__(
         self,
@@ -42,26 +43,27 @@ class Drawn:
         self.redrawn: dict[int, Draw] = {}  # rows whose candidates fell short, sorted in full
         self._tokens: list[Token] | None = None
         self._draw = sampler.sample(logits, requests, want=want, exact=exact)
+        self._lazy = Unread(self._draw.token)
         mx.async_eval(self._draw)
 
-    @property
-    def lazy_tokens(self) -> mx.array:
-        """The tokens [batch] as an array, to go on from before they are known."""
-        return self._draw.token
+    def later(self, row: int) -> Fed:
+        """A row's token, to go on from before it is known."""
+        return Later(self._lazy, row)
 
     def tokens(self) -> list[Token]:
         """The tokens; this waits for the device. -1 where the logits allow no draw.
 
-        Rows in ``redrawn`` then have another token than ``lazy_tokens`` may say.
+        Rows in ``redrawn`` then have another token than ``later`` may say.
         """
         if self._tokens is None:
-            tokens = _integers(self._draw.token)
+            tokens = self._lazy.read()
             if self._draw.exact is not None:
-                for row, exact in enumerate(_integers(self._draw.exact)):
+                tokens = list(tokens)
+                for row, exact in enumerate(integers(self._draw.exact)):
                     if not exact:
                         again = self._draw_again(row)
                         self.redrawn[row] = again
-                        tokens[row] = _integers(again.token)[0]
+                        tokens[row] = integers(again.token)[0]
             self._tokens = tokens
         return self._tokens
 
@@ -175,11 +177,6 @@ def _known(
     ids = np.array(tokens)[row, :count]
     known = ids >= 0
     return ids[known], np.array(probs)[row, :count][known]
-
-
-def _integers(array: mx.array) -> list[int]:
-    values = array.tolist()
-    return cast(list[int], values)
 
 
 def _number(array: mx.array, row: int) -> float:

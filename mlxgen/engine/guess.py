@@ -9,31 +9,29 @@ text, sampled or not, and it does not matter what was drafted, nor when.
 
 from __future__ import annotations
 
-from typing import cast
-
 from ..sampling import DrawRow
 from ..tokens import Token
 from .ahead import draws_behind
 from .drafting import Proposal
+from .kv import Later
 from .row import Row
 
 
 class Guess:
-    """See the module. ``array`` [count] are the tokens that go through the model."""
+    """See the module. ``fed`` are the tokens that go through the model."""
 
-    __slots__ = ("_tokens", "array", "count", "free", "requests")
+    __slots__ = ("_tokens", "fed", "free", "requests")
 
     def __init__(self, proposal: Proposal) -> None:
-        self.array, self.free = proposal
-        self.count = int(self.array.shape[0])
+        self.fed, self.free = proposal
         self._tokens: list[Token] | None = None
         self.requests: list[DrawRow] = []
 
     @property
     def tokens(self) -> list[Token]:
-        """The drafted tokens; this waits for the draft."""
+        """The drafted tokens; this waits for the draft, once."""
         if self._tokens is None:
-            self._tokens = cast(list[int], self.array.tolist())
+            self._tokens = [t.read() if isinstance(t, Later) else t for t in self.fed]
         return self._tokens
 
     def look(self, row: Row) -> None:
@@ -42,6 +40,6 @@ class Guess:
             return
         if self.free:
             start = row.position
-            self.requests = [row.plain_request(start + i) for i in range(self.count + 1)]
+            self.requests = [row.plain_request(start + i) for i in range(len(self.fed) + 1)]
         else:
             self.requests = draws_behind(row, self.tokens)

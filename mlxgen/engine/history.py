@@ -1,14 +1,55 @@
-"""What two token histories have in common.
+"""The tokens of one sequence, and how far back they have changed since any moment.
 
-Owns one question about token lists. Must never know what they are for.
+Owns the list and the low-water marks of its cuts. Must never know what the tokens are for: whoever
+keeps something that was made of them remembers a ``moment``, and asks later what still stands.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
 from ..tokens import Token
 
 
-def in_common(one: list[Token], other: list[Token]) -> int:
+class History(list[Token]):
+    """Tokens; they are appended as to any list, and taken back by ``cut`` only.
+
+    ``moment`` counts the cuts.
+    """
+
+    __slots__ = ("_cuts", "moment")
+
+    def __init__(self, tokens: Iterable[Token] = ()) -> None:
+        super().__init__(tokens)
+        self.moment = 0
+        # The moments of cuts and what they left; both rise, as a deeper cut hides those before it.
+        self._cuts: list[tuple[int, int]] = []
+
+    def cut(self, to: int) -> None:
+        """Keep the first ``to`` tokens."""
+        if to >= len(self):
+            return
+        del self[to:]
+        while self._cuts and self._cuts[-1][1] >= to:
+            self._cuts.pop()
+        self.moment += 1
+        self._cuts.append((self.moment, to))
+
+    def low_since(self, moment: int) -> int:
+        """How many leading tokens have stood since ``moment``: the least that a cut has left."""
+        if moment == self.moment:
+            return len(self)
+        return self._cuts[bisect_left(self._cuts, (moment + 1,))][1]
+
+    def fork(self) -> History:
+        """An independent copy, with the same moments."""
+        twin = History(self)
+        twin.moment, twin._cuts = self.moment, list(self._cuts)
+        return twin
+
+
+def in_common(one: Sequence[Token], other: Sequence[Token]) -> int:
     """The length of the longest common beginning."""
     low, high = 0, min(len(one), len(other))
     while low < high:

@@ -2,8 +2,8 @@
 
 Owns the order of a step: forward, masks meanwhile, sample, look-ahead forward, the one host
 synchronisation, settle. Must never decide what a token means (the row does), nor who may
-join (the scheduler does). Invariant: between two steps every KV cache holds nothing that is
-not in its row's history, and a seat with logits holds all of it.
+join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
+its row's history, and a draw is from the logits behind that.
 
 A row alone runs with the caches of its own and their fast attention path. Several go through
 together in slots, where the model allows it; a row that it does not allow it for runs next
@@ -24,11 +24,10 @@ from ..sampling import DrawRow, Sampler, Want
 from .drawn import Drawn
 from .fault import Fault
 from .guess import Guess
-from .kv import KV, Model
-from .passes import Passes
+from .kv import Model, Slots
+from .passes import Passes, Work
 from .seat import Seat, logits_of
 from .settling import Outcome, settle
-from .slots import Slots
 
 SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
@@ -52,7 +51,7 @@ class Loop:
         self.seats: list[Seat] = []  # those in slots first, in the order of these
         self.passes = Passes(model, slots)
         self._sampler = sampler
-        self._blind: tuple[Drawn, list[Seat]] | None = None  # submitted already
+        self._blind: Drawn | None = None  # submitted already
         # Pending tokens up to which a row is run here, and not left for a scheduler to prefill
         self.longest_run: int | None = None
         self._owed: list[Outcome] = []  # of a step that was interrupted
@@ -75,28 +74,23 @@ class Loop:
             self.seats.append(seat)
 
     def leave(self, seat: Seat) -> None:
-        """Take a seat out; a place in the slots is freed, and its KV cache with it."""
+        """Take a seat out; what it holds in the slots is freed."""
         self.seats.remove(seat)
         self._stopped.discard(seat)
-        slot = seat.slot
-        if slot is not None:
-            slot.slots.leave(slot)
-            seat.row.sequence.kv = None
+        if seat.slot is not None:
+            seat.kv.restart()
             self._in_order()
 
     def take_alone(self, seat: Seat) -> None:
         """Give a seat that is in the slots caches of its own."""
-        slot = seat.slot
-        if slot is not None:
-            seat.row.sequence.kv = slot.fork()
-            slot.slots.leave(slot)
+        if seat.slot is not None:
+            seat.kv.leave()
             self._in_order()
 
     def rewind(self, seat: Seat, target: int, seen: int | None = None) -> None:
-        """``Seat.rewind`` for one that takes part, ended or failed or not."""
-        seat.rewind(target, seen)
+        """``Row.rewind`` for one that takes part, ended or failed or not."""
+        seat.row.rewind(target, seen)
         self._stopped.discard(seat)
-        self._blind = None
 
     def step(self) -> list[Outcome]:
         """Draw once for every seat that has logits; errors of one are its own outcome.
@@ -132,10 +126,10 @@ class Loop:
 
     def restart(self) -> None:
         """Drop all that is on the device: what every seat has run is to be run again."""
-        for seat in self.seats:
-            seat.restart()
         if self.passes.slots is not None:
             self.passes.slots.clear()
+        for seat in self.seats:
+            seat.restart()
         self._blind = None
 
     def check_integrity(self) -> None:
@@ -179,15 +173,15 @@ class Loop:
             self._forward([seat for seat in new if seat.row.finish_reason is None])
 
     def _step(self, outcomes: list[Outcome]) -> None:
-        self._expel()
-        self._gather()
         seats = [seat for seat in self.seats if seat not in self._stopped]
-        ready = [seat for seat in seats if seat.logits is not None]
-        idle = [seat for seat in seats if seat.logits is None and not self.is_behind(seat)]
+        self._align(seats)
+        self._gather()
+        ready = [seat for seat in seats if not seat.pending]
+        idle = [seat for seat in seats if seat.pending and not self.is_behind(seat)]
         looks = self._looks_ahead(ready)
         if idle and not (looks and ready):
             self._forward(idle)
-            ready, idle = [seat for seat in seats if seat.logits is not None], []
+            ready, idle = [seat for seat in seats if not seat.pending], []
             looks = self._looks_ahead(ready)
         drawn, places = self._draw(ready, outcomes)
         if drawn is None:
@@ -200,28 +194,19 @@ class Loop:
         for seat, place in places.items():
             if drawn.inexact(place):
                 seat.flat = SORTED_DRAWS
-                if seat.ahead is not None:  # the pass ran with another token
-                    seat.kv.rewind(len(seat.row.sequence))
             elif seat.flat:
                 seat.flat -= 1
             outcome = settle(seat, tokens, drawn, place)
             outcomes.append(outcome)
-            kept = kept and seat.ahead is not None and outcome.error is None
-            seat.arrive()
+            kept = seat.arrive() and outcome.error is None and kept
         for seat in idle:
             seat.arrive()
         if kept and blind is not None:
-            self._blind = (blind, ready)
-        if not looks or not any(seat.logits is not None for seat in seats):
-            failed = {o.seat for o in outcomes if o.error is not None}
-            self._expel()
-            self._forward(
-                [
-                    s
-                    for s in seats
-                    if s.logits is None and s.row.finish_reason is None and s not in failed
-                ]
-            )
+            self._blind = blind
+        failed = {o.seat for o in outcomes if o.error is not None}
+        going = [s for s in seats if s.row.finish_reason is None and s not in failed]
+        if not looks or not any(seat.is_ready for seat in going):
+            self._forward([seat for seat in going if not seat.is_ready])
         self._warm(seats)
 
     # drawing
@@ -234,11 +219,12 @@ class Loop:
         With the draw comes where each seat's is in it: the first one, where it has several.
         """
         submitted, self._blind = self._blind, None
-        if submitted is not None and submitted[1] == ready:
-            return submitted[0], {seat: i for i, seat in enumerate(ready)}
+        if submitted is not None and _still_stands(submitted, ready):
+            return submitted, {seat: i for i, seat in enumerate(ready)}
         requests: list[DrawRow] = []
         places: dict[Seat, int] = {}
         for seat in ready:
+            _read(seat)
             try:
                 if seat.guess is not None:
                     seat.guess.look(seat.row)
@@ -264,6 +250,7 @@ class Loop:
             seats[0].row.warm()
             return
         for seat in seats:
+            _read(seat)
             if seat.guess is not None:
                 with contextlib.suppress(Exception):  # raised again by the draw that needs it
                     seat.guess.look(seat.row)
@@ -294,23 +281,13 @@ class Loop:
 
         Returns the next draw, where nothing that the host decides goes into it.
         """
-        tokens = drawn.lazy_tokens
-        alone = [i for i, seat in enumerate(ready) if seat.slot is None]
-        inside = [seat for seat in (*ready, *idle) if seat.slot is not None]
-        arrays: list[mx.array] = []
-        if inside:
-            self.passes.run_in_slots(inside, tokens[: len(ready) - len(alone)], arrays)
-        for i in alone:
-            seat = ready[i]
-            kv = seat.kv
-            if seat.row.is_last or (seat.row.may_decline and not kv.can_undo(1)):
+        work = []
+        for i, seat in enumerate(ready):
+            store, row = seat.kv.store, seat.row
+            if seat.slot is None and (row.is_last or (row.may_decline and not store.can_undo(1))):
                 continue
-            column = tokens if len(ready) == 1 else tokens[i : i + 1]
-            seat.ahead = self.passes.run_alone(seat, column[:, None]), (0,)
-            arrays.append(seat.ahead[0])
-        for seat in idle:
-            if seat.slot is None:
-                self.passes.run_pending(seat, arrays)
+            work.append(Work(seat, [drawn.later(i)]))
+        arrays = self.passes.run([*work, *map(Work.pending, idle)])
         requests = [] if idle or len(arrays) != 1 else self._blind_requests(ready)
         if not requests:
             mx.async_eval(arrays)
@@ -331,17 +308,11 @@ class Loop:
     def _forward(self, seats: Sequence[Seat]) -> None:
         """Run what is pending, and drafts behind it; the logits are submitted."""
         seats = [seat for seat in seats if not self.is_behind(seat)]
-        arrays: list[mx.array] = []
+        self._align(seats)
         for seat in seats:
             self._propose(seat)
-        inside = [seat for seat in seats if seat.slot is not None]
-        if inside:
-            self.passes.run_in_slots(inside, None, arrays)
-        for seat in seats:
-            if seat.slot is None:
-                self.passes.run_pending(seat, arrays)
-        if arrays:
-            mx.async_eval(arrays)
+        if seats:
+            mx.async_eval(self.passes.run([Work.pending(seat) for seat in seats]))
         for seat in seats:
             seat.arrive()
 
@@ -370,48 +341,41 @@ class Loop:
         if slots is None or len(self.seats) < 2:
             return
         alone = [
-            (kv, seat)
+            seat
             for seat in self.seats
-            if isinstance(kv := seat.row.sequence.kv, KV)
-            and kv.length
-            and seat not in self._stopped
+            if seat.slot is None and seat.kv.length and seat not in self._stopped
         ]
         if not alone:
             return
-        lengths = [len(seat.row.sequence) for _, seat in alone]
+        lengths = [len(seat.history) for seat in alone]
         longest = slots.in_the_way(min(lengths))
         if longest is not None:
             self.take_alone(next(seat for seat in self.seats if seat.slot is longest))
         joining = slots.suitable(lengths)
         for i in joining:
-            kv, seat = alone[i]
             try:
-                seat.row.sequence.kv = slots.join(kv)
+                alone[i].kv.join(slots)
             except Exception as error:
-                raise Fault(error, seat) from error
+                raise Fault(error, alone[i]) from error
         if joining:
             self._in_order()
 
     def is_behind(self, seat: Seat) -> bool:
         """Whether a seat has more to run than goes between two steps of the others."""
-        missing = len(seat.row.sequence) - seat.kv.length
-        return self.longest_run is not None and missing > self.longest_run
+        return self.longest_run is not None and seat.missing > self.longest_run
 
-    def _expel(self) -> None:
-        """Take rows out of the slots that went back further than their slot can."""
-        gone = []
-        for seat in self.seats:
-            ended = seat in self._stopped or seat.row.finish_reason is not None
-            waits = seat.logits is None and not seat.ahead and not ended
-            # What is pending may lie further back: all go there before any is copied to a slot,
-            # as only their own caches have their checkpoints
-            if waits and seat.pending and seat.slot is not None and not seat.slot.length:
-                gone.append(seat)
-        for seat in gone:
-            self.take_alone(seat)
+    def _align(self, seats: Sequence[Seat]) -> None:
+        """Align every cache, all before any pass: a slot can take back its last one only.
+
+        Rows that went back further than their slot can are taken out of the slots.
+        """
+        for seat in seats:
+            seat.align()
+        for seat in seats:
+            if seat.slot is not None and not seat.slot.length:
+                self.take_alone(seat)
 
     def _in_order(self) -> None:
-        self._blind = None
         count = len(self.seats)
         self.seats.sort(key=lambda seat: count if seat.slot is None else seat.slot.index)
 
@@ -424,4 +388,22 @@ def _drafts(seat: Seat) -> bool:
         and row.may_draft
         and not row.is_last
         and seat.appetite.wanted(row.position + 1) > 0
+    )
+
+
+def _read(seat: Seat) -> None:
+    """Wait for what is drafted: what this raises is not the row's."""
+    if seat.guess is not None and not seat.guess.free:
+        _ = seat.guess.tokens
+
+
+def _still_stands(drawn: Drawn, ready: Sequence[Seat]) -> bool:
+    """Whether a draw that was submitted before is the one that is due for these."""
+    return len(drawn.requests) == len(ready) and all(
+        seat.logits is not None
+        and seat.logits.array is drawn.logits
+        and seat.logits.places[0] == i
+        and (request.seed, request.position, request.attempt)
+        == (seat.row.seed, seat.row.position, seat.row.attempt)
+        for i, (seat, request) in enumerate(zip(ready, drawn.requests, strict=True))
     )

@@ -1,6 +1,6 @@
 """Forward passes for seats, alone and in slots.
 
-Owns in which passes pending and drafted tokens go through the model. Must never sample, nor
+Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
 know when a pass is due: the loop does. Invariant: a pass leaves in ``seat.ahead`` the logits
 behind its last pending token, and behind every drafted one; nothing is evaluated but the
 pieces of a long prompt. What a pass of one seat raises while it is built is its ``Fault``.
@@ -9,21 +9,42 @@ pieces of a long prompt. What a pass of one seat raises while it is built is its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import mlx.core as mx
 
-from ..tokens import Token
 from .fault import Fault
-from .guess import Guess
-from .kv import KV, PREFILL_STEP, Model
-from .padded import LONGEST, alike, longest_padded, run_padded
+from .kv import KV, PREFILL_STEP, Fed, Model, Slot, Slots
+from .kv.held import gathered
+from .kv.padded import LONGEST, alike, longest_padded, run_padded
 from .scores import PIECE
-from .seat import Seat
-from .slots import SlotKV, Slots
+from .seat import Logits, Seat
 
 SINGLE_PASS = 16  # pending tokens that go through with their logits, in one pass
 SHORT_RUN = 4  # pending tokens of a slot up to which runs of several rows share a pass
+
+Run: TypeAlias = tuple[KV, Sequence[Fed]]
+"""The next tokens of a cache."""
+
+
+class Work(NamedTuple):
+    """The next ``tokens`` of a seat, with the logits behind the last ``wanted`` of them."""
+
+    seat: Seat
+    tokens: Sequence[Fed]
+    wanted: int = 1
+
+    @classmethod
+    def pending(cls, seat: Seat) -> Work:
+        """What a seat has to run, and what is drafted behind it."""
+        drafted = seat.guess.fed if seat.guess is not None else []
+        return cls(seat, [*seat.pending, *drafted], 1 + len(drafted))
+
+    def done(self, logits: mx.array, at: int) -> None:
+        """They have gone through, and their logits are in the rows from ``at`` on."""
+        seat, _, wanted = self
+        seat.ahead = Logits(logits, range(at, at + wanted), seat.kv.length - wanted + 1)
+        seat.passes += 1
 
 
 class Passes:
@@ -39,6 +60,8 @@ class Passes:
         # saves a pass over the weights: worth it where memory is fast, not on a CPU.
         self.merges = mx.default_device() != mx.Device(mx.cpu)
 
+    # ---- prompts ---------------------------------------------------------------------------
+
     def prefill(self, seat: Seat, count: int) -> list[Any]:
         """Run ``count`` pending tokens of a seat outside of the slots, but not the last one.
 
@@ -47,33 +70,29 @@ class Passes:
         if seat.is_scored:
             return self._prefill_scored(seat, count)
         kv = seat.kv
-        assert isinstance(kv, KV)
-        piece = seat.pending[:-1][:count]
-        try:
-            kv.forward(self.model, mx.array([piece]))
-        except Exception as error:
-            raise Fault(error, seat) from error
-        arrays = kv.arrays()
+        self._run_alone(seat, kv.align(seat.history)[:-1][:count])
+        arrays = kv.alone.arrays()
         mx.async_eval(arrays)
-        kv.checkpoint()
+        kv.alone.checkpoint()
         return arrays
 
     def _prefill_scored(self, seat: Seat, count: int) -> list[Any]:
         """The same, with the log-probabilities of the tokens that come next; evaluated."""
-        kv, scores = seat.kv, seat.scores
-        assert isinstance(kv, KV) and scores is not None
-        end = kv.length + min(count, len(seat.pending) - 1)
-        kv.rewind(scores.done - 1)  # where an interrupt came before the scores
-        try:
-            while kv.length < end:
-                piece = seat.pending[:-1][: min(PIECE, end - kv.length)]
-                start = kv.length
-                scores.add(start, kv.forward(self.model, mx.array([piece]))[0])
-                mx.eval(kv.arrays())
-                kv.checkpoint()
-        except Exception as error:
-            raise Fault(error, seat) from error
-        return kv.arrays()
+        kv, scores, history = seat.kv, seat.scores, seat.history
+        assert scores is not None
+        end = min(len(history) - len(kv.align(history)) + count, len(history) - 1)
+        pending = kv.align(history, scores.done - 1)  # where an interrupt came before the scores
+        while kv.length < end:
+            piece, start = pending[: min(PIECE, end - kv.length)], kv.length
+            logits = self._run_alone(seat, piece)
+            try:
+                scores.add(start, logits[0])
+                mx.eval(kv.alone.arrays())
+            except Exception as error:
+                raise Fault(error, seat) from error
+            kv.alone.checkpoint()
+            pending = pending[len(piece) :]
+        return kv.alone.arrays()
 
     def prefill_together(self, seats: Sequence[Seat]) -> None:
         """Run what seats that hold nothing have pending, but not the last token, in one pass.
@@ -81,157 +100,131 @@ class Passes:
         Each has ``longest_padded`` tokens to run at most.
         """
         assert self.slots is not None
-        kvs = [seat.kv for seat in seats if isinstance(seat.kv, KV)]
+        kvs = [seat.kv for seat in seats]
         try:
             run_padded(self.model, self.slots.make, [seat.pending[:-1] for seat in seats], kvs)
         except Exception:  # then each in a pass of its own, so that it is known whose it was
             for seat in seats:
-                if len(seat.pending) > 1:
-                    self.prefill(seat, len(seat.pending) - 1)
+                if len(pending := seat.align()) > 1:
+                    self.prefill(seat, len(pending) - 1)
             return
-        mx.async_eval([kv.arrays() for kv in kvs])
+        mx.async_eval([kv.alone.arrays() for kv in kvs])
         for kv in kvs:
-            kv.checkpoint()
+            kv.alone.checkpoint()
 
-    def run_in_slots(
-        self, seats: list[Seat], drawn: mx.array | None, arrays: list[mx.array]
-    ) -> None:
-        """One common pass: ``drawn`` [n] for the first n seats, the others' last pending token.
+    # ---- steps -----------------------------------------------------------------------------
 
-        What these have pending before it goes first, and drafts go with it.
+    def run(self, work: Sequence[Work]) -> list[mx.array]:
+        """Run tokens of many seats, those in the slots together; their logits, nothing of it
+        evaluated."""
+        inside = [each for each in work if each.seat.slot is not None]
+        arrays = self._run_in_slots(inside) if inside else []
+        for each in work:
+            if each.seat.slot is None:
+                arrays.append(self._run_outside(each))
+        return arrays
+
+    def _run_outside(self, work: Work) -> mx.array:
+        """Run what a seat outside of the slots has pending, a long run in pieces."""
+        seat, tokens, count = work
+        store, known = seat.kv.alone, len(tokens) - count + 1
+        if known > (1 if seat.is_scored else SINGLE_PASS):
+            for _ in range(0, known - 1, PREFILL_STEP):
+                mx.eval(self.prefill(seat, PREFILL_STEP))
+                mx.clear_cache()
+            tokens = tokens[known - 1 :]
+        if count > 1:
+            store.keep_place(count - 1)
+        logits = self._run_alone(seat, tokens)
+        logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
+        work.done(logits, 0)
+        if count == 1:
+            store.checkpoint()
+        return logits
+
+    def _run_alone(self, seat: Seat, tokens: Sequence[Fed]) -> mx.array:
+        try:
+            return seat.kv.run(self.model, tokens)
+        except Exception as error:
+            raise Fault(error, seat) from error
+
+    def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
+        """A common pass for the last token of each, and what has to go before it or apart.
+
+        What is pending before the last token goes first where it is long; drafts have a pass of
+        their own where the common one would have to copy keys for them.
         """
         slots = self.slots
         assert slots is not None
-        known = drawn.shape[0] if drawn is not None else 0
-        merged: list[tuple[Token, SlotKV]] = []
-        runs: list[tuple[mx.array, SlotKV]] = []
-        guesses: list[tuple[mx.array, SlotKV]] = []
-        guessing: list[tuple[Seat, Guess]] = []
-        common: list[Seat] = seats[:known]
-        last: list[Token] = []
-        for seat in seats[known:]:
-            run, slot = seat.pending, seat.slot
-            assert slot is not None
-            if self.merges and not slots.recurrent and len(run) <= SHORT_RUN + 1:
-                merged += [(token, slot) for token in run[:-1]]
-            elif len(run) > 1:
-                runs.append((mx.array(run[:-1], mx.int32), slot))
+        merges = self.merges and not slots.recurrent
+        first: list[Run] = []
+        apart: list[Work] = []
+        common: list[Work] = []
+        for each in work:
+            seat, tokens, count = each
+            early = len(tokens) - count
+            if early and not (merges and early <= SHORT_RUN):
+                first.append((seat.kv, tokens[:early]))
                 seat.passes += 1
-            if seat.guess is not None and (slots.recurrent or not self.merges):
-                guesses.append((_joined(run[-1:], seat.guess), slot))
-                guessing.append((seat, seat.guess))
-            else:
-                common.append(seat)
-                last.append(run[-1])
-        self._run_rows(slots, runs)
-        for tokens, slot in guesses:
-            slot.keep_place(tokens.size)
-        for (seat, guess), (logits, at) in zip(
-            guessing, self._run_rows(slots, guesses), strict=True
-        ):
-            seat.ahead = logits, range(at, at + guess.count + 1)
-            seat.passes += 1
+                tokens = tokens[early:]
+            (apart if count > 1 and not merges else common).append(Work(seat, tokens, count))
+        self._run_rows(slots, first)
+        for seat, tokens, _ in apart:
+            seat.kv.store.keep_place(len(tokens))
+        arrays = []
+        found = self._run_rows(slots, [(seat.kv, tokens) for seat, tokens, _ in apart])
+        for each, (logits, at) in zip(apart, found, strict=True):
+            each.done(logits, at)
             arrays.append(logits)
-        if not common:
-            return
-        tokens = mx.array(last, mx.int32) if drawn is None else drawn
-        if drawn is not None and last:
-            tokens = mx.concatenate([drawn, mx.array(last, drawn.dtype)])
-        late = [(s.guess, s.slot) for s in common[known:] if s.guess is not None and s.slot]
-        order = sorted(range(len(common)), key=lambda i: _index(common[i]))
-        if order != list(range(len(common))):
-            tokens, common = tokens[mx.array(order)], [common[i] for i in order]
-        members = [slot for _, slot in merged]
-        members += [seat.slot for seat in common if seat.slot is not None]
-        drafted = [guess.array[:, None] for guess, _ in late]
-        tokens = mx.concatenate([*_column_of(merged), tokens[:, None], *drafted])
-        behind = len(members)
-        places: dict[SlotKV, range] = {}
-        for guess, slot in late:
-            places[slot] = range(behind, behind + guess.count)
-            members += [slot] * guess.count
-            behind += guess.count
-        logits = slots.forward(self.model, tokens, members)
-        for at, seat in enumerate(common, start=len(merged)):
-            assert seat.slot is not None
-            seat.ahead = logits, (at, *places.get(seat.slot, ()))
-            seat.passes += 1
-        arrays.append(logits)
+        if common:
+            arrays.append(self._run_common(slots, common))
+        return arrays
 
-    def _run_rows(
-        self, slots: Slots, rows: Sequence[tuple[mx.array, SlotKV]]
-    ) -> list[tuple[mx.array, int]]:
-        """Run the next tokens [n] of several slots, in as few passes as their lengths allow.
+    def _run_common(self, slots: Slots, work: list[Work]) -> mx.array:
+        """Short runs of several seats, token by token side by side."""
+        work.sort(key=lambda each: _slot(each.seat.kv).index)  # so that nothing is gathered
+        fed = [token for each in work for token in each.tokens]
+        members = [_slot(seat.kv) for seat, tokens, _ in work for _ in tokens]
+        logits = slots.forward(self.model, gathered(fed)[:, None], members)
+        end = 0
+        for each in work:
+            each.seat.kv.took(each.tokens)
+            end += len(each.tokens)
+            each.done(logits, end - each.wanted)
+        return logits
+
+    def _run_rows(self, slots: Slots, rows: Sequence[Run]) -> list[tuple[mx.array, int]]:
+        """Run the next tokens of several slots, in as few passes as their lengths allow.
 
         For each, the logits [.., vocab] of its pass, and the index of its first ones.
         """
-        found: dict[SlotKV, tuple[mx.array, int]] = {}
-        left = sorted(rows, key=lambda row: row[0].size)
+        found: dict[KV, tuple[mx.array, int]] = {}
+        left = sorted(rows, key=lambda row: len(row[1]))
         while left:
             group = [left.pop()]
-            most = group[0][0].size
+            most = len(group[0][1])
             padded = not slots.recurrent and most <= LONGEST
-            while left and padded and alike([row.size for row, _ in (*group, left[-1])]):
+            while left and padded and alike([len(run) for _, run in (*group, left[-1])]):
                 group.append(left.pop())
+            group.sort(key=lambda row: _slot(row[0]).index)  # so that nothing may be gathered
+            lengths = [len(run) for _, run in group]
+            arrays = [gathered(run) for _, run in group]
+            members = [_slot(kv) for kv, _ in group]
             if len(group) == 1:
-                tokens, slot = group[0]
-                found[slot] = slots.run(self.model, tokens[None], slot)[0], 0
-                continue
-            group.sort(key=lambda row: row[1].index)  # so that nothing may have to be gathered
-            together = mx.stack([mx.pad(row, (0, most - row.size)) for row, _ in group])
-            members = [slot for _, slot in group]
-            logits = slots.run_side_by_side(
-                self.model, together, [row.size for row, _ in group], members
-            )
+                logits = slots.run(self.model, arrays[0][None], members[0])
+            else:
+                together = mx.stack(
+                    [mx.pad(a, (0, most - n)) for a, n in zip(arrays, lengths, strict=True)]
+                )
+                logits = slots.run_side_by_side(self.model, together, lengths, members)
             flat = logits.reshape(-1, logits.shape[-1])
-            found.update((slot, (flat, i * most)) for i, slot in enumerate(members))
-        return [found[slot] for _, slot in rows]
-
-    def run_pending(self, seat: Seat, arrays: list[mx.array]) -> None:
-        """Run what a seat outside of the slots has pending."""
-        pending = seat.pending
-        if len(pending) > (1 if seat.is_scored else SINGLE_PASS):
-            for _ in range(0, len(pending) - 1, PREFILL_STEP):
-                mx.eval(self.prefill(seat, PREFILL_STEP))
-                mx.clear_cache()
-            pending = pending[-1:]
-        guess = seat.guess
-        count = 1
-        tokens = mx.array([pending])
-        if guess is not None:
-            seat.kv.keep_place(guess.count)
-            count, tokens = guess.count + 1, _joined(pending, guess)[None]
-        seat.ahead = self.run_alone(seat, tokens, count), range(count)
-        arrays.append(seat.ahead[0])
-
-    def run_alone(self, seat: Seat, tokens: mx.array, count: int = 1) -> mx.array:
-        """Run tokens [1, n] in a seat's own caches; the logits [count, vocab] behind the last."""
-        kv = seat.kv
-        assert isinstance(kv, KV)
-        try:
-            logits = kv.forward(self.model, tokens)
-        except Exception as error:
-            raise Fault(error, seat) from error
-        logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
-        seat.passes += 1
-        if count == 1:
-            kv.checkpoint()
-        return logits
+            for i, (kv, run) in enumerate(group):
+                kv.took(run)
+                found[kv] = flat, i * most
+        return [found[kv] for kv, _ in rows]
 
 
-def _index(seat: Seat) -> int:
-    assert seat.slot is not None
-    return seat.slot.index
-
-
-def _column(run: Sequence[tuple[Token, SlotKV]]) -> mx.array:
-    return mx.array([[token] for token, _ in run], mx.int32)
-
-
-def _column_of(run: Sequence[tuple[Token, SlotKV]]) -> list[mx.array]:
-    return [_column(run)] if run else []
-
-
-def _joined(pending: list[Token], guess: Guess) -> mx.array:
-    """Known tokens with drafted ones behind them [n]."""
-    return mx.concatenate([mx.array(pending, mx.int32), guess.array])
+def _slot(kv: KV) -> Slot:
+    slot = kv.slot
+    assert slot is not None
+    return slot

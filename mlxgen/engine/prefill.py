@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from .history import in_common
-from .kv import KV
+from .kv.padded import alike
 from .loop import Loop
-from .padded import alike
 from .prefix_cache import PrefixCache
 from .seat import Seat
 
@@ -70,7 +69,7 @@ class Prefill:
                 if self._waits(seat, done):
                     continue
                 fed += self._look_up(seat) // COPIED_PER_RUN
-            missing = len(seat.pending) - 1
+            missing = len(seat.align()) - 1
             count = min(missing, max(0, budget - fed))
             if count == missing:
                 done.append(seat)
@@ -82,7 +81,7 @@ class Prefill:
             if fed >= budget:
                 break
         if len(together) == 1:
-            self._loop.passes.prefill(together[0], len(together[0].pending) - 1)
+            self._loop.passes.prefill(together[0], len(together[0].pending))
         elif together:
             self._loop.passes.prefill_together(together)
         for seat in done:  # not before: what an interrupt cut off is done again
@@ -91,15 +90,14 @@ class Prefill:
 
     def keep(self, seat: Seat, room: int) -> None:
         """Give what a sequence has run to the prefix cache, which may have ``room`` bytes."""
-        kv = seat.row.sequence.kv
-        if kv is None or kv.length < WORTH_KEEPING:
+        kv, history = seat.kv, seat.history
+        kv.align(history, len(history))  # it is run on from there
+        if kv.length < WORTH_KEEPING:
             return
-        history = seat.row.sequence.history[: kv.length]
 
         def keep(cache: PrefixCache) -> None:
-            cache.max_bytes = max(0, room)
-            if cache.match([*history, 0]) < kv.length:
-                cache.insert(history, kv if isinstance(kv, KV) else kv.fork())
+            if cache.match([*history[: kv.length], 0]) < kv.length:
+                cache.insert(history, kv, room=room)
 
         self._ask(keep, None)
 
@@ -111,10 +109,8 @@ class Prefill:
         """Whether another one is running the beginning of this prompt, or has just run it."""
         if self._cache is None or seat.is_scored:
             return False
-        tokens = seat.row.sequence.history
-        shared = max(
-            (in_common(tokens, o.row.sequence.history) for o in (*self._begun, *done)), default=0
-        )
+        tokens = seat.history
+        shared = max((in_common(tokens, o.history) for o in (*self._begun, *done)), default=0)
         if shared <= WORTH_WAITING:
             return False
         return shared > self._ask(lambda cache: cache.match(tokens), 0) + WORTH_WAITING
@@ -152,11 +148,11 @@ def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
     """Let a seat that has run nothing begin with what the cache has of its history."""
     if seat.is_scored:
         return False
-    found = cache.take(seat.row.sequence.history)
+    found = cache.take(seat.history)
     if found is None or found.length < WORTH_KEEPING:
         return False
     if seat.row.may_decline:
-        found.expect_rewinds()
-    seat.row.sequence.kv = found
-    seat.cached = min(found.length, seat.row.sequence.base + seat.row.first)
+        found.store.expect_rewinds()
+    seat.kv.take(found)
+    seat.cached = min(seat.kv.length, seat.row.sequence.base + seat.row.first)
     return True

@@ -34,10 +34,11 @@ from mlx_lm.models.cache import KVCache
 from ..errors import LoadError, StateError
 from ..tokens.vocabulary import Token, TokenIds
 from . import prefix_file
-from .kv import KV, CacheFactory
-from .layout import Forms, forms_made_by, forms_of
+from .kv import KV, CacheFactory, LayerCache
+from .kv.layers import leaves, sliceable
+from .kv.layout import Forms, forms_made_by, forms_of
+from .kv.segments import Segment, Snapshot, assemble, holds
 from .prefix_tree import BLOCK, Found, PrefixTree, as_ids
-from .segments import Segment, Snapshot, assemble, holds, leaves, sliceable
 
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 
@@ -96,20 +97,22 @@ class PrefixCache:
         self._max_bytes = limit
         self.shrink(limit)
 
-    def insert(self, tokens: Sequence[Token], kv: KV) -> None:
+    def insert(self, tokens: Sequence[Token], kv: KV, *, room: int | None = None) -> None:
         """Keep a copy of ``kv``, which holds the first ``kv.length`` of ``tokens``.
 
         Copies and evaluates what the tree does not hold yet; ``kv`` stays as it was, and is not
-        kept alive. Evicts the least recently used to stay within ``max_bytes``. Not kept is
-        what is larger than that alone, or comes from layers that do not all hold every token.
+        kept alive. Evicts the least recently used to stay within ``max_bytes``, and within
+        ``room`` where the caller has no more now. Not kept is what is larger than that alone, or
+        comes from layers that do not all hold every token.
         """
         assert kv.length <= len(tokens), "a KV holds more than the tokens it was said to hold"
-        ids = as_ids(tokens[: kv.length])
-        if len(ids) and holds(kv.caches, len(ids)):
+        ids, caches = as_ids(tokens[: kv.length]), kv.caches
+        if len(ids) and holds(caches, len(ids)):
             with self._lock:
-                self._insert(ids, kv)
+                limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
+                self._insert(ids, caches, limit)
 
-    def _insert(self, ids: TokenIds, kv: KV) -> None:
+    def _insert(self, ids: TokenIds, caches: Sequence[LayerCache], limit: int) -> None:
         tree = self._tree
         found = tree.find(ids, len(ids))
         if found is not None and found.length == len(ids):
@@ -117,13 +120,13 @@ class PrefixCache:
             return
         place = tree.walk(ids)
         cuts = [*range(place.length, len(ids), tree.block), len(ids)]
-        segments = [Segment.of(kv.caches, a, b) for a, b in pairwise(cuts)]
-        snapshot = None if tree.any_length else Snapshot.of(kv.caches, len(ids))
+        segments = [Segment.of(caches, a, b) for a, b in pairwise(cuts)]
+        snapshot = None if tree.any_length else Snapshot.of(caches, len(ids))
         new: list[Segment | Snapshot] = [*segments, *([snapshot] if snapshot else [])]
-        if tree.cost(place) + sum(part.nbytes for part in new) > self._max_bytes:
+        if tree.cost(place) + sum(part.nbytes for part in new) > limit:
             return
         if self._forms is None and not callable(self._model):
-            self._forms = forms_of(kv.caches)
+            self._forms = forms_of(caches)
         node = tree.node_at(place)
         added = []
         for segment in segments:
@@ -132,7 +135,7 @@ class PrefixCache:
         if snapshot is not None:
             tree.remember(node, snapshot)
         tree.touch(node)
-        tree.evict(self._max_bytes)  # before the copies are made, so that both never add up
+        tree.evict(limit)  # before the copies are made, so that both never add up
         try:
             mx.eval([part.arrays() for part in new])
         except BaseException:
@@ -158,7 +161,7 @@ class PrefixCache:
             if found is None:
                 return None
             self._tree.touch(found.holder)
-            return self._kv(found, capacity=steps * _STEP)
+            return self._kv(tokens, found, capacity=steps * _STEP)
 
     def shrink(self, max_bytes: int) -> None:
         """Evict until at most ``max_bytes`` are held, now; the limit stays as it is."""
@@ -182,7 +185,7 @@ class PrefixCache:
                 raise StateError(
                     f"nothing of these {len(tokens)} tokens is in the prefix cache; run them first"
                 )
-            kv = self._kv(found, capacity=found.length)
+            kv = self._kv(tokens, found, capacity=found.length)
         ids = [int(token) for token in tokens[: kv.length]]
         prefix_file.write(file, ids, kv.caches, make=self._make, model=self._model)
         return kv.length
@@ -200,7 +203,7 @@ class PrefixCache:
         ids, caches = prefix_file.read(
             file, make=self._make, model=self._model, expected=self._forms
         )
-        kv = KV.holding(self._make, caches, len(ids))
+        kv = KV.holding(self._make, caches, ids)
         with self._lock:
             self.insert(ids, kv)
             found = self._tree.find(as_ids(ids), len(ids))
@@ -216,6 +219,6 @@ class PrefixCache:
         self._tree.check_integrity()
         assert self.nbytes <= self._max_bytes
 
-    def _kv(self, found: Found, *, capacity: int) -> KV:
+    def _kv(self, tokens: Sequence[Token], found: Found, *, capacity: int) -> KV:
         caches = assemble(self._make, found.runs, found.snapshot, found.length, capacity)
-        return KV.holding(self._make, caches, found.length)
+        return KV.holding(self._make, caches, tokens[: found.length])

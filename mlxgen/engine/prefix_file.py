@@ -25,11 +25,11 @@ import mlx.core as mx
 
 from ..errors import LoadError, OptionError, StateError
 from ..tokens import Token
-from .kv import CacheFactory, LayerCache, sharing_copy
-from .layout import Forms, digest, forms_of, kinds
+from .kv import CacheFactory, LayerCache
+from .kv.layers import arrays_in, copied, leaves, sliceable
+from .kv.layout import Forms, digest, forms_of, kinds
 from .sealed_file import SealedFile
 from .sealed_file import write as write_sealed
-from .segments import arrays_in, leaves, sliceable
 
 _FORMAT = "mlxgen prefix 2"
 _PLAIN = (bool, int, float, str)
@@ -87,7 +87,7 @@ def read(
         if expected is not None:
             _compare_arrays(path, forms_of(caches), expected)
         if callable(model):  # nothing is computed: shapes that do not fit raise before that
-            model(mx.zeros((1, 1), mx.int32), cache=sharing_copy(caches))
+            model(mx.zeros((1, 1), mx.int32), cache=copied(caches))
     except LoadError:
         raise
     except Exception as error:  # of what is in the file, whatever it may be

@@ -29,7 +29,7 @@ import mlx.core as mx
 import numpy as np
 
 from ..tokens.vocabulary import Token, TokenIds
-from .segments import Segment, Snapshot
+from .kv.segments import Segment, Snapshot
 
 BLOCK = 1024  # tokens of a node at most: 2 to 128 MiB, from a small model to a large one
 

@@ -30,7 +30,7 @@ from ..errors import CapacityError, QueueFullError, StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason
 from .fault import Fault
-from .kv import KV, PREFILL_STEP
+from .kv import KV, PREFILL_STEP, Slots
 from .limits import Limits, Stats, default_bytes
 from .loop import Loop
 from .pace import Pace
@@ -40,7 +40,6 @@ from .prefix_cache import PrefixCache
 from .row import Row
 from .seat import Seat
 from .settling import Outcome
-from .slots import SlotKV, Slots
 from .steering import append
 from .trial import Trial
 
@@ -119,7 +118,7 @@ class Scheduler:
                 f"a prompt of {row.sequence.base} tokens needs {needed:,} bytes for its KV cache, "
                 f"but max_bytes={self.byte_limit:,}; shorten it or raise the limit"
             )
-        ticket = Seat(row)
+        ticket = Seat(row, KV(self._make))
         self._queue.append(ticket)
         return ticket
 
@@ -165,7 +164,7 @@ class Scheduler:
         if ticket in self._loop.seats:
             self._loop.rewind(ticket, target)
         else:
-            ticket.rewind(target)
+            ticket.row.rewind(target)
 
     def change(self, ticket: Ticket, back: int, tokens: Tokens[Token]) -> list[Event]:
         """Take back the newest ``back`` tokens, the prompt's included, and append others.
@@ -189,10 +188,8 @@ class Scheduler:
 
     def park(self, ticket: Ticket) -> None:
         """Let a sequence rest until ``resume``: it keeps its KV while there is room for it."""
-        kv = ticket.kv
-        alone = kv.fork() if isinstance(kv, SlotKV) else kv
+        self._loop.take_alone(ticket)
         self._take_out(ticket)
-        ticket.row.sequence.kv = alone
         self._parked.append(ticket)
 
     def resume(self, ticket: Ticket) -> None:
@@ -203,7 +200,7 @@ class Scheduler:
         self._parked.remove(ticket)
         if not ticket.kv.length:
             self._queue.append(ticket)
-        elif len(ticket.row.sequence) - ticket.kv.length < BEHIND:
+        elif ticket.missing < BEHIND:
             self._loop.join(ticket)
         else:
             self._prefill.add(ticket, begun=True)
@@ -380,8 +377,8 @@ class Scheduler:
 
     def _preempt(self, ticket: Ticket) -> None:
         """Free a sequence's KV: all of it is run again when it takes part again."""
-        ticket.row.sequence.kv = KV(self._make)
-        ticket.logits = ticket.guess = None
+        ticket.kv.restart()
+        ticket.forget()
         self._preempted += 1
 
     def _needed_soon(self, *more: Ticket) -> int:
@@ -473,7 +470,7 @@ class Scheduler:
 
     def _send_back(self) -> bool:
         """Rows that have much to run again, say after a long rewind, do so between the steps."""
-        behind = [t for t in self._loop.seats if self._loop.is_behind(t) and t.logits is None]
+        behind = [t for t in self._loop.seats if self._loop.is_behind(t) and not t.is_ready]
         for ticket in behind:
             self._loop.take_alone(ticket)
             self._loop.leave(ticket)
@@ -517,15 +514,13 @@ class Scheduler:
 
     def _put_back(self, ticket: Ticket) -> None:
         """Have a sequence begin again, as the next one, from its history."""
-        if ticket in self._loop.seats:
-            self._loop.take_alone(ticket)
-        ticket.restart()
         if self._trial is not None:
             self._trial.again(ticket)
         if ticket in self._loop.seats:
             self._loop.leave(ticket)
         else:
             self._prefill.remove(ticket)
+        ticket.restart()
         self._queue.appendleft(ticket)
 
     def _blame(self, ticket: Ticket, fault: Fault, events: list[Event]) -> None:
@@ -549,7 +544,7 @@ class Scheduler:
     def _works(self) -> bool:
         """Whether the model runs a single token."""
         try:
-            mx.eval(KV(self._make).forward(self._loop.passes.model, mx.array([[0]])))
+            mx.eval(KV(self._make).run(self._loop.passes.model, [0]))
         except Exception:
             return False
         return True
@@ -592,9 +587,8 @@ class Scheduler:
         slots = self._loop.slots
         total = slots.nbytes if slots is not None else 0
         for ticket in [*self._loop.seats, *self._prefill, *self._parked]:
-            kv = ticket.row.sequence.kv
-            if isinstance(kv, KV):
-                total += kv.nbytes
+            if ticket.slot is None:
+                total += ticket.kv.nbytes
             if ticket.row.drafter is not None:
                 total += ticket.row.drafter.nbytes
         return total

@@ -1,8 +1,8 @@
 """A row in the step loop, with where the logits for its next position are.
 
 Owns what the loop remembers of one sequence between two steps, and its account of passes
-and times. Must never decide what a token means: that is the row's. Invariant: ``logits``
-belong to the position where the history ends, or are ``None``.
+and times. Must never decide what a token means: that is the row's. Invariant: whether logits are
+those of the next position is asked of what they were computed from, whatever has happened since.
 """
 
 from __future__ import annotations
@@ -10,29 +10,40 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from ..errors import StateError
 from ..tokens import Token
 from .appetite import Appetite
 from .chunk import Chunk, Progress, Usage
 from .guess import Guess
-from .kv import KVPart
+from .history import History
+from .kv import KV, Slot
 from .row import Row
 from .scores import PromptScores
-from .slots import SlotKV
 
-Places: TypeAlias = Sequence[int]
+
+class Logits(NamedTuple):
+    """Some rows of ``array`` [n, vocab]: ``places``, behind ``length`` tokens and each next one."""
+
+    array: mx.array
+    places: Sequence[int]
+    length: int
+
+    def of(self, history: History, kv: KV) -> bool:
+        """Whether one of them belongs to the position where the history ends."""
+        end = len(history)
+        return 0 <= end - self.length < len(self.places) and kv.common(history) == end
 
 
 class Seat:
     """See the module. A seat is hashable by identity: it is also the handle of its sequence.
 
-    - ``logits`` [n, vocab] and ``at``: the rows of them that are this sequence's: one, and
-      one more for each drafted token of ``guess``.
+    - ``kv``: its KV cache, alone or in a batch.
+    - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
     - ``ahead``: the same behind tokens that are not known yet.
+    - ``pending``: what the model has to run before the next draw, since ``align``.
     - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
       short: a flat distribution rarely stands alone.
     - ``cached``: prompt tokens that were taken from the prefix cache.
@@ -47,23 +58,25 @@ class Seat:
         "_started",
         "ahead",
         "appetite",
-        "at",
         "cached",
         "closed",
         "flat",
         "guess",
+        "kv",
         "logits",
         "passes",
+        "pending",
         "retried",
         "row",
         "scores",
     )
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, kv: KV) -> None:
         self.row = row
-        self.logits: mx.array | None = None
-        self.at: Places = (0,)
-        self.ahead: tuple[mx.array, Places] | None = None
+        self.kv = kv
+        self.logits: Logits | None = None
+        self.ahead: Logits | None = None
+        self.pending: list[Token] = []
         most = row.drafter.most if row.drafter is not None else 1
         self.appetite = Appetite(row.options.num_draft_tokens or most)
         self.guess: Guess | None = None
@@ -74,33 +87,30 @@ class Seat:
         wanted = row.options.prompt_logprobs
         self.scores: PromptScores | None = None
         if wanted is not None:
-            prompt = row.sequence.history[: row.sequence.base]
-            self.scores = PromptScores(prompt, wanted)
+            self.scores = PromptScores(self.history[: row.sequence.base], wanted)
         self._started: float | None = None
         self._began = time.perf_counter()
         self._first_token: float | None = None
 
     @property
-    def kv(self) -> KVPart:
-        """Its KV cache, alone or in a batch; raises ``StateError`` for a closed sequence."""
-        kv = self.row.sequence.kv
-        if kv is None:
-            raise StateError("this generation is closed; make a new one")
-        return kv
+    def history(self) -> History:
+        """All of its tokens."""
+        return self.row.sequence.history
 
     @property
-    def slot(self) -> SlotKV | None:
+    def slot(self) -> Slot | None:
         """Its place in a batch, if it is in one."""
-        kv = self.row.sequence.kv
-        return kv if isinstance(kv, SlotKV) else None
+        return self.kv.slot
 
     @property
-    def pending(self) -> list[Token]:
-        """What the model has to run before the next draw: at least one token."""
-        kv, sequence = self.kv, self.row.sequence
-        if kv.length == len(sequence):  # nothing is missing, but its logits are not at hand
-            kv.rewind(kv.length - 1)
-        return sequence.pending
+    def is_ready(self) -> bool:
+        """Whether the logits for the next position are at hand."""
+        return self.logits is not None and self.logits.of(self.history, self.kv)
+
+    @property
+    def missing(self) -> int:
+        """How many tokens of the history its cache does not hold."""
+        return len(self.history) - self.kv.common(self.history)
 
     @property
     def is_scored(self) -> bool:
@@ -128,8 +138,9 @@ class Seat:
     @property
     def progress(self) -> Progress:
         """How far it is, the prompt included."""
-        kv, usage = self.row.sequence.kv, self.usage
-        ran = kv.length if kv is not None else usage.completion_tokens and usage.prompt_tokens
+        usage = self.usage
+        ended = usage.completion_tokens and usage.prompt_tokens
+        ran = ended if self.closed else self.kv.length
         started = self._started if self._started is not None else time.perf_counter()
         return Progress(usage, min(ran, usage.prompt_tokens), started - self._began)
 
@@ -138,7 +149,7 @@ class Seat:
         if self._started is not None:
             return False
         if self.row.may_decline:
-            self.kv.expect_rewinds()
+            self.kv.store.expect_rewinds()
         self.row.start()
         self._started = time.perf_counter()  # not before: what an interrupt cut off is done again
         return True
@@ -153,10 +164,26 @@ class Seat:
             self.scores = None
         return chunks
 
-    def arrive(self) -> None:
-        """What was submitted becomes what is drawn from."""
-        if self.ahead is not None:
-            (self.logits, self.at), self.ahead = self.ahead, None
+    def align(self) -> list[Token]:
+        """Bring the KV cache to where the history ends: before a pass, and nowhere else.
+
+        Returns what is pending: nothing where the logits are at hand. Then it keeps the drafted
+        tokens that it holds already.
+        """
+        if not self.is_ready:
+            self.logits = self.guess = None
+            self.pending = self.kv.align(self.history)
+        elif self.guess is None:
+            self.pending = self.kv.align(self.history, len(self.history))
+        return self.pending
+
+    def arrive(self) -> bool:
+        """Draw from what was submitted, if it was of the tokens that came; whether it was."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or not ahead.of(self.history, self.kv):
+            return False
+        self.logits, self.pending = ahead, []
+        return True
 
     def forget(self) -> None:
         """Back to where the history ends, whatever was submitted."""
@@ -165,60 +192,41 @@ class Seat:
 
     def restart(self) -> None:
         """Hold nothing on the device any more: the whole history is to be run again."""
-        row = self.row
-        row.sequence.kv = self.kv.fresh()
-        if row.drafter is not None:
-            row.drafter.restart()
-        if row.may_decline:
-            row.sequence.kv.expect_rewinds()
+        self.kv.restart()
+        if self.row.drafter is not None:
+            self.row.drafter.restart()
+        if self.row.may_decline:
+            self.kv.store.expect_rewinds()
         self.cached = 0
         self.logits = self.ahead = self.guess = None
 
-    def rewind(self, target: int, seen: int | None = None) -> None:
-        """Keep the first ``target`` generated tokens; see ``Row.rewind``."""
-        self.row.rewind(target, seen)
-        self.forget()
-
-    def fork(self, seed: int) -> Seat:
+    def fork(self, seed: int, kv: KV | None = None) -> Seat:
         """An independent copy outside of a batch that draws from ``seed``."""
-        twin = Seat(self.row.fork(seed))
+        twin = Seat(self.row.fork(seed), (self.kv if kv is None else kv).fork())
         twin.appetite = self.appetite.fork()
-        if self.guess is None:
-            twin.logits, twin.at = self.logits, self.at
-        else:  # what is drafted stays with this one
-            twin.kv.rewind(len(twin.row.sequence))
+        twin.logits = self.logits  # what is drafted stays with this one
         twin._started = self._started and twin._began
         twin.scores = None  # they are delivered once
         return twin
 
     def forks(self, seeds: Iterable[int]) -> list[Seat]:
         """Independent copies, one for each seed, that share one KV until they write."""
-        slot = self.slot
-        if slot is None:
-            return [self.fork(seed) for seed in seeds]
-        self.row.sequence.kv = slot.fork()  # copied out of the batch once, for all of them
-        try:
-            return [self.fork(seed) for seed in seeds]
-        finally:
-            self.row.sequence.kv = slot
+        kv = self.kv if self.slot is None else self.kv.fork()  # copied out once, for all of them
+        return [self.fork(seed, kv) for seed in seeds]
 
     def close(self) -> None:
         """End the generation and free its cache."""
         self.row.end("cancelled")
         self.logits = self.ahead = self.guess = None
-        self.row.sequence.kv = None
+        self.kv.close()
         self.closed = True
 
     def check_integrity(self) -> None:
         """Assert what holds between two steps; for tests."""
-        sequence, kv = self.row.sequence, self.kv
-        sequence.check_integrity()
-        if self.guess is not None:
-            assert kv.length == len(sequence) + self.guess.count
-        elif self.logits is not None:
-            assert kv.length == len(sequence), (kv.length, len(sequence))
-        else:
-            assert kv.length <= len(sequence)
+        self.row.sequence.check_integrity()
+        assert self.ahead is None
+        if self.slot is not None:
+            assert self.kv.length == self.slot.length
 
 
 def logits_of(seats: Iterable[Seat]) -> mx.array:
@@ -226,12 +234,14 @@ def logits_of(seats: Iterable[Seat]) -> mx.array:
     runs: list[tuple[mx.array, int, int]] = []  # an array, and where a run in it starts and ends
     for seat in seats:
         assert seat.logits is not None
-        places = seat.at if seat.guess is None else seat.at[: len(seat.guess.requests)]
-        for place in places:
-            if runs and runs[-1][0] is seat.logits and runs[-1][2] == place:
-                runs[-1] = (seat.logits, runs[-1][1], place + 1)
+        logits, places, length = seat.logits
+        first = len(seat.history) - length
+        count = 1 if seat.guess is None else len(seat.guess.requests)
+        for place in places[first : first + count]:
+            if runs and runs[-1][0] is logits and runs[-1][2] == place:
+                runs[-1] = (logits, runs[-1][1], place + 1)
             else:
-                runs.append((seat.logits, place, place + 1))
+                runs.append((logits, place, place + 1))
     parts = [
         array if end - start == array.shape[0] else array[start:end] for array, start, end in runs
     ]

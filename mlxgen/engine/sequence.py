@@ -1,11 +1,11 @@
 """A token history and the parts that were built from it.
 
-Owns the history of one sequence and moves its parts in step: the KV cache, the
-filters, the text, the healing and the token counts. Must never know why a token was
-chosen or taken back. Invariant: every part stands at the same length of the history;
-the KV cache may stand behind it, and what it lacks are the pending tokens.
+Owns the history of one sequence and moves its parts in step: the filters, the text, the
+healing and the token counts. Must never know why a token was chosen or taken back. Invariant:
+every part stands at the same length of the history.
 
-Nothing else in mlxgen undoes a token.
+Nothing else in mlxgen undoes a token. The KV cache is no part: it is aligned to the history
+before a pass.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..filters import Constraint
 from ..sampling import TokenCounts
 from ..text import BanMatch, Healer, StopMatch, Transcript
 from ..tokens import Token
-from .kv import KVPart
+from .history import History
 
 
 class Sequence:
     """The history (prompt, then generated tokens) and its parts.
 
     ``base`` is the length of the prompt. Filters, text and healing have taken in the
-    tokens after it; the KV cache and the counts cover all of them.
+    tokens after it; the counts cover all of them.
     """
 
     __slots__ = (
@@ -35,7 +35,6 @@ class Sequence:
         "counts",
         "healer",
         "history",
-        "kv",
         "transcript",
     )
 
@@ -47,15 +46,13 @@ class Sequence:
         constraint: Constraint | None = None,
         healer: Healer | None = None,
         counts: TokenCounts | None = None,
-        kv: KVPart | None = None,
     ) -> None:
-        self.history = list(prompt)
+        self.history = History(prompt)
         self.base = self._seen = self._stood = len(self.history)
         self.transcript = transcript
         self.constraint = constraint
         self.healer = healer
         self.counts = counts
-        self.kv = kv
 
     def __len__(self) -> int:
         return len(self.history)
@@ -65,11 +62,6 @@ class Sequence:
         """Number of tokens after the prompt."""
         return len(self.history) - self.base
 
-    @property
-    def pending(self) -> list[Token]:
-        """Tokens of the history that the KV cache does not hold yet."""
-        return self.history[self.kv.length if self.kv is not None else self.base :]
-
     def advance(
         self, token: Token, fed: Tokens[Token] | None = None
     ) -> BanMatch | StopMatch | None:
@@ -77,8 +69,7 @@ class Sequence:
 
         ``fed`` are the tokens that the filters take instead of this one: none for a token
         that is withheld from them. Raises ``FilterError`` for what they do not allow, and
-        ``OptionError`` where a banned expression takes too long; then nothing has changed. The KV
-        cache is not advanced: that takes a forward pass.
+        ``OptionError`` where a banned expression takes too long; then nothing has changed.
         """
         if self.healer is not None:
             self.healer.advance(token)
@@ -115,9 +106,7 @@ class Sequence:
             self.healer.rewind(count)
         if self.counts is not None:
             self.counts.rewind(to)
-        if self.kv is not None:
-            self.kv.rewind(to)
-        del self.history[to:]
+        self.history.cut(to)
         self.base = min(self.base, to)
         self._stood = min(self._stood, to)
 
@@ -128,14 +117,13 @@ class Sequence:
         return back, new
 
     def fork(self) -> Sequence:
-        """An independent copy; the KV buffers are shared until one side writes."""
+        """An independent copy."""
         twin = Sequence.__new__(Sequence)
         twin.constraint = self.constraint.fork() if self.constraint is not None else None
         twin.transcript = self.transcript.fork()
         twin.healer = self.healer.fork() if self.healer is not None else None
         twin.counts = self.counts.fork() if self.counts is not None else None
-        twin.kv = self.kv.fork() if self.kv is not None else None
-        twin.history = list(self.history)
+        twin.history = self.history.fork()
         twin.base, twin._seen, twin._stood = self.base, self._seen, self._stood
         return twin
 

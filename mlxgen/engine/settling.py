@@ -1,8 +1,6 @@
 """What the draws of a step become, seat by seat.
 
-Owns the walk along drafted positions, and where a seat stands afterwards. Must never run the
-model. Invariant: afterwards the KV cache holds nothing that is not in the history, apart from
-the one token of a look-ahead that turned out right.
+Owns the walk along drafted positions. Must never run the model, nor look at what its caches hold.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from ..tokens import Token
 from .chunk import Chunk
 from .drawn import Drawn, DrawnView
 from .guess import Guess
-from .history import in_common
 from .seat import Seat
 from .verdict import Verdict
 
@@ -31,31 +28,15 @@ class Outcome(NamedTuple):
 
 
 def settle(seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Outcome:
-    """Decide on one draw, and on those behind it that were drafted.
-
-    Afterwards ``seat.ahead`` is right, or ``None``.
-    """
-    row, guess = seat.row, seat.guess
-    before = row.position
+    """Decide on one draw, and on those behind it that were drafted."""
     try:
-        if guess is None:
-            view = DrawnView(drawn, place)
-            _settle_one(seat, tokens[place], view)
+        if seat.guess is None:
+            _settle_one(seat, tokens[place], DrawnView(drawn, place))
         else:
-            _settle_guess(seat, guess, tokens, drawn, place)
+            _settle_guess(seat, seat.guess, tokens, drawn, place)
     except Exception as error:
         seat.forget()
         return Outcome(seat, seat.take(), error)  # with what was accepted before it
-    if row.finish_reason is not None:
-        seat.forget()
-    elif row.position != before or guess is not None:
-        seat.logits = None
-        if row.position != before + 1 or seat.kv.length != len(row.sequence):
-            seat.ahead = None
-    else:  # declined at once, and drawn again from the same logits
-        seat.ahead = None
-        if seat.kv.length != len(row.sequence):
-            seat.logits = None
     return Outcome(seat, seat.take())
 
 
@@ -68,8 +49,8 @@ def _settle_one(seat: Seat, token: Token, view: DrawnView, *, from_draft: bool =
 
 def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, place: int) -> None:
     """Settle position after position, as long as what is drawn is what was drafted."""
-    row, sequence = seat.row, seat.row.sequence
-    start = len(sequence)
+    history = seat.history
+    start = len(history)
     at = accepted = 0
     seat.guess = None
     drafted = [*guess.tokens, -1]
@@ -77,12 +58,10 @@ def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, p
         token = tokens[place + at]
         stands = token == drafted[at]
         accepted += stands
-        if not stands:  # the cache holds the drafted one and what came behind it
-            seat.kv.rewind(start + at)
         verdict = _settle_one(seat, token, DrawnView(drawn, place + at), from_draft=stands)
-        alike = in_common(sequence.history[start:], guess.tokens)
-        seat.kv.rewind(start + alike)
-        at = len(sequence) - start
-        if verdict is not Verdict.NEXT or at != alike or at >= len(guess.requests):
+        at = len(history) - start
+        if verdict is not Verdict.NEXT or at >= len(guess.requests):
             break
-    seat.appetite.saw(row.position, len(guess.requests) - 1, accepted)
+        if history[start:] != drafted[:at]:
+            break
+    seat.appetite.saw(seat.row.position, len(guess.requests) - 1, accepted)

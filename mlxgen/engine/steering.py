@@ -66,9 +66,6 @@ def follow(row: Row, steering: Steering, token: Token, view: DrawView) -> Verdic
         return _push(row, run[1:]) if verdict is Verdict.NEXT else verdict
     row.take_back(back, drawn=1)
     row.tally.redraws += 1
-    kv = row.sequence.kv
-    if back and not run and kv is not None:  # the logits at hand are those of a later place
-        kv.rewind(len(row.sequence) - 1)
     return _push(row, run) if run else Verdict.AGAIN
 
 

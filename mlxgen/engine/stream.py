@@ -17,7 +17,7 @@ from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
 from .fault import Fault
-from .kv import KV, PREFILL_STEP
+from .kv import PREFILL_STEP
 from .loop import Loop
 from .owner import Owner
 from .prefix_cache import PrefixCache
@@ -177,7 +177,7 @@ class Stream:
             twin = Stream(self._loop.alike(), seat, self._cache)
             twin._owner = self._owner.alike()
             if row.position > seen:
-                seat.rewind(seen, seen)
+                seat.row.rewind(seen, seen)
                 twin._text = [seat.row.delivered_text]
             else:
                 twin._ready.extend(self._ready)
@@ -199,18 +199,16 @@ class Stream:
         if self._failed is not None:
             return
         cache, seat = self._cache(), self._seat
-        kv, history = seat.kv, seat.row.sequence.history
-        assert isinstance(kv, KV), "a stream's row is alone"
+        kv, history = seat.kv, seat.history
         if tokens is not None:
-            if cache.any_length or not kv.length < tokens < len(history) or seat.logits is not None:
+            if cache.any_length or not kv.length < tokens < len(history) or seat.is_ready:
                 return
-            self._run(kv, tokens)
-        if kv.length > len(history):  # drafted tokens that are not looked at yet
-            kv = kv.fork()
-            kv.rewind(len(history))
+            self._run(tokens)
+        kv.align(history, len(history))
         cache.insert(history, kv)
 
-    def _run(self, kv: KV, tokens: int) -> None:
+    def _run(self, tokens: int) -> None:
+        kv = self._seat.kv
         try:
             while kv.length < tokens:
                 piece = min(PREFILL_STEP, tokens - kv.length)

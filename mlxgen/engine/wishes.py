@@ -48,14 +48,12 @@ def hear(row: Row, token: Token, view: DrawView) -> Heard | None:
             row.tally.rewound += back - 1
             return None
         exhausted = True
-    if wish.sampled_token != token:
-        if wish.sampled_token in row.retries.banned.get(position, ()):
-            raise HookError(
-                f"a hook put token {wish.sampled_token} at position {position}, where a ban "
-                "excludes it; choose another, or look at attempt"
-            )
-        if row.sequence.kv is not None:  # the look-ahead ran with the other token
-            row.sequence.kv.rewind(len(row.sequence))
+    banned = row.retries.banned.get(position, ())
+    if wish.sampled_token != token and wish.sampled_token in banned:
+        raise HookError(
+            f"a hook put token {wish.sampled_token} at position {position}, where a ban "
+            "excludes it; choose another, or look at attempt"
+        )
     return Heard(wish.sampled_token, not wish.feed_filters, exhausted or row.retries.unmet)
 
 

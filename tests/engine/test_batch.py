@@ -389,3 +389,14 @@ def test_jobs_without_a_seed_have_seeds_of_their_own() -> None:
     options = Options.of({"max_tokens": 5})
     rows = endless().lm.prepare_all([(PROMPT, options)] * 3)
     assert len({row.seed for row in rows}) == 3
+
+
+def test_a_batch_with_few_bytes_leaves_the_limit_of_the_models_prefix_cache_as_it_is() -> None:
+    lm = endless().lm
+    lm.prefix_cache.max_bytes = 1 << 20
+    for _ in lm.batch([[65] * 40], max_tokens=2, limits=Limits(max_bytes=1 << 13)):
+        pass
+    assert lm.prefix_cache.max_bytes == 1 << 20
+    for _ in lm.batch([[66] * 40], max_tokens=2):
+        pass
+    assert lm.prefix_cache.match([66] * 40) == 39

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.engine.kv import KV
+from mlxgen.engine.history import History
+from mlxgen.engine.kv import KV, Later, Unread
+from mlxgen.engine.kv.held import Held
 from tests.fakes.architectures import VOCAB, cache_kinds
 
 from ..effort import tries
@@ -37,9 +39,9 @@ def feed(kv: KV, model: Any, tokens: list[int], *, one_by_one: bool = False) -> 
     pieces = [[t] for t in tokens] if one_by_one else [tokens]
     logits = None
     for piece in pieces:
-        logits = kv.forward(model, mx.array([piece]))[0, -1]
-        mx.eval(logits, kv.arrays())
-        kv.checkpoint()
+        logits = kv.run(model, piece)[0, -1]
+        mx.eval(logits, kv.alone.arrays())
+        kv.store.checkpoint()
     assert logits is not None
     return np.array(logits)
 
@@ -49,10 +51,10 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 
 
 def catch_up(kv: KV, model: Any, history: list[int]) -> np.ndarray:
-    """Run what the cache lacks of a history; at least its last token."""
-    if kv.length == len(history):
-        kv.rewind(kv.length - 1)
-    return feed(kv, model, history[kv.length :])
+    """Align a cache with a history and run what is pending."""
+    pending = kv.align(History(history))
+    assert pending == history[kv.length :]
+    return feed(kv, model, pending)
 
 
 def fresh(model: Any, make: Callable[[], list[Any]], history: list[int]) -> np.ndarray:
@@ -68,12 +70,12 @@ def test_after_a_rewind_the_next_logits_are_those_of_a_fresh_run(
     history = tokens(38)
     kv = KV(make)
     if eager:
-        kv.expect_rewinds()
+        kv.store.expect_rewinds()
     feed(kv, model, history[:9])
     feed(kv, model, history[9:], one_by_one=True)
     kept = history[: len(history) - back]
-    kv.rewind(len(kept))
-    assert kv.length <= len(kept)
+    assert len(kv.align(History(kept))) >= 1
+    assert kv.length < len(kept)
     other = [*kept, *tokens(3, seed=7)]
     np.testing.assert_allclose(
         catch_up(kv, model, other), fresh(model, make, other), rtol=2e-3, atol=2e-3
@@ -95,12 +97,12 @@ def test_a_fork_and_its_origin_do_not_see_each_other(kind: Any) -> None:
     )
 
 
-def test_a_rewind_to_or_behind_the_end_does_nothing(kind: Any) -> None:
+def test_a_cache_that_holds_the_history_stays_as_it_is(kind: Any) -> None:
     model, make = kind
     kv = KV(make)
     feed(kv, model, tokens(5))
-    kv.rewind(5)
-    kv.rewind(9)
+    assert kv.align(History(tokens(5)), most=5) == []
+    assert kv.align(History([*tokens(5), 1, 2])) == [1, 2]
     assert kv.length == 5
 
 
@@ -108,49 +110,127 @@ def test_a_rewind_to_or_behind_the_end_does_nothing(kind: Any) -> None:
 def test_untrimmable_caches_go_back_to_a_checkpoint_and_not_to_the_start(name: str) -> None:
     model, make = loaded(name)
     kv = KV(make)
-    kv.expect_rewinds()
+    kv.store.expect_rewinds()
     history = tokens(150)
     feed(kv, model, history[:70])
     feed(kv, model, history[70:], one_by_one=True)
-    kv.rewind(145)
-    assert 64 <= kv.length <= 145
+    kv.align(History(history[:145]))
+    assert 64 <= kv.length < 145
 
 
 def test_plain_caches_take_no_checkpoints_and_lose_nothing() -> None:
     model, make = loaded("plain")
     kv = KV(make)
-    kv.expect_rewinds()
+    kv.store.expect_rewinds()
     feed(kv, model, tokens(100), one_by_one=True)
-    assert kv.can_undo(1)
-    kv.rewind(60)
+    assert kv.store.can_undo(1)
+    kv.align(History(tokens(100)[:61]))
     assert kv.length == 60
+
+
+def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:
+    model, make = loaded("plain")
+    kv, drawn = KV(make), Unread(mx.array([7, 8]))
+    kv.run(model, [1, 2])
+    kv.run(model, [Later(drawn, 0)])
+    kv.run(model, [Later(drawn, 1), 9])
+    history = History([1, 2, 7, 8, 9, 3])
+    assert kv.common(history) == 5
+    history.cut(3)
+    history.append(6)
+    assert kv.common(history) == 3
+    history.cut(2)
+    history.append(5)
+    assert kv.align(history) == [5]
+
+
+def test_a_pass_that_fails_leaves_nothing() -> None:
+    model, make = loaded("plain")
+    kv, history = KV(make), History(tokens(9))
+    kv.run(model, history[:5])
+
+    def fails(inputs: mx.array, cache: list[Any]) -> mx.array:
+        model(inputs[:, :1], cache=cache)
+        raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError):
+        kv.run(fails, history[5:])
+    assert kv.align(history) == list(history)
+
+
+def test_aligning_looks_at_what_has_changed_only() -> None:
+    looks = 0
+
+    class Counting(History):
+        def __getitem__(self, index: Any) -> Any:
+            nonlocal looks
+            looks += isinstance(index, int)
+            return super().__getitem__(index)
+
+    history, held = Counting(range(5000)), Held(range(5000))
+    assert held.common(history) == looks == 5000
+    for _ in range(10):
+        looks = 0
+        history.cut(len(history) - 3)
+        history += [1, 2]
+        held.add([7])
+        assert held.common(history) == len(history) - 2
+        held.cut(len(history) - 2)
+        held.add([1, 2])
+        assert held.common(history) == len(history)
+        assert looks <= 4
 
 
 @settings(deadline=None, max_examples=tries(15))
 @given(
     steps=st.lists(
-        st.tuples(st.integers(1, 9), st.integers(0, 12), st.booleans()), min_size=1, max_size=8
+        st.tuples(st.integers(1, 9), st.integers(0, 12), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=8,
     ),
     name=st.sampled_from(KINDS),
 )
-def test_any_history_of_runs_rewinds_and_forks_ends_as_a_fresh_run(
-    steps: list[tuple[int, int, bool]], name: str
+def test_aligning_equals_an_empty_cache_that_ran_the_history(
+    steps: list[tuple[int, int, bool, bool]], name: str
 ) -> None:
     model, make = loaded(name)
-    kv, history, seed = KV(make), tokens(4), 1
-    feed(kv, model, history)
-    for grow, back, fork in steps:
+    kv, history, seed = KV(make), History(tokens(4)), 1
+    for grow, back, fork, stray in steps:
         seed += 1
+        feed(kv, model, kv.align(history))
+        if stray:  # a look-ahead or a draft that turns out wrong
+            kv.run(model, tokens(2, seed))
         if fork:
             other = kv.fork()
             feed(kv, model, tokens(2, seed))  # the origin goes astray
-            kv = other
-        history = history[: max(1, len(history) - back)]
-        kv.rewind(len(history))
-        history = [*history, *tokens(grow, seed)]
-        catch_up(kv, model, history)
-        assert kv.length == len(history)
-    probe = [*history, 3]
+            kv, history = other, history.fork()
+        history.cut(max(1, len(history) - back))
+        history += tokens(grow, seed)
+        same = kv.common(history)
+        pending = kv.align(history)
+        assert kv.length <= min(same, len(history) - 1)
+        assert pending == history[kv.length :]
     np.testing.assert_allclose(
-        catch_up(kv, model, probe), fresh(model, make, probe), rtol=2e-3, atol=2e-3
+        feed(kv, model, kv.align(history)), fresh(model, make, history), rtol=2e-3, atol=2e-3
     )
+    assert kv.common(history) == len(history)
+
+
+@given(
+    moves=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=12),
+    asked=st.integers(0, 12),
+)
+def test_a_history_knows_how_far_back_it_was_cut_since_any_moment(
+    moves: list[tuple[int, int]], asked: int
+) -> None:
+    history, lows, moments = History(range(10)), [10], [0]
+    for back, grow in moves:
+        history.cut(max(0, len(history) - back))
+        lows = [min(low, len(history)) for low in lows]
+        history += range(grow)
+        lows.append(len(history))
+        moments.append(history.moment)
+    asked = min(asked, len(moments) - 1)
+    low = history.fork().low_since(moments[asked])
+    assert min(low, lows[asked]) == lows[asked]
+    assert low == len(history) or low == lows[asked]

@@ -16,7 +16,7 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 import mlxgen
 from mlxgen import Choice, JsonSchema, LanguageModel, MlxgenError, PostSamplingResult, Regex
 from mlxgen.engine.chunk import Chunk, FinishReason
-from mlxgen.engine.footprint import Footprint
+from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.loop import Loop
 from mlxgen.engine.options import Options
@@ -221,7 +221,8 @@ def alone(lm: LanguageModel, request: Request) -> Seen:
     line = [request]
     while line[0].parent is not None:
         line.insert(0, line[0].parent)
-    seat = Seat(lm.prepare(request.prompt, Options.of(request.options)))
+    row = lm.prepare(request.prompt, Options.of(request.options))
+    seat = Seat(row, KV(lm.make_cache))
     seen = Seen()
     for each, heir in zip(line, [*line[1:], None], strict=True):
         loop = Loop(lm.model, lm.sampler)

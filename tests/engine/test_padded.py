@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from mlxgen.engine.kv import KV
-from mlxgen.engine.padded import LONGEST, alike, longest_padded, run_padded
+from mlxgen.engine.kv.padded import LONGEST, alike, longest_padded, run_padded
 from tests.engine.test_slots import alone, same
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
@@ -35,7 +34,7 @@ def test_prompts_of_different_lengths_go_on_as_they_would_alone(kind: str) -> No
         assert kv.length == len(prompt)
         for token in (9, 10, 11):
             prompt.append(token)
-            logits = kv.forward(model, mx.array([[token]]))
+            logits = kv.run(model, [token])
             same(logits[0, -1], alone(model, make, prompt))
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mlxgen import LanguageModel
 from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.prefix_cache import PrefixCache
-from mlxgen.engine.segments import arrays_in
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 
@@ -46,8 +46,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def feed(kv: KV, model: Any, tokens: Sequence[int]) -> np.ndarray:
     """Run tokens and return the logits behind the last one."""
-    logits = kv.forward(model, mx.array([list(tokens)]))[0, -1]
-    mx.eval(logits, kv.arrays())
+    logits = kv.run(model, tokens)[0, -1]
+    mx.eval(logits, kv.alone.arrays())
     return np.array(logits)
 
 

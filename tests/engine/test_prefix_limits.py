@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
+from mlxgen.engine.history import History
 from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.prefix_cache import PrefixCache
-from mlxgen.engine.segments import arrays_in
 from tests.fakes.filled_caches import (
     Ids,
     Make,
@@ -198,7 +199,9 @@ def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one
     for end in (4, 8, 12):
         cache.insert(
             conversation,
-            KV.holding(state_layers, holding(state_layers, conversation[:end]).caches, end),
+            KV.holding(
+                state_layers, holding(state_layers, conversation[:end]).caches, conversation[:end]
+            ),
         )
     assert cache.match((*conversation[:10], 90)) == 8
     cache.take((*conversation[:4], 90))
@@ -272,8 +275,8 @@ def test_the_caches_of_a_row_are_not_kept_alive_nor_changed() -> None:
     caches = plain_layers()
     fill(caches, tuple(range(1 << 16)))
     mx.eval([layer.state for layer in caches[:1]])
-    row = KV.holding(plain_layers, caches, 1 << 16)
-    row.rewind(8)
+    row = KV.holding(plain_layers, caches, [0] * (1 << 16))
+    row.align(History([0] * 9))
     arrays = [id(array) for array in arrays_in(row.caches)]
     cache.insert(ids, row)
     assert [id(array) for array in arrays_in(row.caches)] == arrays

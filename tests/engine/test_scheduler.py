@@ -8,13 +8,11 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, OptionError, Regex, RewindError, StateError
-from mlxgen.engine.footprint import Footprint
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.pace import Pace
 from mlxgen.engine.scheduler import Ticket
 from mlxgen.errors import CapacityError, QueueFullError
@@ -234,7 +232,7 @@ def test_an_estimate_is_never_below_what_caches_take(kind: str) -> None:
     for pieces in ([600], [16, 32, 64, 128, 128, 128, *[1] * 20], [150, *[1] * 120]):
         kv = KV(make)
         for count in pieces:
-            kv.forward(model, mx.array([[1] * count]))
+            kv.run(model, [1] * count)
             assert kv.nbytes <= footprint.alone(kv.length), (pieces, kv.length)
 
 

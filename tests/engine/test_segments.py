@@ -9,8 +9,8 @@ import pytest
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
 from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.layers import owned
 from mlxgen.engine.prefix_cache import PrefixCache
-from mlxgen.engine.segments import owned
 from tests.fakes.filled_caches import check, fill, holding, plain_layers
 
 PLENTY = 1 << 40
@@ -52,7 +52,7 @@ def test_a_layer_that_the_model_never_fills_stays_empty() -> None:
     cache, ids = PrefixCache(make, PLENTY), (1, 2, 3)
     caches = make()
     fill([caches[0], caches[1].caches[0]], ids)
-    cache.insert(ids, KV.holding(make, caches, 3))
+    cache.insert(ids, KV.holding(make, caches, ids))
     kv = cache.take((*ids, 4))
     assert kv is not None
     check([kv.caches[0], kv.caches[1].caches[0]], ids)
@@ -64,5 +64,5 @@ def test_layers_that_skip_tokens_are_not_kept() -> None:
     fill(caches[:1], (1, 2, 3))
     fill(caches[1:], (1, 2))
     cache = PrefixCache(plain_layers, PLENTY)
-    cache.insert((1, 2, 3), KV.holding(plain_layers, caches, 3))
+    cache.insert((1, 2, 3), KV.holding(plain_layers, caches, (1, 2, 3)))
     assert cache.nbytes == 0

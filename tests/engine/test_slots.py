@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.engine.kv import KV
-from mlxgen.engine.slot_caches import SLACK
-from mlxgen.engine.slots import SlotKV, Slots
+from mlxgen.engine.kv.alone import Alone
+from mlxgen.engine.kv.slot_caches import SLACK
+from mlxgen.engine.kv.slots import Slot, Slots
 from tests.fakes.architectures import VOCAB, cache_kinds
 
 from ..effort import tries
@@ -26,7 +26,7 @@ ALONE = ["quantised", "concatenating", "chunked"]
 
 def alone(model: nn.Module, make: Callable[[], list[Any]], history: list[int]) -> mx.array:
     """Logits [vocab] behind a history that was run at once."""
-    return KV(make).forward(model, mx.array([history]))[0, -1]
+    return Alone(make).forward(model, mx.array([history]))[0, -1]
 
 
 def same(got: mx.array, expected: mx.array) -> None:
@@ -39,10 +39,10 @@ class Rows:
     def __init__(self, kind: str) -> None:
         self.model, self.make = cache_kinds()[kind]()
         self.slots = Slots(self.make)
-        self.rows: list[tuple[list[int], SlotKV]] = []
+        self.rows: list[tuple[list[int], Slot]] = []
 
     def join(self, history: list[int]) -> None:
-        kv = KV(self.make)
+        kv = Alone(self.make)
         kv.forward(self.model, mx.array([history]))
         self.rows.append((list(history), self.slots.join(kv)))
 
@@ -74,7 +74,7 @@ class Rows:
             assert member.length == len(history)
             same(logits[i, len(run) - 1], alone(self.model, self.make, history))
 
-    def feed(self, history: list[int], member: SlotKV) -> None:
+    def feed(self, history: list[int], member: Slot) -> None:
         """Run what a rewind of a recurrent row left pending."""
         missing = history[member.length :]
         if not missing:
@@ -90,7 +90,7 @@ class Rows:
     def rewind(self, place: int, count: int) -> None:
         history, member = self.rows[place]
         to = max(1, len(history) - count)
-        member.rewind(to)
+        member.go_back(to)
         assert member.length <= to
         del history[to:]
         self.feed(history, member)
@@ -172,7 +172,7 @@ def test_the_last_token_of_one_row_can_always_be_taken_back(kind: str) -> None:
     for _ in range(3):
         rows.step([3, 4])
         history, member = rows.rows[1]
-        member.rewind(len(history) - 1)
+        member.go_back(len(history) - 1)
         assert member.length == len(history) - 1
         history.pop()
 
@@ -189,7 +189,7 @@ def test_a_ring_gives_back_what_its_slack_holds_and_says_where_it_cannot() -> No
     assert rows.rows[0][1].length == len(rows.rows[0][0])
     rows.step([3])
     _, member = rows.rows[0]
-    member.rewind(20)
+    member.go_back(20)
     assert member.length == 0
 
 
@@ -201,7 +201,7 @@ def test_a_copy_goes_on_alone_and_leaves_the_slot_as_it_is(kind: str) -> None:
     for token in range(5):
         rows.step([token, token])
     for history, member in rows.rows:
-        twin = member.fork()
+        twin = rows.slots.copy_of(member)
         assert twin.length == len(history)
         logits = twin.forward(rows.model, mx.array([[11, 12]]))
         same(logits[0, -1], alone(rows.model, rows.make, [*history, 11, 12]))

@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlxgen.engine import drawn
+from mlxgen.engine.kv import held
 
 from .scripted import ScriptedModel
 from .speaking import Speaker
@@ -28,7 +28,7 @@ class Unread:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failures = 0
-        read = drawn._integers
+        read = held.integers
 
         def told(array: mx.array) -> list[int]:
             if self.failures:
@@ -36,7 +36,7 @@ class Unread:
                 raise RuntimeError(MESSAGE)
             return read(array)
 
-        monkeypatch.setattr(drawn, "_integers", told)
+        monkeypatch.setattr(held, "integers", told)
 
 
 class FailingModel(ScriptedModel):

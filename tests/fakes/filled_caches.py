@@ -55,4 +55,4 @@ def check(caches: Sequence[Any], ids: Ids) -> None:
 def holding(make: Make, ids: Ids) -> KV:
     caches = make()
     fill(caches, ids)
-    return KV.holding(make, caches, len(ids))
+    return KV.holding(make, caches, ids)

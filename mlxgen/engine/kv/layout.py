@@ -18,8 +18,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache, RotatingKVCache
 
-from .kv import CacheFactory, LayerCache
-from .segments import arrays_in, leaves, sliceable
+from .layers import CacheFactory, LayerCache, arrays_in, leaves, sliceable
 
 _PLAIN = (bool, int, float, str)
 _PROBES = 64  # values of each parameter in a model's digest

@@ -2,34 +2,29 @@
 
 Owns the slots of a batch: who has which, how long each is, and what can be taken back. Must
 never know why a token is fed or taken back. Invariant: the slots in use are the first ones,
-without gaps; ``SlotKV.length`` is the number of history tokens that a slot holds.
+without gaps; ``Slot.length`` is the number of history tokens that a slot holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
-from ..errors import StateError
+from ...errors import StateError
+from .alone import Alone
+from .checkpoints import Checkpoints
 from .footprint import Footprint
-from .kv import CHECKPOINT_EVERY, CHECKPOINTS_KEPT, KV, CacheFactory, Model
-from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, flat, refilled, slot_layer
+from .layers import CacheFactory, Model, leaves, refilled
+from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, slot_layer
 
 FEW = 4  # slots that are added at a time, twice as many beyond 16
 WASTE = 2  # times the tokens held that may be padding
 
 
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    length: int
-    states: tuple[list[mx.array | None], ...]  # of the recurrent layers, in order
-
-
-class SlotKV:
-    """The KV cache of one sequence in a batch: a part like ``KV``, made by ``Slots.join``.
+class Slot:
+    """The place of one sequence in a batch, made by ``Slots.join``.
 
     Going back is exact and free for attention layers. Recurrent ones can give back the last
     pass; further back they restore a checkpoint, and where there is none the slot has to be left:
@@ -40,12 +35,18 @@ class SlotKV:
 
     def __init__(self, slots: Slots, index: int, length: int) -> None:
         self._slots: Slots | None = slots
-        self._checkpoints: list[_Checkpoint] = []
+        # States of the recurrent layers, in order
+        self._checkpoints: Checkpoints[tuple[list[mx.array | None], ...]] = Checkpoints()
         self._reached = length  # the longest that it ever was: a ring forgets by this
         # What a full window dropped before it came here cannot be gone back to.
         self._least = length - 1 if slots.window is not None and length > slots.window else 0
         self.index = index
         self.length = length
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the sequence is still there."""
+        return self._slots is not None
 
     @property
     def slots(self) -> Slots:
@@ -73,38 +74,30 @@ class SlotKV:
 
     def keep_place(self, count: int) -> None:
         """Remember this place, if a pass of ``count`` tokens could not be taken back."""
-        at_it = bool(self._checkpoints) and self._checkpoints[-1].length == self.length
-        if not at_it and not self.can_undo(count):
+        if self._checkpoints.is_due(self.length, 1) and not self.can_undo(count):
             self._remember()
 
     def checkpoint(self) -> None:
-        """Remember this place, if a rewind could not get back to it without."""
-        slots = self.slots
-        if not slots.recurrent:
-            return
-        if not self._checkpoints or self.length - self._checkpoints[-1].length >= CHECKPOINT_EVERY:
+        """Remember this place, if nothing else could bring a later length back to it."""
+        if self.slots.recurrent and self._checkpoints.is_due(self.length):
             self._remember()
 
     def _remember(self) -> None:
         states = tuple(layer.copy_of(self.index) for layer in self.slots.states)
         mx.async_eval(states)  # a copy that waits keeps the states of all slots alive
-        self._checkpoints.append(_Checkpoint(self.length, states))
-        if len(self._checkpoints) > CHECKPOINTS_KEPT:
-            del self._checkpoints[1]
+        self._checkpoints.add(self.length, states)
 
-    def rewind(self, to: int) -> None:
+    def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many where it is possible, else fewer."""
         slots, count = self.slots, self.length - to
         if count <= 0:
             return
-        while self._checkpoints and self._checkpoints[-1].length > to:
-            self._checkpoints.pop()
+        nearest = self._checkpoints.back_to(to)
         if slots.recurrent and not slots.undo(self.index, count):
-            if not self._checkpoints:
+            if nearest is None:
                 self.length = 0
                 return
-            nearest = self._checkpoints[-1]
-            for layer, state in zip(slots.states, nearest.states, strict=True):
+            for layer, state in zip(slots.states, nearest.state, strict=True):
                 layer.restore(self.index, state)
             to = nearest.length
         window = slots.window
@@ -113,14 +106,6 @@ class SlotKV:
         ):
             to = 0  # a window would have to show what it no longer holds
         self.length = to
-
-    def fork(self) -> KV:
-        """An independent copy outside of the batch."""
-        return self.slots.copy_of(self)
-
-    def fresh(self) -> KV:
-        """An empty one outside of the batch, for when what this one holds cannot be trusted."""
-        return KV(self.slots.make)
 
     def spoil(self) -> None:
         """Hold nothing any more: a pass of this sequence failed half-way through the layers."""
@@ -146,12 +131,12 @@ class Slots:
         if any(layer is None for layer in layers):
             raise StateError("this model's caches cannot hold several sequences")
         self.caches: list[Any] = layers
-        self._flat = flat(layers)
+        self._flat = list(leaves(layers))
         self.states: list[SlotState] = [c for c in self._flat if isinstance(c, SlotState)]
         widths = [c.window for c in self._flat if isinstance(c, SlotKeys) and c.window is not None]
         self.window = min(widths, default=None)  # the narrowest one
         self.recurrent = bool(self.states)
-        self._members: list[SlotKV] = []
+        self._members: list[Slot] = []
         self._room = 0
         self._undoable: frozenset[int] = frozenset()
 
@@ -193,7 +178,7 @@ class Slots:
                 chosen.append(i)
         return chosen if len(lengths) > 1 else []
 
-    def in_the_way(self, length: int) -> SlotKV | None:
+    def in_the_way(self, length: int) -> Slot | None:
         """The longest sequence, where one of ``length`` tokens suits the others but for it."""
         members = sorted(self._members, key=lambda member: member.length)
         lengths = [member.length for member in members]
@@ -221,7 +206,7 @@ class Slots:
     def _longest(self) -> int:
         return max((member.length for member in self._members), default=0)
 
-    def join(self, kv: KV) -> SlotKV:
+    def join(self, alone: Alone) -> Slot:
         """Copy a sequence with at least one token into a slot of its own."""
         index, room = len(self._members), _rooms(len(self._members) + 1)
         if room > self._room:
@@ -229,18 +214,18 @@ class Slots:
                 self._trim(self._room)
             self._room = room
         try:
-            for slot, layer in zip(self._flat, flat(kv.caches), strict=True):
+            for slot, layer in zip(self._flat, leaves(alone.caches), strict=True):
                 slot.put(index, layer, self._room)
         except BaseException:  # some layers have it already
             self._drop_behind(index)
             raise
-        member = SlotKV(self, index, kv.length)
+        member = Slot(self, index, alone.length)
         member.checkpoint()
         self._members.append(member)
         self._undoable = frozenset()
         return member
 
-    def leave(self, member: SlotKV) -> None:
+    def leave(self, member: Slot) -> None:
         """Free a slot; the last sequence takes its place."""
         index, last = member.index, len(self._members) - 1
         mover = self._members.pop()
@@ -280,15 +265,15 @@ class Slots:
             for layer in self._flat:
                 layer.clear()
 
-    def copy_of(self, member: SlotKV) -> KV:
+    def copy_of(self, member: Slot) -> Alone:
         """The sequence of a slot in caches of its own."""
         caches = self.make()
         if member.length:
             taken = (layer.get(member.index, member.length) for layer in self._flat)
             caches = refilled(caches, taken)
-        return KV.holding(self.make, caches, member.length)
+        return Alone(self.make, caches, member.length)
 
-    def forward(self, model: Model, tokens: mx.array, members: Tokens[SlotKV]) -> mx.array:
+    def forward(self, model: Model, tokens: mx.array, members: Tokens[Slot]) -> mx.array:
         """Run one token of each member: ``tokens`` [n, 1]; returns logits [n, vocab], lazy.
 
         A member may come several times, with its next tokens in order, unless a layer is
@@ -306,7 +291,7 @@ class Slots:
             member.checkpoint()
         return logits
 
-    def run(self, model: Model, tokens: mx.array, member: SlotKV) -> mx.array:
+    def run(self, model: Model, tokens: mx.array, member: Slot) -> mx.array:
         """Run the next ``tokens`` [1, n] of one member; returns the last logits, lazy.
 
         These are [1, m, vocab], m being n, or what is left of it behind pieces of ``SLACK``.
@@ -324,7 +309,7 @@ class Slots:
         return logits
 
     def run_side_by_side(
-        self, model: Model, tokens: mx.array, lengths: Tokens[int], members: Tokens[SlotKV]
+        self, model: Model, tokens: mx.array, lengths: Tokens[int], members: Tokens[Slot]
     ) -> mx.array:
         """Run the next ``lengths`` tokens of several members; logits [n, most, vocab], lazy.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from .kv import KV, CacheFactory, Model
-from .slots import SlotKV, Slots
+from .alone import Alone
+from .layers import CacheFactory, Model
+from .slots import Slot, Slots
 
 _HISTORIES = ([1, 2, 3, 4, 5, 6, 7], [5, 3], [2, 7, 1, 8])
 _TOLERANCE = 0.02  # of the spread of the logits: half-precision sums differ with the batch
@@ -29,9 +30,9 @@ def batch_equals_alone(model: Model, make: CacheFactory) -> bool:
 
 def _agree(model: Model, make: CacheFactory) -> bool:
     slots = Slots(make)
-    rows: list[tuple[KV, SlotKV]] = []
+    rows: list[tuple[Alone, Slot]] = []
     for history in _HISTORIES:
-        kv = KV(make)
+        kv = Alone(make)
         kv.forward(model, mx.array([history]))
         mx.eval(kv.arrays())
         rows.append((kv.fork(), slots.join(kv)))
@@ -41,14 +42,14 @@ def _agree(model: Model, make: CacheFactory) -> bool:
         together = slots.forward(model, tokens, [slot for _, slot in rows])
         if not _alike(mx.concatenate(alone), together):
             return False
-        rows[1][1].rewind(rows[1][1].length - 1)  # and once more, so that a rewind is in it
+        rows[1][1].go_back(rows[1][1].length - 1)  # and once more, so that a rewind is in it
         again = slots.forward(model, tokens[1:2], [rows[1][1]])
         if not _alike(alone[1], again):
             return False
     return _runs_agree(model, slots, rows)
 
 
-def _runs_agree(model: Model, slots: Slots, rows: list[tuple[KV, SlotKV]]) -> bool:
+def _runs_agree(model: Model, slots: Slots, rows: list[tuple[Alone, Slot]]) -> bool:
     """The same for several tokens at a time, of one row and of two side by side."""
     run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded, where it is not alone
     alone = [

@@ -12,40 +12,31 @@ array, which nothing writes to. So ``nbytes`` is exact, and dropping one frees i
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
-    CacheList,
     ChunkedKVCache,
-    KVCache,
     QuantizedKVCache,
     RotatingKVCache,
 )
 
-from .kv import CacheFactory, LayerCache, can_trim, sharing_copy
+from .layers import (
+    CacheFactory,
+    LayerCache,
+    arrays_in,
+    can_trim,
+    copied,
+    leaves,
+    owned,
+    sliceable,
+)
 
 Piece: TypeAlias = tuple[mx.array, ...]
 """One layer's keys, then its values, time on axis -2: one array each, three if quantised.
 Empty for a layer that the model never fills."""
-
-_SLICEABLE = (KVCache, QuantizedKVCache)
-
-
-def leaves(caches: Sequence[LayerCache]) -> Iterator[LayerCache]:
-    """The caches in order, with lists of caches opened up."""
-    for layer in caches:
-        if isinstance(layer, CacheList):
-            yield from leaves(layer.caches)
-        else:
-            yield layer
-
-
-def sliceable(leaf: LayerCache) -> bool:
-    """Whether a cache holds its tokens side by side, so that any run of them can be cut out."""
-    return type(leaf) in _SLICEABLE  # a subclass may hold more than that
 
 
 def holds(caches: Sequence[LayerCache], length: int) -> bool:
@@ -53,17 +44,6 @@ def holds(caches: Sequence[LayerCache], length: int) -> bool:
     return all(
         leaf.keys is None or leaf.offset == length for leaf in leaves(caches) if sliceable(leaf)
     )
-
-
-def arrays_in(value: Any) -> Iterator[mx.array]:
-    """Every array in a cache, or in a tree of them."""
-    if isinstance(value, mx.array):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from arrays_in(item)
-    elif hasattr(value, "__dict__"):
-        yield from arrays_in(list(vars(value).values()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +98,7 @@ class Snapshot:
     def of(cls, caches: Sequence[LayerCache], length: int) -> Snapshot:
         """A copy of the state, not evaluated yet, without what no later token can see."""
         kept = (_narrowed(leaf) for leaf in leaves(caches) if not sliceable(leaf))
-        return cls(tuple(_rebound(leaf, owned) for leaf in kept), length)
+        return cls(tuple(copied(leaf, owned) for leaf in kept), length)
 
     def arrays(self) -> list[mx.array]:
         return list(arrays_in(self.leaves))
@@ -149,21 +129,10 @@ def assemble(
             _fill(leaf, [(segment.layers[column], n) for segment, n in runs], length, capacity)
             column += 1
         else:
-            leaf.__dict__.update(sharing_copy(next(states)).__dict__)
+            leaf.__dict__.update(copied(next(states)).__dict__)
             if snapshot is not None and snapshot.length > length:
                 leaf.trim(snapshot.length - length)
     return caches
-
-
-def owned(array: mx.array) -> mx.array:
-    """A copy in a buffer of its own; not evaluated.
-
-    ``mx.contiguous`` would share the buffer of whatever is contiguous already, such as the
-    first tokens of a cache with a single head, and keep all of it alive.
-    """
-    if array.ndim == 0:
-        return owned(array[None]).squeeze(0)
-    return mx.concatenate([array, array[:0]], axis=0)
 
 
 def _arrays_of(leaf: LayerCache) -> Piece:
@@ -213,16 +182,3 @@ def _narrowed(leaf: LayerCache) -> LayerCache:
         twin.keys, twin.values = twin.keys_and_values()
         return twin
     return leaf
-
-
-def _rebound(value: Any, change: Callable[[mx.array], mx.array]) -> Any:
-    """A copy of a cache, or of a tree of them, with every array replaced."""
-    if isinstance(value, mx.array):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_rebound(item, change) for item in value)
-    if hasattr(value, "__dict__"):
-        twin = copy.copy(value)
-        twin.__dict__.update({k: _rebound(item, change) for k, item in value.__dict__.items()})
-        return twin
-    return value

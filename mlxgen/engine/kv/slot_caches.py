@@ -14,13 +14,13 @@ same for all, and a rewind of one has to roll its keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
-from .kv import LayerCache
+from .layers import LayerCache, owned
 
 GROWTH = 256  # places that are added at a time
 SLACK = 256  # places of a ring beyond its window: so far can a row go back, or ahead in one run
@@ -222,8 +222,8 @@ class SlotKeys:
         assert self.keys is not None and self.values is not None
         room = self._room(places)
         if self.keys.shape[0] > slots or self.keys.shape[2] > room:
-            self.keys = _copied(self.keys[:slots, :, :room])
-            self.values = _copied(self.values[:slots, :, :room])
+            self.keys = owned(self.keys[:slots, :, :room])
+            self.values = owned(self.values[:slots, :, :room])
 
     def _room(self, places: int) -> int:
         room = -(-places // GROWTH) * GROWTH
@@ -328,7 +328,7 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     def copy_of(self, slot: int) -> list[mx.array | None]:
         """The state of one slot, in arrays that keep nothing else alive."""
-        return [None if a is None else _copied(a[slot : slot + 1]) for a in self._held]
+        return [None if a is None else owned(a[slot : slot + 1]) for a in self._held]
 
     def restore(self, slot: int, state: Sequence[mx.array | None]) -> None:
         """Put back what ``copy_of`` gave."""
@@ -364,15 +364,10 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 def first_tokens(keys: mx.array, values: mx.array, row: int, length: int) -> KVCache:
     """The first ``length`` places of a row, as mlx-lm's cache of one sequence."""
     layer = KVCache()
-    layer.keys = _copied(keys[row : row + 1, :, :length])
-    layer.values = _copied(values[row : row + 1, :, :length])
+    layer.keys = owned(keys[row : row + 1, :, :length])
+    layer.values = owned(values[row : row + 1, :, :length])
     layer.offset = length
     return layer
-
-
-def _copied(part: mx.array) -> mx.array:
-    """A part of an array that keeps the whole one not alive; ``mx.contiguous`` may share it."""
-    return mx.concatenate([part, part[:0]])
 
 
 def _replaced(old: mx.array | None, where: mx.array, new: mx.array | None) -> mx.array | None:
@@ -395,19 +390,3 @@ def slot_layer(layer: LayerCache) -> SlotLayer | None:
         inner = [slot_layer(each) for each in layer.caches]
         return None if any(each is None for each in inner) else CacheList(*inner)
     return None
-
-
-def flat(layers: Sequence[Any]) -> list[Any]:
-    """Layer caches with those inside of lists taken out, in order."""
-    found: list[Any] = []
-    for layer in layers:
-        found.extend(flat(layer.caches) if isinstance(layer, CacheList) else [layer])
-    return found
-
-
-def refilled(layers: Sequence[Any], taken: Iterator[Any]) -> list[Any]:
-    """Layer caches like these, with what is ``taken`` in the places that ``flat`` has."""
-    return [
-        CacheList(*refilled(layer.caches, taken)) if isinstance(layer, CacheList) else next(taken)
-        for layer in layers
-    ]

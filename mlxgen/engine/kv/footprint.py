@@ -7,14 +7,13 @@ Invariant: an estimate is never below what mlx-lm's caches and the slots then al
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from .kv import PREFILL_STEP, CacheFactory
-from .slot_caches import GROWTH, SLACK, flat
+from .layers import PREFILL_STEP, CacheFactory, arrays_in, leaves
+from .slot_caches import GROWTH, SLACK
 
 _STEP = 256  # places that mlx-lm's caches grow by
 
@@ -38,10 +37,10 @@ class Footprint:
         model(mx.array([[0]]), cache=caches)
         growing, fixed = 0, 0
         windows = []
-        for layer in flat(caches):
+        for layer in leaves(caches):
             if layer.empty():
                 continue
-            arrays = _leaves([getattr(layer, "keys", None), layer.__dict__.get("values")])
+            arrays = list(arrays_in([getattr(layer, "keys", None), layer.__dict__.get("values")]))
             if not arrays:
                 fixed += int(layer.nbytes)
                 continue
@@ -51,7 +50,7 @@ class Footprint:
                 growing += per_place
             else:
                 windows.append((per_place, int(width)))
-        weights = sum(int(array.nbytes) for array in _leaves(tree_flatten(model.parameters())))
+        weights = sum(int(array.nbytes) for array in arrays_in(tree_flatten(model.parameters())))
         return cls(growing, tuple(windows), fixed, weights)
 
     @property
@@ -74,11 +73,3 @@ class Footprint:
         room = -(-(length + 1) // GROWTH) * GROWTH
         windows = sum(each * min(room, width + SLACK) for each, width in self.windows)
         return slots * (self.growing * room + windows + self.fixed)
-
-
-def _leaves(value: Any) -> list[mx.array]:
-    if isinstance(value, mx.array):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [array for item in value for array in _leaves(item)]
-    return []

@@ -15,9 +15,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from ..tokens import Token
-from .kv import KV, CacheFactory, LayerCache, Model
-from .slot_caches import first_tokens, flat, refilled
+from ...tokens import Token
+from .kv import KV
+from .layers import CacheFactory, LayerCache, Model, leaves, refilled
+from .slot_caches import first_tokens
 
 LONGEST = 128  # tokens of a prompt beyond which a pass of its own is as fast
 WASTE = 1.5  # times the tokens of all prompts that a pass may run, padding included
@@ -25,7 +26,7 @@ WASTE = 1.5  # times the tokens of all prompts that a pass may run, padding incl
 
 def longest_padded(make: CacheFactory) -> int:
     """Tokens that a prompt may have to go together with others; 0: none of this model may."""
-    return min((_room(layer) for layer in flat(make())), default=0)
+    return min((_room(layer) for layer in leaves(make())), default=0)
 
 
 def alike(lengths: Tokens[int]) -> bool:
@@ -40,10 +41,10 @@ def run_padded(
     longest = max(map(len, runs))
     caches = make()
     model(mx.array([[*run, *[0] * (longest - len(run))] for run in runs]), cache=caches)
-    layers = flat(caches)
+    layers = list(leaves(caches))
     for row, (run, kv) in enumerate(zip(runs, kvs, strict=True)):
         taken = (_row_of(layer, row, len(run)) for layer in layers)
-        kv.hold(refilled(caches, taken), len(run))
+        kv.hold(refilled(caches, taken), run)
 
 
 def _room(layer: LayerCache) -> int:

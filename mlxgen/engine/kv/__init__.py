@@ -1,0 +1,23 @@
+"""The device's half of a sequence: its KV cache, alone and in a batch, and what that takes."""
+
+from .footprint import Footprint
+from .held import Fed, Later, Unread
+from .kv import KV
+from .layers import PREFILL_STEP, CacheFactory, LayerCache, Model
+from .probe import batch_equals_alone
+from .slots import Slot, Slots
+
+__all__ = [
+    "KV",
+    "PREFILL_STEP",
+    "CacheFactory",
+    "Fed",
+    "Footprint",
+    "Later",
+    "LayerCache",
+    "Model",
+    "Slot",
+    "Slots",
+    "Unread",
+    "batch_equals_alone",
+]

@@ -1,0 +1,134 @@
+"""The caches of one sequence by itself, which can go back on every cache type.
+
+Owns mlx-lm's cache objects of one sequence, how many tokens they hold, and the checkpoints that
+make the untrimmable ones rewindable. Must never know which tokens these are. Invariant: every
+layer holds ``length`` tokens; ``go_back`` leaves ``length`` at the wanted place or before it,
+never after.
+
+Three ways back, in this order: trim every layer (plain and quantised caches, and
+rotating ones that have not wrapped yet); restore the nearest checkpoint; start
+again from nothing. The last one always works, so nothing is ever refused.
+
+Arrays of a cache are updated in place, and a buffer with a second owner is copied
+by the next update. So a fork shares its buffers until one side writes, and
+checkpoints are taken rarely and only where a trim cannot do the work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from .checkpoints import EVERY, Checkpoints
+from .layers import (
+    CacheFactory,
+    LayerCache,
+    Model,
+    always_trimmable,
+    can_trim,
+    cheap_to_keep,
+    copied,
+)
+
+
+class Alone:
+    """See the module. ``make`` builds the empty caches of the model, one for each layer."""
+
+    __slots__ = ("_checkpoints", "_eager", "_make", "_plain", "caches", "length")
+
+    def __init__(
+        self, make: CacheFactory, caches: list[LayerCache] | None = None, length: int = 0
+    ) -> None:
+        self._make = make
+        self.caches = make() if caches is None else caches
+        self.length = length
+        # Whether every layer can be trimmed at any time: asked for at every step.
+        self._plain = all(always_trimmable(layer) for layer in self.caches)
+        # Of the layers that are not trimmed; ``None`` for those that are.
+        self._checkpoints: Checkpoints[tuple[LayerCache | None, ...]] = Checkpoints()
+        # Whether to keep checkpoints although they cost a copy of a window.
+        self._eager = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers that the caches hold (shared ones counted in full)."""
+        return sum(0 if c.empty() else int(c.nbytes) for c in self.caches)
+
+    def forward(self, model: Model, tokens: mx.array) -> mx.array:
+        """Run ``tokens`` ([1, n], may be lazy) through the model; nothing is evaluated.
+
+        Returns logits [1, n, vocab]. A pass that fails leaves nothing: layers may hold
+        different tokens then.
+        """
+        try:
+            logits = model(tokens, cache=self.caches)
+        except BaseException:
+            self._clear()
+            raise
+        self.length += tokens.shape[1]
+        return logits
+
+    def arrays(self) -> list[Any]:
+        """Everything to evaluate so that the caches are up to date."""
+        return [c.state for c in self.caches if not c.empty()]
+
+    def can_undo(self, count: int) -> bool:
+        """Whether a pass of ``count`` tokens could be trimmed away again, exactly."""
+        return self._plain or all(can_trim(layer, count, ahead=count) for layer in self.caches)
+
+    def expect_rewinds(self) -> None:
+        """Say that rewinds are likely: from now on checkpoints are worth a copy."""
+        self._eager = True
+
+    def checkpoint(self) -> None:
+        """Remember this place if nothing else could bring a later length back to it."""
+        if self._plain or self.length == 0 or not self._checkpoints.is_due(self.length):
+            return
+        fixed = [layer for layer in self.caches if not always_trimmable(layer)]
+        if not self.can_undo(EVERY) and (self._eager or all(map(cheap_to_keep, fixed))):
+            self._remember()
+
+    def keep_place(self, count: int) -> None:
+        """Remember this place if a pass of ``count`` tokens could not be trimmed away."""
+        if self.length and self._checkpoints.is_due(self.length, 1) and not self.can_undo(count):
+            self._remember()
+
+    def _remember(self) -> None:
+        layers = (None if always_trimmable(layer) else copied(layer) for layer in self.caches)
+        self._checkpoints.add(self.length, tuple(layers))
+
+    def go_back(self, to: int) -> None:
+        """Hold at most ``to`` tokens: exactly that many where a trim is exact, else fewer."""
+        count = self.length - to
+        if count <= 0:
+            return
+        nearest = self._checkpoints.back_to(to)
+        if all(can_trim(layer, count) for layer in self.caches):
+            for layer in self.caches:
+                layer.trim(count)
+            self.length = to
+            return
+        self._eager = True
+        if nearest is None:
+            self._clear()
+            return
+        for i, kept in enumerate(nearest.state):
+            if kept is None:
+                self.caches[i].trim(self.length - nearest.length)
+            else:
+                self.caches[i] = copied(kept)
+        self.length = nearest.length
+
+    def fork(self) -> Alone:
+        """An independent copy that shares every buffer until one of the two writes."""
+        twin = Alone.__new__(Alone)
+        twin._make, twin._plain, twin._eager = self._make, self._plain, self._eager
+        twin.caches, twin.length = copied(self.caches), self.length
+        twin._checkpoints = self._checkpoints.fork()
+        return twin
+
+    def _clear(self) -> None:
+        self.caches = self._make()
+        self.length = 0
+        self._checkpoints.clear()

@@ -1,0 +1,52 @@
+"""Places in a sequence that a cache can be brought back to although it cannot be trimmed.
+
+Owns which of them are kept. Must never know what a state is made of.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+S = TypeVar("S")
+
+EVERY = 64  # tokens between two checkpoints
+KEPT = 3  # the oldest one and the two newest
+
+
+class Checkpoint(NamedTuple, Generic[S]):
+    """The ``state`` behind ``length`` tokens."""
+
+    length: int
+    state: S
+
+
+class Checkpoints(Generic[S]):
+    """States behind rising lengths; they are never written to, so copies share them."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: list[Checkpoint[S]] = []
+
+    def is_due(self, length: int, every: int = EVERY) -> bool:
+        """Whether the last one is ``every`` tokens or more before ``length``."""
+        return not self._kept or length - self._kept[-1].length >= every
+
+    def add(self, length: int, state: S) -> None:
+        self._kept.append(Checkpoint(length, state))
+        if len(self._kept) > KEPT:
+            del self._kept[1]
+
+    def back_to(self, length: int) -> Checkpoint[S] | None:
+        """The nearest one at or before ``length``; those after it are forgotten."""
+        while self._kept and self._kept[-1].length > length:
+            self._kept.pop()
+        return self._kept[-1] if self._kept else None
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def fork(self) -> Checkpoints[S]:
+        twin: Checkpoints[S] = Checkpoints()
+        twin._kept = list(self._kept)
+        return twin

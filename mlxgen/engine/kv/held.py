@@ -1,0 +1,122 @@
+"""Which tokens a KV cache holds, as far as they are known.
+
+Owns the list of them, and how much of it was found in a history before. Must never know arrays of
+keys and values. A token may go through the model before the host has read it: it is a ``Later``
+then, and read when somebody has to compare it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias, cast
+
+import mlx.core as mx
+
+from ...tokens import Token
+from ..history import History
+
+
+class Unread:
+    """Tokens [n] on the device."""
+
+    __slots__ = ("_known", "array")
+
+    def __init__(self, array: mx.array) -> None:
+        self.array = array
+        self._known: list[Token] | None = None
+
+    def read(self) -> list[Token]:
+        """The tokens; this waits for the device, once."""
+        if self._known is None:
+            self._known = integers(self.array)
+        return self._known
+
+
+class Later(NamedTuple):
+    """One of these tokens."""
+
+    of: Unread
+    at: int
+
+    def read(self) -> Token:
+        """It; this waits for the device."""
+        return self.of.read()[self.at]
+
+
+Fed: TypeAlias = Token | Later
+
+
+class Held:
+    """The tokens of a cache, in order."""
+
+    __slots__ = ("_moment", "_same", "_tokens")
+
+    def __init__(self, tokens: Sequence[Fed] = ()) -> None:
+        self._tokens: list[Fed] = list(tokens)
+        self._same = 0  # leading tokens that were those of the history at this moment
+        self._moment = 0
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def add(self, tokens: Iterable[Fed]) -> None:
+        """Say that these have gone through the model."""
+        self._tokens += tokens
+
+    def cut(self, to: int) -> None:
+        """Keep the first ``to``."""
+        if to < len(self._tokens):
+            del self._tokens[to:]
+            self._same = min(self._same, to)
+
+    def common(self, history: History) -> int:
+        """How many leading tokens are those of the history. Looks at what has changed only.
+
+        It is always the same history, or a fork of it for a fork of this.
+        """
+        tokens = self._tokens
+        same = self._same
+        if self._moment != history.moment:
+            same = min(same, history.low_since(self._moment))
+        for index in range(same, min(len(tokens), len(history))):
+            token = tokens[index]
+            if isinstance(token, Later):
+                token = tokens[index] = token.read()
+            if token != history[index]:
+                break
+            same += 1
+        self._same, self._moment = same, history.moment
+        return same
+
+    def fork(self) -> Held:
+        """An independent copy."""
+        twin = Held(self._tokens)
+        twin._same, twin._moment = self._same, self._moment
+        return twin
+
+
+def gathered(tokens: Sequence[Fed]) -> mx.array:
+    """Tokens, known or not, as an array [n]; no copy where they are one array in order."""
+    parts: list[mx.array] = []
+    at = 0
+    while at < len(tokens):
+        first, start = tokens[at], at
+        at += 1
+        if isinstance(first, Later):
+            source, index = first
+            while at < len(tokens) and tokens[at] == (source, index + at - start):
+                at += 1
+            whole = index == 0 and at - start == source.array.shape[0]
+            parts.append(source.array if whole else source.array[index : index + at - start])
+        else:
+            while at < len(tokens) and not isinstance(tokens[at], Later):
+                at += 1
+            parts.append(mx.array(cast(list[int], list(tokens[start:at])), mx.int32))
+    if len(parts) == 1:
+        return parts[0]
+    return mx.concatenate([part.astype(mx.int32) for part in parts])
+
+
+def integers(array: mx.array) -> list[int]:
+    """What an array [n] of integers holds; this waits for the device."""
+    return cast(list[int], array.tolist())

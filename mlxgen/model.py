@@ -21,23 +21,23 @@ from .loading import mlx_lm_first  # noqa: F401
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
-from .engine.assembly import assemble, xtc_special
+from .engine.batch import Batch
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, options_of
-from .engine.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
 from .engine.kv import KV, PREFILL_STEP, Footprint, LayerCache, batch_equals_alone
 from .engine.limits import Limits, default_bytes
-from .engine.loop import Loop
-from .engine.many import Batch
 from .engine.options import Options
-from .engine.prefill import take_prefix
-from .engine.prefix_cache import PrefixCache
-from .engine.prefix_file import checked_path
-from .engine.prompt import AnyPrompt, Prompt
-from .engine.row import Row
-from .engine.scheduler import Scheduler
-from .engine.seat import Seat
+from .engine.prefix.cache import PrefixCache
+from .engine.prefix.file import checked_path
+from .engine.request.assembly import assemble, xtc_special
+from .engine.request.prompt import AnyPrompt, Prompt
+from .engine.request.row import Row
+from .engine.scheduling.prefill import take_prefix
+from .engine.scheduling.scheduler import Scheduler
+from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
+from .engine.step.loop import Loop
+from .engine.step.seat import Seat
 from .engine.stream import Stream
 from .errors import MlxgenError, OptionError, PromptError
 from .loading.generation_config import NOTHING, frozen_options

@@ -12,7 +12,7 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel
-from mlxgen.engine.scheduler import Scheduler
+from mlxgen.engine.scheduling.scheduler import Scheduler
 
 from .server.wire.test_demo_model import Desk
 

@@ -3,14 +3,14 @@
 from ..loading import mlx_lm_first  # noqa: F401
 
 # isort: split
+from .batch import Batch
 from .branches import Branch, Controller, Splice, Wait
 from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, PromptScore, Result, Usage
 from .control import Control
 from .limits import Limits, Stats
-from .many import Batch
 from .options import Options
-from .row import Row
-from .scheduler import Scheduler, Ticket
+from .request.row import Row
+from .scheduling.scheduler import Scheduler, Ticket
 from .session import Session
 from .stream import Stream
 

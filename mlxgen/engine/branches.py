@@ -19,7 +19,7 @@ from ..errors import OptionError
 from ..filters import Int32Words, no_tokens, word_count, words_of
 from ..sampling import MAX_TEMPERATURE
 from ..tokens import Token, Vocabulary
-from .steering import Replacement, Steering
+from .request.steering import Replacement, Steering
 
 Mask: TypeAlias = Collection[Token] | npt.NDArray[np.bool_] | Int32Words
 """Tokens that may be sampled: ids (a list, a set, a range), or an array of ``bool`` for each

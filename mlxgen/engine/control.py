@@ -21,8 +21,8 @@ from .chunk import Chunk, Result, Usage, fold
 from .limits import Stats
 from .options import Options
 from .owner import Owner
-from .row import Row
-from .scheduler import Event, Scheduler, Ticket
+from .request.row import Row
+from .scheduling.scheduler import Event, Scheduler, Ticket
 
 IDLE_CALLS = 10_000  # answers in a row that bring a branch no further, before it is given up
 

@@ -18,14 +18,14 @@ from ..filters import Int32Words
 from ..options.table import GenerationOptions, takes_options
 from ..sampling import Sampler
 from ..tokens import Token, Vocabulary
-from .assembly import assemble, xtc_special
 from .chunk import Chunk, FinishReason, Usage
-from .drawn import Drawn, DrawnView
 from .options import Options
 from .owner import OneAtATime
-from .prompt import AnyPrompt, Prompt
-from .row import Row
-from .verdict import Verdict
+from .request.assembly import assemble, xtc_special
+from .request.prompt import AnyPrompt, Prompt
+from .request.row import Row
+from .request.verdict import Verdict
+from .step.drawn import Drawn, DrawnView
 
 
 class Session:

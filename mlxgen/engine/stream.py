@@ -16,12 +16,12 @@ import mlx.core as mx
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
-from .fault import Fault
 from .kv import PREFILL_STEP
-from .loop import Loop
 from .owner import Owner
-from .prefix_cache import PrefixCache
-from .seat import Seat
+from .prefix.cache import PrefixCache
+from .step.fault import Fault
+from .step.loop import Loop
+from .step.seat import Seat
 
 
 class Stream:

@@ -21,7 +21,7 @@ from mlx_lm.sample_utils import make_sampler
 import mlxgen
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduler import Scheduler
+from mlxgen.engine.scheduling.scheduler import Scheduler
 
 from .alternate import Comparison, Spread, compare
 from .steering import RECORDS

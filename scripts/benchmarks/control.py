@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import mlxgen
-from mlxgen.engine.scheduler import Event
+from mlxgen.engine.scheduling.scheduler import Event
 from mlxgen.filters import words_of
 from mlxgen.sampling import ForcedView
 

@@ -14,9 +14,9 @@ from typing import Any
 from mlx_lm import stream_generate
 
 import mlxgen
-from mlxgen.engine.appetite import Appetite
-from mlxgen.engine.drafting import Proposal
-from mlxgen.engine.row import Row
+from mlxgen.engine.request.row import Row
+from mlxgen.engine.speculation.appetite import Appetite
+from mlxgen.engine.speculation.drafting import Proposal
 
 from .alternate import Comparison, compare
 from .single import PROMPT, timed

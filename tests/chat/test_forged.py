@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen import Chat, PromptError, Vocabulary
 from mlxgen.chat.format import ChatFormat
-from mlxgen.engine.prompt import Prompt
+from mlxgen.engine.request.prompt import Prompt
 from tests.fakes import byte_level_tokenizer
 
 from .families import Family, families

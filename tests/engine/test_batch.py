@@ -23,10 +23,10 @@ from mlxgen import (
     PromptError,
     Regex,
 )
+from mlxgen.engine.batch import Batch
 from mlxgen.engine.limits import Limits
-from mlxgen.engine.many import Batch
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduler import Scheduler
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import CapacityError
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters, reciter, talker
 

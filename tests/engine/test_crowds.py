@@ -16,8 +16,8 @@ import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, MlxgenError, PostSamplingResult, Regex
-from mlxgen.engine.pace import Pace
-from mlxgen.engine.scheduler import Ticket
+from mlxgen.engine.scheduling.pace import Pace
+from mlxgen.engine.scheduling.scheduler import Ticket
 from mlxgen.errors import CapacityError
 from mlxgen.tokens import Token
 from tests.effort import tries

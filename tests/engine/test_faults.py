@@ -12,9 +12,9 @@ from mlx_lm.models.cache import ArraysCache
 import mlxgen
 from mlxgen import Choice, LanguageModel, Limits, Regex
 from mlxgen.engine.options import Options
-from mlxgen.engine.pace import Pace
-from mlxgen.engine.places import Places
-from mlxgen.engine.scheduler import Scheduler
+from mlxgen.engine.scheduling.pace import Pace
+from mlxgen.engine.scheduling.places import Places
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import CapacityError, ModelError
 from tests.engine import test_crowds
 from tests.fakes import alphabet_tokenizer

@@ -18,11 +18,11 @@ from mlxgen import Choice, JsonSchema, LanguageModel, MlxgenError, PostSamplingR
 from mlxgen.engine.chunk import Chunk, FinishReason
 from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.limits import Limits
-from mlxgen.engine.loop import Loop
 from mlxgen.engine.options import Options
-from mlxgen.engine.row import Row
-from mlxgen.engine.scheduler import Scheduler, Ticket
-from mlxgen.engine.seat import Seat
+from mlxgen.engine.request.row import Row
+from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
+from mlxgen.engine.step.loop import Loop
+from mlxgen.engine.step.seat import Seat
 from mlxgen.errors import CapacityError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlxgen import LanguageModel
 from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.layers import arrays_in
-from mlxgen.engine.prefix_cache import PrefixCache
+from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
-from mlxgen.engine import sealed_file
 from mlxgen.engine.kv import KV
-from mlxgen.engine.kv.layout import digest
-from mlxgen.engine.prefix_cache import PrefixCache
-from mlxgen.engine.sealed_file import SealedFile
+from mlxgen.engine.prefix import sealed_file
+from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.layout import digest
+from mlxgen.engine.prefix.sealed_file import SealedFile
 from mlxgen.errors import LoadError, OptionError, StateError
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.filled_caches import check, holding, mixed_layers, plain_layers, state_layers

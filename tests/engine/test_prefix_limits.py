@@ -17,7 +17,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlxgen.engine.history import History
 from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.layers import arrays_in
-from mlxgen.engine.prefix_cache import PrefixCache
+from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes.filled_caches import (
     Ids,
     Make,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlxgen import Chat, OptionError, PromptError, Vocabulary
-from mlxgen.engine.prompt import Prompt
+from mlxgen.engine.request.prompt import Prompt
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

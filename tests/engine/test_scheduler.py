@@ -13,8 +13,8 @@ from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV, Footprint
-from mlxgen.engine.pace import Pace
-from mlxgen.engine.scheduler import Ticket
+from mlxgen.engine.scheduling.pace import Pace
+from mlxgen.engine.scheduling.scheduler import Ticket
 from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.speaking import Hall, endless, letters

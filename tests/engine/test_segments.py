@@ -10,7 +10,7 @@ from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCa
 
 from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.layers import owned
-from mlxgen.engine.prefix_cache import PrefixCache
+from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes.filled_caches import check, fill, holding, plain_layers
 
 PLENTY = 1 << 40

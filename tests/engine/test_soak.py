@@ -13,7 +13,7 @@ import mlxgen
 from mlxgen import Choice, LanguageModel, PostSamplingResult, Regex
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduler import Scheduler, Ticket
+from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
 from mlxgen.sampling.traces import KEPT
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds

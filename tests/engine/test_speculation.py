@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import mlxgen
 from mlxgen import LanguageModel, OptionError
-from mlxgen.engine.appetite import LONGEST_REST, Appetite
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduler import Scheduler
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.speculation.appetite import LONGEST_REST, Appetite
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds

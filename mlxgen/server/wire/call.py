@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...engine import Chunk, Progress, Usage
 from ...engine.options import Options
-from ...engine.prompt import AnyPrompt
+from ...engine.request.prompt import AnyPrompt
 from ...filters import Specification
 
 Event: TypeAlias = dict[str, Any]

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion
 
 import mlxgen
 from mlxgen import LanguageModel
-from mlxgen.engine.scheduler import Scheduler
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.server.calls import ServedModel, parse_chat, parse_completion
 
 from .kit import tool

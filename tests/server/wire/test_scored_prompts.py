@@ -11,7 +11,7 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel
-from mlxgen.engine.scheduler import Scheduler
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.server.calls import parse_chat, parse_completion
 
 from .kit import refused

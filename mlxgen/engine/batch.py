@@ -1,0 +1,157 @@
+"""Many prompts at once for a caller in the same thread: an iterator over all their chunks.
+
+Owns the numbering of prompts and the folding of their results. Must never know how rows are
+scheduled. Invariant: every prompt ends once, with a result or with an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from ..errors import MlxgenError
+from .chunk import Chunk, Result, fold
+from .limits import Stats
+from .owner import Owner
+from .request.row import Row
+from .scheduling.scheduler import Event, Scheduler, Ticket
+
+AHEAD = 8  # rows that are ready beyond those that run
+
+
+class Batch:
+    """An iterator of ``(index, chunk)`` and a context manager; made by ``LanguageModel.batch``.
+
+    Chunks of one prompt come in order, those of different prompts as they happen. When one
+    prompt fails, ``next()`` raises its error, with a note that says which prompt it was, and
+    the iterator can be gone on with: the others are not concerned. ``results`` has what each
+    prompt has come to so far, ``None`` for those that have not ended or have failed (these
+    are in ``errors``, by index).
+
+    It belongs to the thread that calls ``next()`` first: from others ``next()`` raises
+    ``StateError``; they may ``close`` it, and read what it has.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        rows: Iterator[Callable[[], Row]],
+        watch: Callable[[Batch], object] | None = None,
+    ) -> None:
+        self._owner = Owner("batch")
+        self._closed = False
+        self._scheduler = scheduler
+        self._rows: Iterator[Callable[[], Row]] | None = rows
+        self._watch = watch or _unwatched
+        self._indexes: dict[Ticket, int] = {}
+        self._given: list[tuple[int, ...]] = []  # each row's prefix
+        self._chunks: list[list[Chunk]] = []
+        self._ready: deque[tuple[int, Chunk] | tuple[int, Exception]] = deque()
+        self.results: list[Result | None] = []
+        self.errors: dict[int, Exception] = {}
+        self.tokens = 0
+
+    def __iter__(self) -> Batch:
+        return self
+
+    def __next__(self) -> tuple[int, Chunk]:
+        self._owner.check()
+        if self._closed:
+            self._free()
+        while not self._ready:
+            self._submit()
+            if not self._scheduler.busy:
+                self._watch(self)
+                raise StopIteration
+            for event in self._scheduler.step():
+                self._take(event)
+            self._watch(self)
+        index, item = self._ready.popleft()
+        if isinstance(item, Exception):
+            note = f"in prompts[{index}]"
+            if note not in getattr(item, "__notes__", ()):
+                item.add_note(note)
+            raise item
+        return index, item
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def done(self) -> int:
+        """Prompts that have ended or failed."""
+        return len(self.errors) + sum(result is not None for result in self.results)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything left to do."""
+        return self._rows is not None or self._scheduler.busy
+
+    @property
+    def stats(self) -> Stats:
+        """What the scheduler has done so far."""
+        return self._scheduler.stats()
+
+    def close(self) -> None:
+        """Stop generating and free all caches; a second call does nothing.
+
+        Any thread may. From another one than the batch's own it is a request, which the next
+        ``next()`` obeys.
+        """
+        self._closed = True
+        if self._owner.is_here():
+            self._free()
+
+    def _free(self) -> None:
+        self._rows = None
+        self._ready.clear()
+        self._scheduler.close()
+        self._watch(self)
+
+    def _submit(self) -> None:
+        limit = self._scheduler.limits.max_batch + AHEAD
+        while self._rows is not None and len(self._indexes) < limit and self._scheduler.room > 0:
+            make = next(self._rows, None)
+            if make is None:
+                self._rows = None
+                return
+            index = len(self.results)
+            self.results.append(None)
+            self._chunks.append([])
+            self._given.append(())
+            try:
+                row = make()
+                self._given[index] = row.options.prefix
+                self._indexes[self._scheduler.submit(row)] = index
+            except MlxgenError as error:
+                self.errors[index] = error
+                self._ready.append((index, error))
+
+    def _take(self, event: Event) -> None:
+        index = self._indexes[event.ticket]
+        chunks = self._chunks[index]
+        chunks += event.chunks
+        self.tokens += len(event.chunks)
+        self._ready.extend((index, chunk) for chunk in event.chunks)
+        if event.error is not None:
+            self.errors[index] = event.error
+            self._ready.append((index, event.error))
+        elif not chunks or chunks[-1].finish_reason is None:
+            return
+        else:
+            self.results[index] = fold(chunks, event.ticket.usage, self._given[index])
+        del self._indexes[event.ticket]
+        self._chunks[index] = []
+
+
+def _unwatched(batch: Batch) -> None:
+    """Nobody looks."""

@@ -1,0 +1,1 @@
+"""What is kept of finished prefixes, in memory and on disk."""

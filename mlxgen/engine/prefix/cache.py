@@ -1,0 +1,224 @@
+"""The KV of token sequences that were run before, for those that begin alike.
+
+Owns a tree of what is kept (``prefix_tree``), its limit in bytes, and what of it goes when
+it is reached. Must never know rows, requests or text: whoever calls it says which tokens a KV
+holds. Invariants: ``nbytes`` is the sum of the arrays held and never more than ``max_bytes``;
+nothing that was given or taken shares a buffer that either side writes to, so the cache
+disturbs no row and no row the cache.
+
+Any thread may call it, as all that is held was computed when it came in. What it gives is not
+computed yet, and so belongs to the thread that took it.
+
+How many bytes a call copies:
+
+- ``insert``: what is new, once. A sequence that parts from a kept one inside an edge also
+  copies that edge, ``block`` tokens at most.
+- ``take``: the KV of the prefix, once, when it is evaluated: its runs are concatenated into
+  buffers with room for the rest of the sequence, so that neither the prefill of that rest nor
+  the first decode step copies them again. Windows and recurrent states are shared; the first
+  step that writes into a window copies that window.
+- ``match``, ``shrink``: nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from ...errors import LoadError, StateError
+from ...tokens.vocabulary import Token, TokenIds
+from ..kv import KV, CacheFactory, LayerCache
+from ..kv.layers import leaves, sliceable
+from . import file as prefix_file
+from .layout import Forms, forms_made_by, forms_of
+from .segments import Segment, Snapshot, assemble, holds
+from .tree import BLOCK, Found, PrefixTree, as_ids
+
+_STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
+
+
+class PrefixCache:
+    """Longest common prefixes at token granularity, least recently used out first.
+
+    ``make`` builds the empty caches of the model, one for each layer. ``model`` is used to tell
+    its files from those of other models, and what fits its layers; without it, that is known by
+    what was kept before. ``block``: tokens
+    that are kept in one piece, at most.
+
+    Where every layer keeps its tokens side by side (plain and quantised KV), any beginning of
+    what was inserted can be taken. Where some layers do not (sliding windows, recurrent
+    states), it is what was inserted, whole; and any beginning of it as long as no window is
+    full. As ``take`` never gives all of a prompt, insert those at a place that others will
+    share, or at least one token before the end of the prompt.
+    """
+
+    def __init__(
+        self, make: CacheFactory, max_bytes: int, *, model: Any = None, block: int = BLOCK
+    ) -> None:
+        self._make = make
+        self._model = model
+        self._max_bytes = max_bytes
+        any_length = all(sliceable(leaf) for leaf in leaves(make()))
+        self._tree = PrefixTree(any_length=any_length, block=block)
+        self._forms: Forms | None = None  # of the arrays in the model's caches, once known
+        self._lock = threading.RLock()  # held by whatever looks at the tree
+
+    def __len__(self) -> int:
+        return self.entries
+
+    @property
+    def entries(self) -> int:
+        """How many sequences are held that are not the beginning of another one."""
+        with self._lock:
+            return self._tree.ends
+
+    @property
+    def any_length(self) -> bool:
+        """Whether any beginning of what was inserted can be taken, whatever its length."""
+        return self._tree.any_length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays held, exactly."""
+        return self._tree.nbytes
+
+    @property
+    def max_bytes(self) -> int:
+        return self._max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, limit: int) -> None:
+        self._max_bytes = limit
+        self.shrink(limit)
+
+    def insert(self, tokens: Sequence[Token], kv: KV, *, room: int | None = None) -> None:
+        """Keep a copy of ``kv``, which holds the first ``kv.length`` of ``tokens``.
+
+        Copies and evaluates what the tree does not hold yet; ``kv`` stays as it was, and is not
+        kept alive. Evicts the least recently used to stay within ``max_bytes``, and within
+        ``room`` where the caller has no more now. Not kept is what is larger than that alone, or
+        comes from layers that do not all hold every token.
+        """
+        assert kv.length <= len(tokens), "a KV holds more than the tokens it was said to hold"
+        ids, caches = as_ids(tokens[: kv.length]), kv.caches
+        if len(ids) and holds(caches, len(ids)):
+            with self._lock:
+                limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
+                self._insert(ids, caches, limit)
+
+    def _insert(self, ids: TokenIds, caches: Sequence[LayerCache], limit: int) -> None:
+        tree = self._tree
+        found = tree.find(ids, len(ids))
+        if found is not None and found.length == len(ids):
+            tree.touch(found.holder)
+            return
+        place = tree.walk(ids)
+        cuts = [*range(place.length, len(ids), tree.block), len(ids)]
+        segments = [Segment.of(caches, a, b) for a, b in pairwise(cuts)]
+        snapshot = None if tree.any_length else Snapshot.of(caches, len(ids))
+        new: list[Segment | Snapshot] = [*segments, *([snapshot] if snapshot else [])]
+        if tree.cost(place) + sum(part.nbytes for part in new) > limit:
+            return
+        if self._forms is None and not callable(self._model):
+            self._forms = forms_of(caches)
+        node = tree.node_at(place)
+        added = []
+        for segment in segments:
+            node = tree.attach(node, ids[node.depth : node.depth + segment.count], segment)
+            added.append(node)
+        if snapshot is not None:
+            tree.remember(node, snapshot)
+        tree.touch(node)
+        tree.evict(limit)  # before the copies are made, so that both never add up
+        try:
+            mx.eval([part.arrays() for part in new])
+        except BaseException:
+            for unfinished in added[::-1] or [node]:
+                tree.drop(unfinished)
+            raise
+
+    def match(self, tokens: Sequence[Token]) -> int:
+        """How many leading tokens ``take`` would give. Changes nothing, not even what is old."""
+        with self._lock:
+            found = self._tree.find(as_ids(tokens), len(tokens) - 1)
+        return 0 if found is None else found.length
+
+    def take(self, tokens: Sequence[Token]) -> KV | None:
+        """A KV of its own with the most leading tokens that can be had, or None.
+
+        Never all of ``tokens``: the last one has to run for its logits. Nothing is evaluated
+        here; see the module for what is copied when it is.
+        """
+        steps = len(tokens) // _STEP + 1  # room for all of the sequence and a token more
+        with self._lock:
+            found = self._tree.find(as_ids(tokens), len(tokens) - 1)
+            if found is None:
+                return None
+            self._tree.touch(found.holder)
+            return self._kv(tokens, found, capacity=steps * _STEP)
+
+    def shrink(self, max_bytes: int) -> None:
+        """Evict until at most ``max_bytes`` are held, now; the limit stays as it is."""
+        with self._lock:
+            self._tree.evict(max_bytes)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._tree.clear()
+
+    def save(self, path: str | os.PathLike[str], tokens: Sequence[Token]) -> int:
+        """Write the most leading ``tokens`` that can be had to a file; returns how many.
+
+        Here it may be all of them. Raises ``StateError`` where nothing of them is held, and
+        ``OptionError`` for a path that cannot be written.
+        """
+        file = prefix_file.checked_path(path)
+        with self._lock:
+            found = self._tree.find(as_ids(tokens), len(tokens))
+            if found is None:
+                raise StateError(
+                    f"nothing of these {len(tokens)} tokens is in the prefix cache; run them first"
+                )
+            kv = self._kv(tokens, found, capacity=found.length)
+        ids = [int(token) for token in tokens[: kv.length]]
+        prefix_file.write(file, ids, kv.caches, make=self._make, model=self._model)
+        return kv.length
+
+    def load(self, path: str | os.PathLike[str]) -> int:
+        """Insert the prefix that ``save`` wrote to a file; returns how many tokens it has.
+
+        Raises ``LoadError`` for a file that is missing, not as it was written, made with another
+        model, or larger than ``max_bytes``, and ``OptionError`` for a path that can be no file's;
+        then nothing has changed.
+        """
+        file = prefix_file.checked_path(path)
+        if self._forms is None and callable(self._model):
+            self._forms = forms_made_by(self._model, self._make)
+        ids, caches = prefix_file.read(
+            file, make=self._make, model=self._model, expected=self._forms
+        )
+        kv = KV.holding(self._make, caches, ids)
+        with self._lock:
+            self.insert(ids, kv)
+            found = self._tree.find(as_ids(ids), len(ids))
+        if found is None or found.length < len(ids):
+            raise LoadError(
+                f"{path} holds {kv.nbytes:,} bytes of KV, but the prefix cache may have"
+                f" {self._max_bytes:,} in all; raise its limit"
+            )
+        return len(ids)
+
+    def check_integrity(self) -> None:
+        """Assert all invariants; for tests, as it looks at every array."""
+        self._tree.check_integrity()
+        assert self.nbytes <= self._max_bytes
+
+    def _kv(self, tokens: Sequence[Token], found: Found, *, capacity: int) -> KV:
+        caches = assemble(self._make, found.runs, found.snapshot, found.length, capacity)
+        return KV.holding(self._make, caches, tokens[: found.length])

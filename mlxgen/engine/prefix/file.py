@@ -1,0 +1,204 @@
+"""A prefix of the prefix cache as a file.
+
+Owns what is in such a file (see ``sealed_file`` for its bytes), and every check that stands
+between it and a model. Must never know the tree that a prefix comes from. Invariant: what
+``read`` returns fits the caches of the model that it was asked for; whatever else a path may
+hold ends in a ``LoadError`` that says why.
+
+The arrays of all layers are tensors. The metadata has, besides the format's name:
+
+    tokens     the token ids
+    layers     the type and fixed properties of each layer's cache
+    model      a digest of the model, or nothing
+    state      what each cache consists of, with names of tensors in the place of arrays
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from ...errors import LoadError, OptionError, StateError
+from ...tokens import Token
+from ..kv import CacheFactory, LayerCache
+from ..kv.layers import arrays_in, copied, leaves, sliceable
+from .layout import Forms, digest, forms_of, kinds
+from .sealed_file import SealedFile
+from .sealed_file import write as write_sealed
+
+_FORMAT = "mlxgen prefix 2"
+_PLAIN = (bool, int, float, str)
+_LARGEST_TOKEN = 2**31 - 1
+_ADVICE = "load it with the model and options that it was saved with"
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A path that can be a file's; ``OptionError`` for anything else."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise OptionError("path", f"takes the path of a file, not {type(path).__name__}")
+    if not os.fspath(path):
+        raise OptionError("path", "is empty; give the path of a file")
+    if Path(path).name in ("", ".."):
+        raise OptionError("path", f"{path} names no file; give the path of one")
+    return Path(path)
+
+
+def write(
+    path: Path,
+    tokens: Sequence[Token],
+    caches: Sequence[LayerCache],
+    *,
+    make: CacheFactory,
+    model: Any,
+) -> None:
+    """Write ``caches`` that hold ``tokens``: the whole file or, where that fails, none."""
+    arrays: dict[str, mx.array] = {}
+    state = [
+        {name: _packed(value, f"{i}.{name}", arrays) for name, value in vars(leaf).items()}
+        for i, leaf in enumerate(leaves(caches))
+    ]
+    metadata = {
+        "format": _FORMAT,
+        "tokens": json.dumps(list(tokens)),
+        "layers": json.dumps(kinds(make)),
+        "model": digest(model),
+        "state": json.dumps(state),
+    }
+    write_sealed(path, metadata, arrays)
+
+
+def read(
+    path: Path, *, make: CacheFactory, model: Any, expected: Forms | None
+) -> tuple[list[Token], list[LayerCache]]:
+    """The tokens of a file, and evaluated caches that hold them.
+
+    ``expected`` are the forms of the arrays in the model's caches, where they are known.
+    """
+    try:
+        with SealedFile(path) as file:
+            _compare(path, file.metadata, make, model)
+            tokens = _tokens(json.loads(file.metadata["tokens"]))
+            caches = _restored(json.loads(file.metadata["state"]), file, make, len(tokens))
+        if expected is not None:
+            _compare_arrays(path, forms_of(caches), expected)
+        if callable(model):  # nothing is computed: shapes that do not fit raise before that
+            model(mx.zeros((1, 1), mx.int32), cache=copied(caches))
+    except LoadError:
+        raise
+    except Exception as error:  # of what is in the file, whatever it may be
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise LoadError(f"{path} is broken ({reason}); save the prefix again") from error
+    return tokens, caches
+
+
+def _compare(path: Path, metadata: dict[str, Any], make: CacheFactory, model: Any) -> None:
+    if metadata.get("format") != _FORMAT:
+        raise LoadError(
+            f"{path} is no saved prefix ({_FORMAT!r}), or of another version; save the prefix again"
+        )
+    theirs, ours = json.loads(metadata["layers"]), kinds(make)
+    _same_number(path, theirs, ours)
+    for i, (one, other) in enumerate(zip(theirs, ours, strict=True)):
+        if one != other:
+            raise LoadError(
+                f"{path}: cache {i} is a {one}, but in this model it is a {other}; {_ADVICE}"
+            )
+    mine, other = digest(model), metadata["model"]
+    if mine and other and mine != other:
+        raise LoadError(
+            f"{path} was made with another model, other weights or another configuration (model"
+            f" {other[:12]}, not {mine[:12]}); load it with the model and adapter that it was"
+            " saved with"
+        )
+
+
+def _compare_arrays(path: Path, found: Forms, expected: Forms) -> None:
+    _same_number(path, found, expected)
+    for i, (theirs, ours) in enumerate(zip(found, expected, strict=True)):
+        fits = len(theirs) == len(ours) and all(map(_allows, ours, theirs))
+        if not fits:
+            raise LoadError(
+                f"{path}: cache {i} holds {_listed(theirs)}, but in this model it holds"
+                f" {_listed(ours)}; {_ADVICE}"
+            )
+
+
+def _allows(ours: Any, theirs: Any) -> bool:
+    return bool(ours.allows(theirs))
+
+
+def _listed(forms: Sequence[Any]) -> str:
+    return " ".join(map(str, forms)) or "nothing"
+
+
+def _same_number(path: Path, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    if len(found) != len(expected):
+        raise LoadError(
+            f"{path} has {len(found)} caches, but this model has {len(expected)}; {_ADVICE}"
+        )
+
+
+def _tokens(ids: Any) -> list[Token]:
+    if not isinstance(ids, list) or not ids:
+        raise ValueError("no tokens")
+    if not all(type(token) is int and 0 <= token <= _LARGEST_TOKEN for token in ids):
+        raise ValueError("token ids out of range")
+    return ids
+
+
+def _packed(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:
+    """A value of a cache as JSON; arrays go to ``arrays``, and their names in their place."""
+    if isinstance(value, mx.array):
+        arrays[name] = value
+        return {"array": name}
+    if type(value) in (list, tuple):
+        items = [_packed(item, f"{name}.{i}", arrays) for i, item in enumerate(value)]
+        return {type(value).__name__: items}
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    raise StateError(f"caches with a {type(value).__name__} ({name}) cannot be saved to a file")
+
+
+def _unpacked(value: Any, arrays: dict[str, mx.array]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    build: dict[str, Callable[[Any], Any]] = {
+        "array": lambda name: arrays[name],
+        "list": lambda items: [_unpacked(item, arrays) for item in items],
+        "tuple": lambda items: tuple(_unpacked(item, arrays) for item in items),
+    }
+    return build[kind](content)
+
+
+def _restored(
+    states: list[dict[str, Any]], file: SealedFile, make: CacheFactory, length: int
+) -> list[LayerCache]:
+    """Fresh caches with the states of a file; raises for what cannot be such a state."""
+    caches, arrays = make(), file.arrays()
+    for leaf, kept in zip(leaves(caches), states, strict=True):
+        if kept.keys() != vars(leaf).keys():
+            raise ValueError(f"a {type(leaf).__name__} does not consist of {', '.join(kept)}")
+        for name, fresh in vars(leaf).items():
+            _check_plain(name, kept[name], fresh, length)
+        leaf.__dict__.update({name: _unpacked(value, arrays) for name, value in kept.items()})
+        held = getattr(leaf, "offset", length)
+        if held != length and not leaf.empty():
+            raise ValueError(f"{length} tokens, but a {type(leaf).__name__} with {held}")
+        if sliceable(leaf) and any(array.shape[-2] != length for array in arrays_in(leaf)):
+            raise ValueError(f"{length} tokens, but keys of another length")
+    return caches
+
+
+def _check_plain(name: str, kept: Any, fresh: Any, length: int) -> None:
+    """A number that starts at 0 may count tokens; any other property is what it was."""
+    if not isinstance(fresh, _PLAIN):
+        return
+    counts = type(fresh) is int and fresh == 0 and type(kept) is int and 0 <= kept <= length
+    if not counts and (type(kept) is not type(fresh) or kept != fresh):
+        raise ValueError(f"{name} is {kept!r}")

@@ -1,0 +1,130 @@
+"""What a model's caches look like, and which model it is.
+
+Owns the questions whether two models are the same one, and whether caches that come from
+elsewhere fit a model. Must never know where they come from. Nothing is computed for an
+answer but some values of the weights: shapes are known before arrays are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache, RotatingKVCache
+
+from ..kv.layers import CacheFactory, LayerCache, arrays_in, leaves, sliceable
+
+_PLAIN = (bool, int, float, str)
+_PROBES = 64  # values of each parameter in a model's digest
+_LENGTHS = (1, 5)  # tokens of two trial runs: what differs between them is time
+_TIMED = (RotatingKVCache, ChunkedKVCache, ConcatenateKVCache)  # on axis -2, as in sliceable ones
+
+
+def digest(model: Any) -> str:
+    """A name for a model: of its configuration, and of each array its name, type and some values.
+
+    Empty for a model without parameters, which can be told from others by its layers only.
+    """
+    if not hasattr(model, "parameters") or not hasattr(model, "named_modules"):
+        return ""
+    named = sorted(_arrays_of(model), key=lambda item: item[0])
+    probes = []
+    for _, array in named:
+        flat = array.reshape(-1)
+        probes.append(flat[:: max(1, flat.size // _PROBES)][:_PROBES])
+    mx.eval(probes)
+    total = hashlib.sha256(_configuration(model).encode())
+    for (name, array), probe in zip(named, probes, strict=True):
+        total.update(f"{name} {array.dtype} {array.shape}".encode())
+        total.update(np.array(probe.view(mx.uint8)).tobytes())
+    return total.hexdigest() if named else ""
+
+
+def _arrays_of(model: Any) -> Iterator[tuple[str, mx.array]]:
+    """All parameters, and the arrays of its modules that are none (frequencies, say)."""
+    yield from cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    for path, module in model.named_modules():
+        for name, value in module.items():
+            if name.startswith("_") and isinstance(value, mx.array):
+                yield f"{path}.{name}", value
+
+
+def _configuration(model: Any) -> str:
+    arguments = getattr(model, "args", None)
+    if not dataclasses.is_dataclass(arguments) or isinstance(arguments, type):
+        return ""
+    known = dataclasses.asdict(arguments)
+    return json.dumps(known, sort_keys=True, default=lambda value: type(value).__name__)
+
+
+def kinds(make: CacheFactory) -> list[str]:
+    """The type of each layer's cache, with what is fixed about it from the start."""
+    found = []
+    for leaf in leaves(make()):
+        fixed = (f"{k}={v}" for k, v in vars(leaf).items() if isinstance(v, _PLAIN))
+        found.append(f"{type(leaf).__name__}({', '.join(fixed)})")
+    return found
+
+
+class Form(NamedTuple):
+    """The type and shape of an array in a cache; ``None`` for an axis that may change."""
+
+    dtype: mx.Dtype
+    shape: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        sizes = ", ".join("*" if size is None else str(size) for size in self.shape)
+        return f"{str(self.dtype).rpartition('.')[2]}[{sizes}]"
+
+    def allows(self, other: Form) -> bool:
+        return (
+            self.dtype == other.dtype
+            and len(self.shape) == len(other.shape)
+            and all(a in (None, b) for a, b in zip(self.shape, other.shape, strict=True))
+        )
+
+    def or_also(self, other: Form) -> Form:
+        """What both are: an axis on which they differ may change."""
+        if len(self.shape) != len(other.shape):
+            return self
+        sizes = zip(self.shape, other.shape, strict=True)
+        return Form(self.dtype, tuple(a if a == b else None for a, b in sizes))
+
+
+Forms: TypeAlias = Sequence[Sequence[Form]]
+"""For each cache, in the order of ``leaves``, its arrays."""
+
+
+def forms_of(caches: Sequence[LayerCache]) -> Forms:
+    """Of caches that are there. In keys and values the places are what may change."""
+    found = []
+    for leaf in leaves(caches):
+        arrays = list(arrays_in(leaf))
+        timed = sliceable(leaf) or isinstance(leaf, _TIMED)
+        found.append([Form(a.dtype, _timeless(a) if timed else a.shape) for a in arrays])
+    return found
+
+
+def _timeless(array: mx.array) -> tuple[int | None, ...]:
+    return (*array.shape[:-2], None, *array.shape[-1:])
+
+
+def forms_made_by(model: Any, make: CacheFactory) -> Forms:
+    """Of the caches that a model makes. What differs with the number of tokens may change."""
+    one, other = (_after(model, make, count) for count in _LENGTHS)
+    return [
+        [form.or_also(also) for form, also in zip(ours, theirs, strict=True)]
+        for ours, theirs in zip(one, other, strict=True)
+    ]
+
+
+def _after(model: Any, make: CacheFactory, count: int) -> Forms:
+    caches = make()
+    model(mx.zeros((1, count), mx.int32), cache=caches)
+    return forms_of(caches)

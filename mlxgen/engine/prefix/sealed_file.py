@@ -1,0 +1,211 @@
+"""A safetensors file in which every change shows.
+
+Owns the bytes: a header with metadata and the place of each tensor, the tensors, and two
+checksums over all of it. Must never know what the tensors are for. Invariants: a file is
+written whole or not at all; what ``SealedFile`` gives is what was written, to the bit.
+
+    8 bytes    the length of the header, little-endian
+    header     JSON. Its metadata begin with ``checksum``, SHA-256 of the length and the header
+               with zeros in the place of the checksum, and ``data``, SHA-256 of the rest
+    data       the tensors, one behind the other
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from ...errors import LoadError, OptionError
+from ...loading.safetensors import read_head
+
+_START = b'{"__metadata__":{"checksum":"'
+_ZEROS = "0" * 64
+_DIGITS = slice(8 + len(_START), 8 + len(_START) + len(_ZEROS))
+_TYPES = {
+    "BOOL": mx.bool_,
+    "U8": mx.uint8,
+    "I8": mx.int8,
+    "U16": mx.uint16,
+    "I16": mx.int16,
+    "F16": mx.float16,
+    "BF16": mx.bfloat16,
+    "U32": mx.uint32,
+    "I32": mx.int32,
+    "F32": mx.float32,
+    "U64": mx.uint64,
+    "I64": mx.int64,
+    "C64": mx.complex64,
+}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+
+
+def write(path: Path, metadata: Mapping[str, str], arrays: Mapping[str, mx.array]) -> None:
+    """Write the whole file or, where that fails, nothing; then ``OptionError`` says why."""
+    mx.eval(list(arrays.values()))
+    places, end = {}, 0
+    for name, array in arrays.items():
+        places[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + array.nbytes],
+        }
+        end += array.nbytes
+    about = {"checksum": _ZEROS, "data": _ZEROS, **metadata}
+    try:
+        with _replacing(path) as file:
+            file.write(_headed(about, places))
+            total = hashlib.sha256()
+            for array in arrays.values():
+                piece = np.array(array.reshape(-1).view(mx.uint8), copy=False).data
+                total.update(piece)
+                file.write(piece)
+            about["data"] = total.hexdigest()
+            about["checksum"] = hashlib.sha256(_headed(about, places)).hexdigest()
+            file.seek(0)
+            file.write(_headed(about, places))
+    except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError("path", f"{path} cannot be written: {reason}") from error
+
+
+def _headed(metadata: Mapping[str, str], places: Mapping[str, Any]) -> bytes:
+    header = json.dumps({"__metadata__": metadata, **places}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` when all of it is on the disk."""
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        with suppress(OSError):  # where all went well it has another name by now
+            part.unlink()
+
+
+class _Place(NamedTuple):
+    dtype: mx.Dtype
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class SealedFile:
+    """A file that is read: ``metadata`` at once, the tensors when they are asked for.
+
+    A context manager. Raises ``LoadError`` for what cannot be read, is something else, or has
+    changed since it was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("rb")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise LoadError(f"{path} cannot be read: {reason}") from error
+        try:
+            self.metadata, self._places = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> SealedFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def arrays(self) -> dict[str, mx.array]:
+        """The tensors by their names; once."""
+        total = hashlib.sha256()
+        found = {}
+        for name, place in self._places.items():
+            piece = self._read(place.nbytes)
+            total.update(piece)
+            flat = mx.array(np.frombuffer(piece, np.uint8))
+            found[name] = flat.view(place.dtype).reshape(place.shape)
+        if total.hexdigest() != self.metadata["data"]:
+            raise self._changed("its data are not those that were written")
+        mx.eval(found)
+        return found
+
+    def _read_header(self) -> tuple[dict[str, Any], dict[str, _Place]]:
+        size = os.fstat(self._file.fileno()).st_size
+        try:
+            headed = read_head(self._file, advice="save the prefix again")
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if not headed[8:].startswith(_START):
+            raise LoadError(
+                f"{self._path} is not safetensors, or no saved prefix; give a file that"
+                " save_prefix wrote"
+            )
+        blank = headed[: _DIGITS.start] + _ZEROS.encode() + headed[_DIGITS.stop :]
+        if hashlib.sha256(blank).hexdigest().encode() != headed[_DIGITS]:
+            raise self._changed("its header is not the one that was written")
+        try:
+            header = json.loads(headed[8:])
+            metadata = header.pop("__metadata__")
+            places = {name: _place(entry) for name, entry in header.items()}
+            data: str = metadata["data"]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise self._changed(str(error)) from error
+        end, wanted = size - len(headed), sum(place.nbytes for place in places.values())
+        offsets = [entry["data_offsets"] for entry in header.values()]
+        starts = [0, *(offset[1] for offset in offsets)]
+        if any(a != b for (a, _), b in zip(offsets, starts, strict=False)) or not data:
+            raise self._changed("its tensors do not lie one behind the other")
+        if end != wanted:
+            state = "truncated" if end < wanted else "too long"
+            raise LoadError(
+                f"{self._path} is {state}: {end:,} bytes of {wanted:,} are there; save the prefix"
+                " again"
+            )
+        return metadata, places
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return self._file.read(count)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> LoadError:
+        return LoadError(f"{self._path} cannot be read: {error.strerror}")
+
+    def _changed(self, how: str) -> LoadError:
+        return LoadError(f"{self._path} is broken ({how}); save the prefix again")
+
+
+def _place(entry: Any) -> _Place:
+    """A tensor's entry in a header; raises for one that cannot be."""
+    dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
+    start, end = entry["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
+        raise ValueError(f"a tensor of {shape} at {start} to {end}")
+    if end - start != prod(shape) * dtype.size:
+        raise ValueError(f"a tensor of {shape} in {end - start} bytes")
+    return _Place(dtype, shape, end - start)

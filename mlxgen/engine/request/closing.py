@@ -1,0 +1,94 @@
+"""Keeping a valid end within reach of the budget (``close_json``).
+
+Owns the shortest known way to an end that the filters accept. Must never append a token:
+the row does, and allows nothing but the way once ``forcing``. Invariant: ``way`` is None or a
+run after which the text may end, no longer than the budget that was left at the last look;
+far from the end of the budget nothing is looked for.
+
+Where a look finds nothing, later ones try again, the less often the more of them have failed.
+Once a way is known, tokens behind which none is found are declined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from ...filters import Constraint, EndSearch
+from ...filters.closing import WORK
+from ...tokens import Token
+
+WINDOW = 512  # tokens before the end of the budget in which ends are looked for
+
+
+class Closing:
+    """The way out of one sequence's filters; see the module."""
+
+    __slots__ = ("_ends", "_left", "_misses", "_next", "_why", "forcing", "way")
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._ends = EndSearch(constraint)
+        self._left = 0  # budget at the last look
+        self._misses = 0  # looks that found nothing since a way was known
+        self._next = WINDOW  # the budget at which to look again
+        self._why = "the text was ended before an end was looked for"
+        self.forcing = False
+        self.way: Sequence[Token] | None = None
+
+    @property
+    def why(self) -> str:
+        """What to say of a text that is not valid at its end."""
+        return self._why
+
+    def look(self, left: int, taken: Token | None = None) -> bool:
+        """Find the way from here; False if there was one and now none fits in ``left`` tokens.
+
+        ``taken`` is the token since the last look: if it is a step on the way, the rest stands.
+        """
+        if self.way and self.way[0] == taken:
+            self._left, self.way = left, self.way[1:]
+            return True
+        if self.way is None and left > self._next:
+            self._left = left
+            self._ends.follow()
+            return True
+        way = self._ends.find(left, enough=left)
+        if way is None and self.way is not None:
+            # goes on looking, in other ways too
+            way = self._ends.find(left, enough=left, work=WORK // 2)
+            if way is None:
+                self.forcing = True
+                return False
+        self._left, self.way = left, way
+        if way is None and left:
+            if not self._misses:
+                unit = "tokens" if left > 1 else "token"
+                self._why = f"no valid end was found within the last {left} {unit} of the budget"
+            self._misses += 1
+            self._next = left - min(left // 8, self._misses) - 1
+        elif way is not None:
+            self._why = "the text was ended before its valid end, which was known"
+            self._misses = 0
+        return True
+
+    def avoid(self, excluded: Set[Token]) -> Sequence[Token]:
+        """The first step of a way that does not begin with these; () if it is given up for now."""
+        way = self._ends.find(self._left, enough=self._left, without=excluded)
+        if not way:  # the empty way would be an end token
+            self._why = "every way to a valid end begins with a token that is excluded"
+            self._next, self.forcing, self.way = self._left - 1, False, None
+            return ()
+        self.way = way
+        return way[:1]
+
+    def restart(self, left: int) -> None:
+        """The history was rewound: look anew."""
+        self._misses, self._next, self.forcing, self.way = 0, WINDOW, False, None
+        self.look(left)
+
+    def fork(self, constraint: Constraint) -> Closing:
+        """An independent copy for a forked constraint."""
+        twin = object.__new__(Closing)
+        twin._ends = self._ends.fork(constraint)
+        twin._left, twin._misses, twin._next = self._left, self._misses, self._next
+        twin._why, twin.forcing, twin.way = self._why, self.forcing, self.way
+        return twin

@@ -1,0 +1,225 @@
+"""Chunks on their way to the caller.
+
+Owns what was delivered (tokens and characters) and the tokens that wait. Must never
+know why a token was accepted or taken back. Invariant: the texts of all released chunks,
+put together with their retractions, are the delivered text; every token that stays is
+in exactly one released chunk, in order.
+
+Where nothing automatic (a hook or a ban) can take a token back, its chunk is released at
+once. Where something can, it is released when its token is settled: ``hold`` younger ones
+follow, and no stop or ban can claim its text, whatever is taken back behind it. A caller
+who allows retractions, or who pushes tokens and sees them anyway, gets every chunk at
+once; the first is told what to delete, the second gets settled text only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal, NamedTuple, TypeAlias
+
+from ...errors import RewindError
+from ...text import Transcript
+from ...tokens import Token
+from ..chunk import Alternative, Candidate, Chunk, FinishReason, Stop
+from ..options import Options
+
+Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
+
+
+class Accepted(NamedTuple):
+    """An accepted token and all that its chunk says of it apart from text and end."""
+
+    token: Token
+    position: int
+    logprob: float | None
+    top: tuple[Alternative, ...]
+    candidates: tuple[Candidate, ...]
+    from_draft: bool
+    forced: bool
+    attempts: int
+    exhausted: bool
+
+
+class Outbox:
+    """What of one sequence has been delivered, and what waits; see the module.
+
+    ``start`` is the number of tokens that count as delivered before the first one, and
+    ``given`` the number of their characters; ``delivered`` is that of all so far.
+    """
+
+    __slots__ = (
+        "_hold",
+        "_longest",
+        "_mode",
+        "_owed",
+        "_released",
+        "_settled",
+        "_waiting",
+        "delivered",
+        "given",
+    )
+
+    def __init__(self, mode: Mode, hold: int, start: int = 0, given: int = 0) -> None:
+        self._mode = mode
+        self._hold = hold
+        self._released = start
+        self._settled = start
+        self._longest = start  # tokens that there were when something was released
+        self._waiting: deque[Accepted] = deque()
+        self._owed = 0  # characters to retract with the next chunk
+        self.delivered = self.given = given
+
+    @classmethod
+    def for_options(cls, options: Options, queued: bool, given: int) -> Outbox:
+        """As ``options`` want it; without ``queued`` every token's chunk is due at once."""
+        mode: Mode = "at once"
+        if options.allow_retract:
+            mode = "retracting"
+        elif options.hooks or options.banned or options.hold_tokens:
+            mode = "when settled" if queued else "pushed"
+        return cls(mode, options.hold_tokens, len(options.prefix), given)
+
+    @property
+    def released(self) -> int:
+        """Number of tokens whose chunks were released (or that came before the first)."""
+        return self._released
+
+    @property
+    def floor(self) -> int:
+        """The smallest length that something automatic may rewind to."""
+        if self._mode == "retracting":
+            return 0
+        return self._settled if self._mode == "pushed" else self._released
+
+    def reach(self, position: int, first: int) -> int:
+        """How many tokens a hook may take back at ``position``, where ``first`` were given."""
+        return position + 1 - max(first, self.floor)
+
+    def check_reach(self, back: int, position: int, first: int) -> None:
+        """Raise ``RewindError`` if a hook asks for what was delivered, or given.
+
+        It wants to take back ``back`` tokens at ``position``; the first ``first`` were given.
+        """
+        possible = self.reach(position, first)
+        if back <= possible:
+            return
+        asked = f"a hook asked at position {position} to take back {back} tokens, but only"
+        target = position + 1 - back
+        if target < first:
+            given = f", behind the {first} that were given as prefix" if first else ""
+            raise RewindError(
+                f"{asked} {position + 1 - first} were generated{given}; ask for at most "
+                f"can_rewind={possible}",
+                possible=possible,
+            )
+        # The text was once this long when something was released, whatever was taken back since.
+        needed = self._longest - target
+        raise RewindError(
+            f"{asked} {possible} are not delivered yet; ask for at most can_rewind={possible}, or "
+            f"use hold_tokens={needed} (it is {self._hold}) or allow_retract=True",
+            possible=possible,
+        )
+
+    def fork(self) -> Outbox:
+        """An independent copy."""
+        twin = Outbox(self._mode, self._hold, self._released, self.given)
+        twin.delivered = self.delivered
+        twin._settled = self._settled
+        twin._longest = self._longest
+        twin._waiting = self._waiting.copy()
+        twin._owed = self._owed
+        return twin
+
+    def push(self, accepted: Accepted) -> None:
+        """Take in a newly accepted token."""
+        self._waiting.append(accepted)
+
+    def release(self, transcript: Transcript) -> list[Chunk]:
+        """The chunks that may go out now."""
+        waiting = self._waiting
+        if not waiting:
+            return []
+        if self._mode == "at once":
+            return self._take_all(transcript, transcript.safe())
+        if self._mode == "retracting":
+            held_back = transcript.end(max(0, len(transcript) - self._hold))
+            return self._take_all(transcript, min(transcript.safe(with_bans=False), held_back))
+        self._longest = max(self._longest, len(transcript))
+        if self._mode == "pushed":
+            self._settled = transcript.settled(self._hold, self._settled)
+            return self._take_all(transcript, transcript.end(self._settled))
+        settled = transcript.settled(self._hold, self._released)
+        chunks = []
+        while waiting and waiting[0].position < settled:
+            chunks.append(self._take(transcript, transcript.end(waiting[0].position + 1)))
+        return chunks
+
+    def finish(
+        self, transcript: Transcript, reason: FinishReason, stop: Stop | None, cut: int | None
+    ) -> list[Chunk]:
+        """Release everything; ``cut`` is where a stop ends the text, ``None`` for nowhere."""
+        tail = transcript.flush() if cut is None else ""
+        end = transcript.end(len(transcript)) if cut is None else cut
+        chunks = []
+        while len(self._waiting) > 1:
+            after = self._waiting[0].position + 1
+            chunks.append(self._take(transcript, min(end, transcript.end(after))))
+        if self._waiting:
+            chunks.append(self._take(transcript, end, tail, reason, stop))
+        else:
+            text = self._text(transcript, end) + tail
+            owed, self._owed = self._owed, 0
+            chunks.append(
+                Chunk(text, None, len(transcript), retract=owed, finish_reason=reason, stop=stop)
+            )
+        return chunks
+
+    def forgive(self) -> None:
+        """Owe no retraction: the consumer rewinds, and looks at the text anew."""
+        self._owed = 0
+
+    def rewind(self, to: int, transcript: Transcript) -> None:
+        """Forget what was delivered after the first ``to`` tokens.
+
+        ``transcript`` has been rewound already. Delivered characters that are gone, or held
+        again, are owed as a retraction where retractions are allowed.
+        """
+        while self._waiting and self._waiting[-1].position >= to:
+            self._waiting.pop()
+        self._released = min(self._released, to)
+        self._settled = min(self._settled, to)
+        # What was given is never delivered again, even where a stop could claim it.
+        self.given = min(self.given, transcript.end(to))
+        safe = transcript.safe(with_bans=self._mode != "retracting")
+        kept = max(self.given, min(self.delivered, safe))
+        if self._mode == "retracting":
+            self._owed += self.delivered - kept
+        self.delivered = kept
+
+    def _take_all(self, transcript: Transcript, end: int) -> list[Chunk]:
+        return [self._take(transcript, end) for _ in range(len(self._waiting))]
+
+    def _take(
+        self,
+        transcript: Transcript,
+        end: int,
+        tail: str = "",
+        reason: FinishReason | None = None,
+        stop: Stop | None = None,
+    ) -> Chunk:
+        token, position, logprob, top, candidates, from_draft, forced, attempts, exhausted = (
+            self._waiting.popleft()
+        )
+        text = self._text(transcript, end) + tail
+        self._released = position + 1
+        owed, self._owed = self._owed, 0
+        said = (logprob, top, candidates, from_draft, forced, owed, 0, attempts, exhausted)
+        # By place, in the order of the fields: this is done for every token.
+        return Chunk(text, token, position, *said, reason, stop)
+
+    def _text(self, transcript: Transcript, end: int) -> str:
+        start = self.delivered
+        if end <= start:
+            return ""
+        self.delivered = end
+        return transcript.slice(start, end)

@@ -1,0 +1,81 @@
+"""A prompt in any of its forms, as tokens.
+
+Owns the reading of a raw string, a list of token ids, or chat messages, and what
+each means for the text that follows. Must never know a model's cache. Invariant: a
+``Prompt`` that exists has at least one token, all of them in the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ...chat.format import Chat, Messages
+from ...errors import PromptError
+from ...tokens import Token, Vocabulary
+
+AnyPrompt: TypeAlias = str | Sequence[Token] | Messages | Chat
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The tokens of a prompt. ``opens_text``: what follows begins a text of its own (a chat's
+    answer), else it goes on with the prompt's, leading space and all. ``is_known``: only the
+    caller of a ``Session``, who runs the model himself, may keep the tokens to himself."""
+
+    tokens: tuple[Token, ...]
+    opens_text: bool
+    is_known: bool = True
+
+    def __post_init__(self) -> None:
+        if self.is_known and not self.tokens:
+            raise PromptError("the prompt has no tokens; give at least one")
+
+    @classmethod
+    def of(cls, given: AnyPrompt, vocabulary: Vocabulary) -> Prompt:
+        """Read a prompt; raises ``PromptError`` for what is none."""
+        if isinstance(given, str):
+            return cls(_raw(given, vocabulary), opens_text=False)
+        if isinstance(given, Chat):
+            opens = not given.continue_final_message
+            return cls(tuple(given.tokens(vocabulary)), opens_text=opens)
+        if isinstance(given, (bytes, Mapping)) or not hasattr(given, "__iter__"):
+            raise PromptError(
+                f"a {type(given).__name__} is no prompt: give a string, a list of token ids or a "
+                "list of chat messages"
+            )
+        items = list(given)
+        if not items:
+            raise PromptError("the prompt is empty: give at least one token or message")
+        messages = [item for item in items if isinstance(item, Mapping)]
+        if len(messages) == len(items):
+            return cls(tuple(Chat(messages).tokens(vocabulary)), opens_text=True)
+        return cls(_ids(items, vocabulary), opens_text=False)
+
+
+def _raw(text: str, vocabulary: Vocabulary) -> tuple[Token, ...]:
+    if not text:
+        raise PromptError("the prompt is empty: give some text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"the prompt has a lone surrogate at {error.start}, which is no character"
+        ) from error
+    tokens = tuple(vocabulary.encode(text))
+    if not tokens:
+        raise PromptError("the tokenizer makes no tokens of this prompt: give other text")
+    return tokens
+
+
+def _ids(items: Sequence[Any], vocabulary: Vocabulary) -> tuple[Token, ...]:
+    for i, item in enumerate(items):
+        if isinstance(item, bool) or not hasattr(item, "__index__"):
+            raise PromptError(
+                f"prompt[{i}] is {item!r}: give a string, a list of token ids or a list of chat "
+                "messages, and do not mix them"
+            )
+        if not 0 <= item.__index__() < vocabulary.size:
+            raise PromptError(f"prompt[{i}]: token {item} is not in 0 to {vocabulary.size - 1}")
+    return tuple(int(item.__index__()) for item in items)

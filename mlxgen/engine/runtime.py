@@ -1,0 +1,28 @@
+"""What the engine asks of a loaded model, whoever loaded it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..sampling import Sampler
+from .kv import Footprint, LayerCache
+from .prefix.cache import PrefixCache
+
+
+class Runtime(Protocol):
+    """A model with what all of its generations share; a ``LanguageModel`` is one."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def sampler(self) -> Sampler: ...
+    @property
+    def footprint(self) -> Footprint: ...
+    @property
+    def prefix_cache(self) -> PrefixCache: ...
+    @property
+    def batches(self) -> bool:
+        """Whether several sequences can go through the model together."""
+
+    def make_cache(self) -> list[LayerCache]:
+        """Empty caches for one sequence, one for each layer."""

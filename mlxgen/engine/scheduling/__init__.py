@@ -1,0 +1,1 @@
+"""Who runs, who waits, and with how much memory."""

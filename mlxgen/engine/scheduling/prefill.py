@@ -1,0 +1,158 @@
+"""The prompts that are being run, a piece at a time, and what they have in common.
+
+Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
+it. Must never know limits or the rows that generate. Invariant: a ticket in here has tokens to
+run before its first draw, and none of them twice where another one runs them already; a prefix
+cache that fails is emptied, as it is never worth a sequence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from ..history import in_common
+from ..kv.padded import alike
+from ..prefix.cache import PrefixCache
+from ..step.loop import Loop
+from ..step.seat import Seat
+
+WORTH_KEEPING = 16  # tokens from which on a prefix is kept
+COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
+WORTH_WAITING = 32  # tokens in common from which on a sequence waits for another's prefill
+
+T = TypeVar("T")
+
+
+class Prefill:
+    """Sequences whose prompts go through ``loop``, in turn; ``cache`` may be ``None``."""
+
+    def __init__(self, loop: Loop, cache: PrefixCache | None) -> None:
+        self._loop = loop
+        self._cache = cache
+        self._turns: deque[Seat] = deque()
+        self._begun: set[Seat] = set()  # the prefix cache was asked for these
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(self._turns)
+
+    def add(self, seat: Seat, *, begun: bool = False) -> None:
+        """Run what a seat has pending; ``begun``: from the KV that it has."""
+        self._turns.append(seat)
+        if begun:
+            self._begun.add(seat)
+
+    def remove(self, seat: Seat) -> None:
+        """Take a seat out."""
+        self._turns.remove(seat)
+        self._begun.discard(seat)
+
+    def step(self, budget: int) -> tuple[int, list[Seat]]:
+        """Run up to ``budget`` tokens; returns how many, and the seats that are done.
+
+        Those have one token left to run, and are taken out. What comes from the prefix cache
+        counts a little, as it is copied: many that begin with much of it begin one by one.
+        """
+        fed = 0
+        done: list[Seat] = []
+        together: list[Seat] = []  # short and new: these share a pass
+        for _ in range(len(self._turns)):
+            seat = self._turns[0]
+            self._turns.rotate(-1)
+            if seat not in self._begun:
+                if self._waits(seat, done):
+                    continue
+                fed += self._look_up(seat) // COPIED_PER_RUN
+            missing = len(seat.align()) - 1
+            count = min(missing, max(0, budget - fed))
+            if count == missing:
+                done.append(seat)
+            if count == missing > 0 and self._goes_with(seat, together):
+                together.append(seat)
+            elif count > 0:
+                self._loop.passes.prefill(seat, count)
+            fed += count
+            if fed >= budget:
+                break
+        if len(together) == 1:
+            self._loop.passes.prefill(together[0], len(together[0].pending))
+        elif together:
+            self._loop.passes.prefill_together(together)
+        for seat in done:  # not before: what an interrupt cut off is done again
+            self.remove(seat)
+        return fed, done
+
+    def keep(self, seat: Seat, room: int) -> None:
+        """Give what a sequence has run to the prefix cache, which may have ``room`` bytes."""
+        kv, history = seat.kv, seat.history
+        kv.align(history, len(history))  # it is run on from there
+        if kv.length < WORTH_KEEPING:
+            return
+
+        def keep(cache: PrefixCache) -> None:
+            if cache.match([*history[: kv.length], 0]) < kv.length:
+                cache.insert(history, kv, room=room)
+
+        self._ask(keep, None)
+
+    def check_integrity(self) -> None:
+        """Assert the invariant; for tests."""
+        assert self._begun <= set(self._turns)
+
+    def _waits(self, seat: Seat, done: list[Seat]) -> bool:
+        """Whether another one is running the beginning of this prompt, or has just run it."""
+        if self._cache is None or seat.is_scored:
+            return False
+        tokens = seat.history
+        shared = max((in_common(tokens, o.history) for o in (*self._begun, *done)), default=0)
+        if shared <= WORTH_WAITING:
+            return False
+        return shared > self._ask(lambda cache: cache.match(tokens), 0) + WORTH_WAITING
+
+    def _goes_with(self, seat: Seat, others: list[Seat]) -> bool:
+        """Whether a prompt shares a pass with others, padded to the longest of them."""
+        if seat.kv.length or seat.is_scored:
+            return False
+        missing = [len(each.pending) - 1 for each in (*others, seat)]
+        return missing[-1] <= self._loop.passes.longest_padded and alike(missing)
+
+    def _look_up(self, seat: Seat) -> int:
+        """Take what the prefix cache has of a sequence; returns how many tokens."""
+        self._begun.add(seat)
+        if self._cache is None or seat.kv.length or seat.is_scored:
+            return 0
+        if self._ask(lambda cache: take_prefix(seat, cache), False):
+            self.hits += 1
+        else:
+            self.misses += 1
+        return seat.kv.length
+
+    def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:
+        """What the prefix cache says; ``instead`` where there is none, or where it fails."""
+        if self._cache is None:
+            return instead
+        try:
+            return ask(self._cache)
+        except Exception:
+            self._cache.clear()
+            return instead
+
+
+def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
+    """Let a seat that has run nothing begin with what the cache has of its history."""
+    if seat.is_scored:
+        return False
+    found = cache.take(seat.history)
+    if found is None or found.length < WORTH_KEEPING:
+        return False
+    if seat.row.may_decline:
+        found.store.expect_rewinds()
+    seat.kv.take(found)
+    seat.cached = min(seat.kv.length, seat.row.sequence.base + seat.row.first)
+    return True

@@ -1,0 +1,602 @@
+"""Many sequences on one model: who runs, who waits, and with whose KV.
+
+Owns the queue, the order of prefill, the prefix cache and the limit in bytes. Must never know
+what a token means or how a pass is made: that is the loop's. Invariant: rows and prefix cache
+together hold no more than ``byte_limit``; a sequence that was accepted runs to its end, is
+cancelled, or fails alone with a reason.
+
+It belongs to the one thread that runs the model. A prompt is run in pieces between the steps
+of the others, each piece about as long as one of their steps, in turn where several wait.
+Sequences that begin alike and come together share one prefill: the later ones wait for the
+first and take it from the prefix cache. What has no room left starts again later from there:
+its draws are functions of seed and position, so nobody can tell.
+
+So does everybody when the model fails: then each that ran has a few steps alone, one after the
+other, and the one that it fails with again is failed. Only what fails with every one of them,
+and with a single token as well, is raised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from collections.abc import Sequence as Tokens
+from typing import NamedTuple, TypeAlias
+
+import mlx.core as mx
+
+from ...errors import CapacityError, QueueFullError, StateError
+from ...tokens import Token
+from ..chunk import Chunk, FinishReason
+from ..kv import KV, PREFILL_STEP, Slots
+from ..limits import Limits, Stats, default_bytes
+from ..prefix.cache import PrefixCache
+from ..request.row import Row
+from ..request.steering import append
+from ..runtime import Runtime
+from ..step.fault import Fault
+from ..step.loop import Loop
+from ..step.seat import Seat
+from ..step.settling import Outcome
+from .pace import Pace
+from .places import Places
+from .prefill import Prefill
+from .trial import Trial
+
+Ticket: TypeAlias = Seat
+
+BEHIND = 64  # pending tokens from which on a row is prefilled again instead of stepped
+HEADROOM = 64  # tokens that every row must have room for
+
+
+class Event(NamedTuple):
+    """Chunks of one sequence; or, last of all, why it failed."""
+
+    ticket: Ticket
+    chunks: list[Chunk]
+    error: Exception | None = None
+
+
+_SUMS = (
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "forced_tokens",
+    "rewound_tokens",
+    "redraws",
+    "forward_passes",
+)
+
+
+class Scheduler:
+    """See the module. ``submit`` rows that ``LanguageModel.prepare`` made, then ``step``."""
+
+    def __init__(self, lm: Runtime, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._footprint = lm.footprint
+        self._make = lm.make_cache
+        slots = None
+        if lm.batches and self.limits.max_batch > 1:
+            slots = Slots(lm.make_cache, self._footprint.spare)
+        self._loop = Loop(lm.model, lm.sampler, slots)
+        self._loop.longest_run = BEHIND
+        limit = self.limits.max_bytes
+        self.byte_limit = limit if limit is not None else default_bytes()
+        self.cache: PrefixCache | None = None
+        if self.limits.keep_prefixes:
+            self.cache = lm.prefix_cache
+        self._queue: deque[Ticket] = deque()
+        self._parked: list[Ticket] = []
+        self._prefill = Prefill(self._loop, self.cache)
+        self._pace = Pace()
+        self._places = Places(self.limits.max_batch)
+        self._trial: Trial | None = None  # while it is not known whose fault a failure was
+        self._fed = 0  # prompt tokens that were run behind the last step
+        self._sums = dict.fromkeys(_SUMS, 0)
+        self._events: list[Event] = []  # of this step, and of one that was interrupted
+        self._preempted = self._steps = self._faults = 0
+
+    # ---- what callers do -------------------------------------------------------------------
+
+    def submit(self, row: Row) -> Ticket:
+        """Queue a sequence.
+
+        Raises ``QueueFullError`` where no place is left, and ``CapacityError`` for one whose
+        prompt alone does not fit the bytes there are.
+        """
+        if self.room < 1:
+            raise QueueFullError(
+                f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
+                "try again when some are done"
+            )
+        needed = self._footprint.alone(len(row.sequence) + 1)
+        if needed > self.byte_limit:
+            raise CapacityError(
+                f"a prompt of {row.sequence.base} tokens needs {needed:,} bytes for its KV cache, "
+                f"but max_bytes={self.byte_limit:,}; shorten it or raise the limit"
+            )
+        ticket = Seat(row, KV(self._make))
+        self._queue.append(ticket)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Drop a sequence wherever it is and free what it holds; a second call does nothing."""
+        if ticket.closed:
+            return
+        self._take_out(ticket)
+        self._close(ticket)
+
+    def fork(self, ticket: Ticket, n: int = 1) -> list[Ticket]:
+        """``n`` copies that go on from where a sequence is, each with a seed of its own."""
+        if ticket in self._queue and self._open_places and self._fits(ticket):
+            ticket.start()
+            if ticket.row.finish_reason is None:
+                self._queue.remove(ticket)
+                self._prefill.add(ticket)
+        if ticket.closed or ticket.row.finish_reason is not None:
+            raise StateError("a sequence that has ended cannot be forked")
+        if n > self._free_places + max(0, self.limits.max_queue - self._waiting):
+            raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
+        while ticket in self._prefill:  # once for all of them
+            try:
+                self._run_prompts(PREFILL_STEP)
+            except Exception as error:
+                self._recover(Fault.of(error), self._events)
+        if ticket.closed:
+            raise StateError("the sequence has failed; its last event says why")
+        twins = ticket.forks(ticket.row.fork_seeds(n))
+        for twin in twins:
+            if ticket in self._queue or not self._open_places or not self._fits(twin):
+                self._preempt(twin)
+                self._queue.append(twin)
+            else:
+                self._loop.join(twin)
+        return twins
+
+    def rewind(self, ticket: Ticket, to: int) -> None:
+        """Keep the first ``to`` generated tokens of a sequence that has not ended."""
+        if ticket.closed:
+            raise StateError("a sequence that has ended cannot be rewound")
+        target = ticket.row.target_of(None, to, ticket.row.position)
+        if ticket in self._loop.seats:
+            self._loop.rewind(ticket, target)
+        else:
+            ticket.row.rewind(target)
+
+    def change(self, ticket: Ticket, back: int, tokens: Tokens[Token]) -> list[Event]:
+        """Take back the newest ``back`` tokens, the prompt's included, and append others.
+
+        The result is as that of ``step``: what comes of it, or why it failed.
+        """
+        try:
+            if back:
+                ticket.row.take_back(back)
+            append(ticket.row, tokens)
+            ticket.forget()
+        except Exception as error:
+            return self._became(ticket, [], error)
+        self._send_back()
+        return self._became(ticket, ticket.take())
+
+    def finish(self, ticket: Ticket, reason: FinishReason) -> list[Event]:
+        """End a sequence for the caller's reasons; its last chunks are in the result."""
+        ticket.row.end(reason)
+        return self._became(ticket, ticket.take())
+
+    def park(self, ticket: Ticket) -> None:
+        """Let a sequence rest until ``resume``: it keeps its KV while there is room for it."""
+        self._loop.take_alone(ticket)
+        self._take_out(ticket)
+        self._parked.append(ticket)
+
+    def resume(self, ticket: Ticket) -> None:
+        """Let a parked sequence take part again."""
+        if self._trial is not None:  # with the others, when it is over
+            self._trial.cleared.append(ticket)
+            return
+        self._parked.remove(ticket)
+        if not ticket.kv.length:
+            self._queue.append(ticket)
+        elif ticket.missing < BEHIND:
+            self._loop.join(ticket)
+        else:
+            self._prefill.add(ticket, begun=True)
+
+    def step(self) -> list[Event]:
+        """One step of all rows that run, and a piece of a prompt that waits.
+
+        What goes wrong in one sequence is its event, also where the model fails with it; what
+        fails with all of them is raised as a ``ModelError``, and an interrupt as it is: then
+        what had happened before it comes with the next step.
+        """
+        self._steps += 1
+        events = self._events
+        try:
+            self._step(events)
+        except Exception as error:
+            self._recover(Fault.of(error), events)
+        if self._trial is not None and self._trial.is_over:
+            self._end_trial(self._trial, events)
+        self._events = []
+        return events
+
+    def _step(self, events: list[Event]) -> None:
+        self._admit(events)
+        self._make_room(events)
+        ran = self._loop.step()
+        self._pace.saw(time.perf_counter(), self._fed, ran=bool(ran))
+        self._deliver(ran, events)
+        if self._trial is not None:
+            self._judge(self._trial, ran)
+        if self._send_back():
+            self._make_room(events)
+        self._fed = 0
+        if len(self._prefill):
+            self._run_prompts(self._pace.next() if self._loop.seats else PREFILL_STEP)
+        self._places.ran()
+
+    def close(self) -> None:
+        """Drop every sequence; the prefix cache stays with the model."""
+        for ticket in self._everywhere:
+            self.cancel(ticket)
+        self._trial = None
+
+    @property
+    def room(self) -> int:
+        """How many sequences ``submit`` would take now."""
+        return self.limits.max_queue + self._free_places - len(self._queue)
+
+    @property
+    def busy(self) -> bool:
+        """Whether ``step`` has something to do."""
+        return bool(self._loop.seats or len(self._prefill) or self._queue or self._trial)
+
+    def stats(self) -> Stats:
+        """Numbers for metrics and tests."""
+        sums = dict(self._sums)
+        for ticket in self._everywhere:
+            _add(sums, ticket)
+        return Stats(
+            running=len(self._loop.seats),
+            prefilling=len(self._prefill),
+            queued=len(self._queue) + len(self._parked),
+            kv_bytes=self._kv_bytes(),
+            cache_bytes=self.cache.nbytes if self.cache is not None else 0,
+            byte_limit=self.byte_limit,
+            cache_hits=self._prefill.hits,
+            cache_misses=self._prefill.misses,
+            preempted=self._preempted,
+            faults=self._faults,
+            steps=self._steps,
+            **sums,
+        )
+
+    def check_integrity(self) -> None:
+        """Assert the invariants; for tests."""
+        self._loop.check_integrity()
+        everywhere = self._everywhere
+        assert len(set(everywhere)) == len(everywhere)
+        assert not any(ticket.closed for ticket in everywhere)
+        self._prefill.check_integrity()
+        held = self._kv_bytes() + (self.cache.nbytes if self.cache is not None else 0)
+        assert held <= self.byte_limit, (held, self.byte_limit)
+
+    # ---- who runs --------------------------------------------------------------------------
+
+    @property
+    def _everywhere(self) -> list[Ticket]:
+        return [*self._loop.seats, *self._prefill, *self._queue, *self._parked]
+
+    @property
+    def _waiting(self) -> int:
+        return max(0, len(self._queue) - self._free_places)
+
+    @property
+    def _free_places(self) -> int:
+        return max(0, self.limits.max_batch - self._taken_places)
+
+    @property
+    def _open_places(self) -> int:
+        """Those of the free places that may be taken now."""
+        return 0 if self._trial is not None else max(0, self._places.now - self._taken_places)
+
+    @property
+    def _taken_places(self) -> int:
+        return len(self._loop.seats) + len(self._prefill)
+
+    def _next(self) -> Ticket | None:
+        """Who may begin, if there are bytes: while a trial is on, one of it at a time."""
+        trial = self._trial
+        if trial is None:
+            return self._queue[0] if self._queue and self._open_places else None
+        if self._taken_places:
+            return None
+        return next((ticket for ticket in self._queue if ticket in trial), None)
+
+    def _admit(self, events: list[Event]) -> None:
+        """Let those in front of the queue begin, as far as there are places and bytes."""
+        while (ticket := self._next()) is not None:
+            if not self._fits(ticket):
+                break
+            try:
+                begins = ticket.start()
+            except Exception as error:
+                events += self._became(ticket, ticket.take(), error)  # what it forced before
+                continue
+            self._queue.remove(ticket)
+            ended = ticket.row.finish_reason is not None
+            if (begins or ended) and (chunks := ticket.take()):
+                events.append(Event(ticket, chunks))
+            if ticket.row.finish_reason is not None:
+                self._close(ticket)
+                continue
+            self._prefill.add(ticket)
+
+    def _fits(self, ticket: Ticket) -> bool:
+        """Whether a sequence could be prefilled and run now; makes room in the prefix cache."""
+        needed = self._needed_soon(ticket)
+        if needed > self.byte_limit:
+            return not (self._loop.seats or len(self._prefill))
+        self._shrink_cache(self.byte_limit - needed)
+        return True
+
+    def _make_room(self, events: list[Event]) -> None:
+        """See to it that every row can grow; the last one to come goes back to the queue."""
+        while True:
+            needed = self._needed_soon()
+            if needed <= self.byte_limit:
+                self._shrink_cache(self.byte_limit - needed)
+                return
+            self._shrink_cache(0)
+            if self._drop_parked():
+                continue
+            rows = [*self._loop.seats, *self._prefill]
+            if len(rows) == 1:
+                if rows[0].slot is not None:  # alone it needs no more than its own
+                    self._loop.take_alone(rows[0])
+                    continue
+                self._fail_for_room(rows[0], events)
+                return
+            if not rows:
+                return
+            last = rows[-1]
+            self._take_out(last)
+            self._preempt(last)
+            self._queue.appendleft(last)
+
+    def _drop_parked(self) -> bool:
+        """Free the KV of the sequence that came to rest last, if one has any."""
+        for ticket in reversed(self._parked):
+            if ticket.kv.length:
+                self._preempt(ticket)
+                return True
+        return False
+
+    def _preempt(self, ticket: Ticket) -> None:
+        """Free a sequence's KV: all of it is run again when it takes part again."""
+        ticket.kv.restart()
+        ticket.forget()
+        self._preempted += 1
+
+    def _needed_soon(self, *more: Ticket) -> int:
+        """Bytes of all KV a few steps from now, when what is prefilled has joined the others."""
+        alone = 0
+        now: list[int] = []  # lengths of those that may join the slots in the next step
+        later: list[int] = []
+        slots = self._loop.slots
+        for ticket in [*self._loop.seats, *self._prefill, *more]:
+            length = len(ticket.row.sequence)
+            if ticket.row.drafter is not None:
+                alone += ticket.row.drafter.nbytes_at(length + HEADROOM)
+            if ticket.slot is None:
+                alone += self._footprint.alone(length + HEADROOM)
+                begun = ticket.kv.length > 0 and ticket not in self._prefill
+                (now if begun else later).append(length)
+        together = 0
+        if slots is not None:  # fewer may suit each other where more would not
+            together = max(
+                slots.nbytes_with(self._footprint, joining, HEADROOM)
+                for joining in (now, [*now, *later])
+            )
+        return alone + together + sum(ticket.kv.nbytes for ticket in self._parked)
+
+    def _fail_for_room(self, ticket: Ticket, events: list[Event]) -> None:
+        if self._footprint.alone(len(ticket.row.sequence) + 1) <= self.byte_limit:
+            return
+        self._take_out(ticket)
+        events.append(
+            Event(
+                ticket,
+                [],
+                CapacityError(
+                    f"the KV cache of {len(ticket.row.sequence)} tokens does not fit "
+                    f"max_bytes={self.byte_limit:,}; give a smaller max_tokens or raise the limit"
+                ),
+            )
+        )
+        self._close(ticket)
+
+    def _take_out(self, ticket: Ticket) -> None:
+        """From wherever it is; a place in the slots is free then."""
+        if self._trial is not None:
+            self._trial.drop(ticket)
+        if ticket in self._loop.seats:
+            self._loop.leave(ticket)
+        elif ticket in self._prefill:
+            self._prefill.remove(ticket)
+        elif ticket in self._queue:
+            self._queue.remove(ticket)
+        elif ticket in self._parked:
+            self._parked.remove(ticket)
+
+    def _became(
+        self, ticket: Ticket, chunks: list[Chunk], error: Exception | None = None
+    ) -> list[Event]:
+        """What a sequence came to, as events; one that has ended gives back what it holds."""
+        events: list[Event] = []
+        self._deliver([Outcome(ticket, chunks, error)], events)
+        return events
+
+    def _deliver(self, outcomes: Iterable[Outcome], events: list[Event]) -> None:
+        """Say what sequences came to; those that have ended give back what they hold."""
+        outcomes = [outcome for outcome in outcomes if not outcome.seat.closed]
+        # All of it first, so that nothing is lost where what follows goes wrong
+        events += [Event(*outcome) for outcome in outcomes if outcome.chunks or outcome.error]
+        for ticket, _, error in outcomes:
+            reason = ticket.row.finish_reason
+            if error is None and reason is None:
+                continue
+            if error is None and reason != "cancelled":
+                self._keep(ticket)
+            self._take_out(ticket)
+            self._close(ticket)
+
+    def _close(self, ticket: Ticket) -> None:
+        if self._trial is not None:
+            self._trial.drop(ticket)
+        _add(self._sums, ticket)
+        ticket.close()
+
+    def _run_prompts(self, budget: int) -> None:
+        """Run up to ``budget`` tokens of those that are prefilled; who is done joins the loop."""
+        fed, done = self._prefill.step(budget)
+        self._fed += fed
+        for ticket in done:
+            self._loop.join(ticket)
+            self._keep(ticket)
+
+    def _send_back(self) -> bool:
+        """Rows that have much to run again, say after a long rewind, do so between the steps."""
+        behind = [t for t in self._loop.seats if self._loop.is_behind(t) and not t.is_ready]
+        for ticket in behind:
+            self._loop.take_alone(ticket)
+            self._loop.leave(ticket)
+            self._prefill.add(ticket, begun=ticket.kv.length > 0)
+        return bool(behind)
+
+    def _keep(self, ticket: Ticket) -> None:
+        self._prefill.keep(ticket, self.byte_limit - self._needed_soon())
+
+    # ---- when the model fails --------------------------------------------------------------
+
+    def _recover(self, fault: Fault, events: list[Event]) -> None:
+        """Have the one that the model fails with fail, or find out which one it is.
+
+        Raises what happens while nothing runs.
+        """
+        self._faults += 1
+        self._deliver(self._loop.owed(), events)
+        seat = fault.seat
+        own = seat is not None and not seat.closed and not fault.short_of_memory
+        if seat is not None and own and (self._trial or self._works()):
+            self._blame(seat, fault, events)  # the others were not harmed
+            return
+        self._loop.restart()
+        for ticket in (*self._prefill, *self._parked):
+            ticket.restart()
+        for ticket in [seat for seat in self._loop.seats if seat.row.finish_reason is not None]:
+            self._deliver([Outcome(ticket, [], fault.error())], events)  # its end was lost
+        running = [*self._loop.seats, *self._prefill]
+        if fault.short_of_memory:
+            self._shrink_cache(0)
+            mx.clear_cache()
+        if self._trial is not None and len(running) == 1:
+            self._blame(running[0], fault, events)
+            return
+        if not running:
+            raise fault.error_of_all()
+        self._trial = Trial(running)
+        for ticket in reversed(running):
+            self._put_back(ticket)
+
+    def _put_back(self, ticket: Ticket) -> None:
+        """Have a sequence begin again, as the next one, from its history."""
+        if self._trial is not None:
+            self._trial.again(ticket)
+        if ticket in self._loop.seats:
+            self._loop.leave(ticket)
+        else:
+            self._prefill.remove(ticket)
+        ticket.restart()
+        self._queue.appendleft(ticket)
+
+    def _blame(self, ticket: Ticket, fault: Fault, events: list[Event]) -> None:
+        """Fail a sequence that the model failed with alone, as soon as it is known to work."""
+        trial = self._trial
+        if not ticket.retried and (ticket.cached or trial is None):
+            ticket.retried = True
+            if ticket.cached:  # the fault may be in what it began with
+                self._shrink_cache(0)
+            self._put_back(ticket)
+            return
+        if trial is None or trial.works or self._works():
+            if trial is not None:
+                trial.works = trial.found = True
+            self._deliver([Outcome(ticket, [], fault.error())], events)
+            return
+        self._take_out(ticket)
+        self._parked.append(ticket)
+        trial.accuse(ticket, fault)
+
+    def _works(self) -> bool:
+        """Whether the model runs a single token."""
+        try:
+            mx.eval(KV(self._make).run(self._loop.passes.model, [0]))
+        except Exception:
+            return False
+        return True
+
+    def _judge(self, trial: Trial, ran: list[Outcome]) -> None:
+        """Clear the one that runs alone, once it came through far enough."""
+        if any(o.error is None and o.seat.passes and o.seat.row.finish_reason for o in ran):
+            trial.works = True
+        for ticket in list(self._loop.seats):
+            if trial.came_through(ticket):
+                self.park(ticket)
+                trial.cleared.append(ticket)
+
+    def _end_trial(self, trial: Trial, events: list[Event]) -> None:
+        """Have those go on that are cleared; raises where the model fails with everyone."""
+        self._trial = None
+        if trial.accused and not trial.works:
+            for ticket in reversed([*(ticket for ticket, _ in trial.accused), *trial.cleared]):
+                self._parked.remove(ticket)
+                self._queue.appendleft(ticket)
+            raise trial.accused[-1][1].error_of_all()
+        self._deliver(
+            [Outcome(ticket, [], fault.error()) for ticket, fault in trial.accused], events
+        )
+        if trial.size > 1 and not (trial.found or trial.accused):
+            self._places.failed(trial.size)
+        waiting = []
+        for ticket in trial.cleared:
+            if ticket.kv.length and self._open_places:
+                self.resume(ticket)
+            else:
+                self._parked.remove(ticket)
+                self._preempt(ticket)
+                waiting.append(ticket)
+        self._queue.extendleft(reversed(waiting))
+
+    # ---- bytes -----------------------------------------------------------------------------
+
+    def _kv_bytes(self) -> int:
+        slots = self._loop.slots
+        total = slots.nbytes if slots is not None else 0
+        for ticket in [*self._loop.seats, *self._prefill, *self._parked]:
+            if ticket.slot is None:
+                total += ticket.kv.nbytes
+            if ticket.row.drafter is not None:
+                total += ticket.row.drafter.nbytes
+        return total
+
+    def _shrink_cache(self, to: int) -> None:
+        if self.cache is not None and self.cache.nbytes > to:
+            self.cache.shrink(max(0, to))
+
+
+def _add(sums: dict[str, int], ticket: Ticket) -> None:
+    usage = ticket.usage
+    for name in _SUMS:
+        sums[name] += getattr(usage, name)

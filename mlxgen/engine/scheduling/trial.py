@@ -1,0 +1,65 @@
+"""Whose fault it is that the model failed with sequences that ran side by side.
+
+Owns what is known of each of them: it has not run alone yet, it came through alone, or the model
+failed with it alone. Must never run or end one: the scheduler does, and lets one at a time run from
+its history, with nothing on the device that was there before. Invariant: nobody is in it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..step.fault import Fault
+from ..step.seat import Seat
+
+PROOF = 4  # steps alone that clear a sequence: all that a look-ahead had submitted is read by then
+
+
+class Trial:
+    """See the module. ``works``: the model has run something since it failed.
+
+    - ``cleared``: those that wait for the end of it, to go on together.
+    - ``accused``: those that the model failed with, while nothing else shows that it works.
+    - ``found``: whether any was found to be at fault.
+    """
+
+    def __init__(self, suspects: Iterable[Seat]) -> None:
+        self._left = set(suspects)
+        self.size = len(self._left)
+        self.cleared: list[Seat] = []
+        self.accused: list[tuple[Seat, Fault]] = []
+        self.works = self.found = False
+        self._steps = 0
+
+    def __contains__(self, seat: Seat) -> bool:
+        """Whether a sequence has not shown yet how it runs alone."""
+        return seat in self._left
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all is known that there is to know."""
+        return not self._left
+
+    def came_through(self, seat: Seat) -> bool:
+        """Say that a sequence came through a step alone; whether that clears it."""
+        self._steps += 1
+        if seat not in self._left or self._steps < PROOF:
+            return False
+        self.works = True
+        return True
+
+    def again(self, seat: Seat) -> None:
+        """A sequence begins once more to show how it runs."""
+        self._steps = 0
+
+    def accuse(self, seat: Seat, fault: Fault) -> None:
+        """The model failed with a sequence alone, and may fail with all."""
+        self.accused.append((seat, fault))
+
+    def drop(self, seat: Seat) -> None:
+        """Forget a sequence, and begin to look at the next one."""
+        if seat in self._left:
+            self._steps = 0
+            self._left.discard(seat)
+        self.cleared = [each for each in self.cleared if each is not seat]
+        self.accused = [each for each in self.accused if each[0] is not seat]

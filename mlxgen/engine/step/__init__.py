@@ -1,0 +1,1 @@
+"""One step: what runs, what is drawn, and what becomes of it."""

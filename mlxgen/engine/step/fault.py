@@ -1,0 +1,61 @@
+"""A failure in the middle of a step: of a forward pass, of what leads to one, or of reading it.
+
+Owns what is known of it: what was raised, whose pass it was, and whether memory was short. Must
+never leave the engine: callers get its ``error``. Invariant: where it has a ``seat``, that one's
+pass failed before anything of it was submitted, so that no other sequence was harmed.
+"""
+
+from __future__ import annotations
+
+from ...errors import CapacityError, MlxgenError, ModelError
+from .seat import Seat
+
+_SHOWN = 300  # characters of a foreign message
+
+
+class Fault(Exception):  # noqa: N818 (it is no error of the caller)
+    """See the module; ``seat`` is ``None`` where it may be anybody's."""
+
+    def __init__(self, cause: Exception, seat: Seat | None = None) -> None:
+        super().__init__(cause, seat)
+        self.cause = cause
+        self.seat = seat
+
+    @classmethod
+    def of(cls, error: Exception) -> Fault:
+        """An error as a fault, if it is not one."""
+        return error if isinstance(error, Fault) else cls(error)
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether the device had no memory left, as far as the message tells."""
+        said = str(self.cause).lower()
+        return isinstance(self.cause, MemoryError) or any(sign in said for sign in _NO_MEMORY)
+
+    def error(self) -> MlxgenError:
+        """What to tell the caller of a sequence that the model fails with."""
+        if isinstance(self.cause, MlxgenError):
+            return self.cause
+        if self.short_of_memory:
+            error: MlxgenError = CapacityError(
+                f"the device has no memory left for this sequence ({self._said}); shorten it"
+            )
+        else:
+            error = ModelError(f"the model failed on this sequence: {self._said}")
+        error.__cause__ = self.cause
+        return error
+
+    def error_of_all(self) -> MlxgenError:
+        """The same where it fails with everything."""
+        error = ModelError(f"the model fails on every sequence: {self._said}")
+        error.__cause__ = self.cause
+        return error
+
+    @property
+    def _said(self) -> str:
+        said = " ".join(str(self.cause).split())[:_SHOWN]
+        return f"{type(self.cause).__name__}: {said}"
+
+
+_NO_MEMORY = ("out of memory", "outofmemory", "insufficient memory", "unable to allocate", "malloc")
+"""Parts of the messages of MLX and of Metal."""

@@ -1,0 +1,409 @@
+"""The step loop: all rows that generate, one or many, through the model together.
+
+Owns the order of a step: forward, masks meanwhile, sample, look-ahead forward, the one host
+synchronisation, settle. Must never decide what a token means (the row does), nor who may
+join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
+its row's history, and a draw is from the logits behind that.
+
+A row alone runs with the caches of its own and their fast attention path. Several go through
+together in slots, where the model allows it; a row that it does not allow it for runs next
+to them. Whatever a row has pending beyond one token (a forced run, a rewind that a recurrent
+layer could not follow) goes ahead of the common pass, so that no row waits for another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from ...errors import MlxgenError
+from ...filters import fill_masks
+from ...sampling import DrawRow, Sampler, Want
+from ..kv import Model, Slots
+from ..speculation.guess import Guess
+from .drawn import Drawn
+from .fault import Fault
+from .passes import Passes, Work
+from .seat import Seat, logits_of
+from .settling import Outcome, settle
+
+SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
+CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
+
+
+class Loop:
+    """The rows of one model that generate; ``slots`` where several can run together."""
+
+    __slots__ = (
+        "_blind",
+        "_owed",
+        "_sampler",
+        "_steps",
+        "_stopped",
+        "longest_run",
+        "passes",
+        "seats",
+    )
+
+    def __init__(self, model: Model, sampler: Sampler, slots: Slots | None = None) -> None:
+        self.seats: list[Seat] = []  # those in slots first, in the order of these
+        self.passes = Passes(model, slots)
+        self._sampler = sampler
+        self._blind: Drawn | None = None  # submitted already
+        # Pending tokens up to which a row is run here, and not left for a scheduler to prefill
+        self.longest_run: int | None = None
+        self._owed: list[Outcome] = []  # of a step that was interrupted
+        self._stopped: set[Seat] = set()  # ended or failed
+        self._steps = 0
+
+    @property
+    def slots(self) -> Slots | None:
+        """Where rows run together, if the model allows it."""
+        return self.passes.slots
+
+    def alike(self) -> Loop:
+        """An empty loop for the same model."""
+        return Loop(self.passes.model, self._sampler)
+
+    def join(self, seat: Seat) -> None:
+        """Let a seat take part from the next step on."""
+        self._stopped.discard(seat)
+        if seat not in self.seats:
+            self.seats.append(seat)
+
+    def leave(self, seat: Seat) -> None:
+        """Take a seat out; what it holds in the slots is freed."""
+        self.seats.remove(seat)
+        self._stopped.discard(seat)
+        if seat.slot is not None:
+            seat.kv.restart()
+            self._in_order()
+
+    def take_alone(self, seat: Seat) -> None:
+        """Give a seat that is in the slots caches of its own."""
+        if seat.slot is not None:
+            seat.kv.leave()
+            self._in_order()
+
+    def rewind(self, seat: Seat, target: int, seen: int | None = None) -> None:
+        """``Row.rewind`` for one that takes part, ended or failed or not."""
+        seat.row.rewind(target, seen)
+        self._stopped.discard(seat)
+
+    def step(self) -> list[Outcome]:
+        """Draw once for every seat that has logits; errors of one are its own outcome.
+
+        What goes wrong with the model itself is raised as a ``Fault``, and an interrupt as it
+        is; then every seat stands where its history ends, and what the others came to is kept
+        for the next call. A fault that may be anybody's leaves nothing on the device.
+        """
+        outcomes, self._owed = self._owed, []
+        try:
+            self._start(outcomes)
+            if not outcomes:
+                self._step(outcomes)
+        except Exception as error:
+            fault = Fault.of(error)
+            self._halt(outcomes)
+            if fault.seat is None:
+                self.restart()
+            raise fault from fault.cause
+        except BaseException:
+            self._halt(outcomes)
+            raise
+        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.row.finish_reason)
+        self._steps += 1
+        if self._steps % CLEAR_EVERY == 0:
+            mx.clear_cache()
+        return outcomes
+
+    def owed(self) -> list[Outcome]:
+        """What the seats had come to in a step that did not get to its end; only once."""
+        outcomes, self._owed = self._owed, []
+        return outcomes
+
+    def restart(self) -> None:
+        """Drop all that is on the device: what every seat has run is to be run again."""
+        if self.passes.slots is not None:
+            self.passes.slots.clear()
+        for seat in self.seats:
+            seat.restart()
+        self._blind = None
+
+    def check_integrity(self) -> None:
+        """Assert the invariant; for tests."""
+        for seat in self.seats:
+            if seat not in self._stopped:
+                seat.check_integrity()
+        inside = [seat.slot for seat in self.seats if seat.slot is not None]
+        assert [slot.index for slot in inside] == list(range(len(inside)))
+        if self.passes.slots is not None:
+            self.passes.slots.check_integrity()
+
+    # one step
+
+    def _halt(self, outcomes: list[Outcome]) -> None:
+        """Have every seat stand where its history ends, in the middle of a step."""
+        for seat in self.seats:
+            try:
+                seat.forget()
+            except Exception as error:
+                outcomes.append(Outcome(seat, [], error))
+        self._in_order()
+        self._owed = outcomes
+        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.row.finish_reason)
+
+    def _start(self, outcomes: list[Outcome]) -> None:
+        """Begin new rows: with what filters force, or with an end before anything is drawn."""
+        new = []
+        for seat in self.seats:
+            if seat in self._stopped:
+                continue
+            try:
+                if seat.start():
+                    new.append(seat)
+            except Exception as error:
+                outcomes.append(Outcome(seat, seat.take(), error))  # what it forced before
+        for seat in new:
+            if chunks := seat.take():
+                outcomes.append(Outcome(seat, chunks))
+        if new and outcomes:  # these are out before the model has run
+            self._forward([seat for seat in new if seat.row.finish_reason is None])
+
+    def _step(self, outcomes: list[Outcome]) -> None:
+        seats = [seat for seat in self.seats if seat not in self._stopped]
+        self._align(seats)
+        self._gather()
+        ready = [seat for seat in seats if not seat.pending]
+        idle = [seat for seat in seats if seat.pending and not self.is_behind(seat)]
+        looks = self._looks_ahead(ready)
+        if idle and not (looks and ready):
+            self._forward(idle)
+            ready, idle = [seat for seat in seats if not seat.pending], []
+            looks = self._looks_ahead(ready)
+        drawn, places = self._draw(ready, outcomes)
+        if drawn is None:
+            self._forward(idle)
+            return
+        ready = list(places)
+        blind = self._look_ahead(ready, drawn, idle) if looks else None
+        tokens = drawn.tokens()
+        kept = True
+        for seat, place in places.items():
+            if drawn.inexact(place):
+                seat.flat = SORTED_DRAWS
+            elif seat.flat:
+                seat.flat -= 1
+            outcome = settle(seat, tokens, drawn, place)
+            outcomes.append(outcome)
+            kept = seat.arrive() and outcome.error is None and kept
+        for seat in idle:
+            seat.arrive()
+        if kept and blind is not None:
+            self._blind = blind
+        failed = {o.seat for o in outcomes if o.error is not None}
+        going = [s for s in seats if s.row.finish_reason is None and s not in failed]
+        if not looks or not any(seat.is_ready for seat in going):
+            self._forward([seat for seat in going if not seat.is_ready])
+        self._warm(seats)
+
+    # drawing
+
+    def _draw(
+        self, ready: list[Seat], outcomes: list[Outcome]
+    ) -> tuple[Drawn | None, dict[Seat, int]]:
+        """Submit a draw for every seat that has one left; the others are outcomes.
+
+        With the draw comes where each seat's is in it: the first one, where it has several.
+        """
+        submitted, self._blind = self._blind, None
+        if submitted is not None and _still_stands(submitted, ready):
+            return submitted, {seat: i for i, seat in enumerate(ready)}
+        requests: list[DrawRow] = []
+        places: dict[Seat, int] = {}
+        for seat in ready:
+            _read(seat)
+            try:
+                if seat.guess is not None:
+                    seat.guess.look(seat.row)
+                    own = seat.guess.requests
+                else:
+                    own = [seat.row.request()]
+            except Exception as error:
+                seat.forget()
+                outcomes.append(Outcome(seat, seat.take(), error))  # with what is due
+                continue
+            places[seat] = len(requests)
+            requests += own
+        if not places:
+            return None, places
+        want = Want.common([seat.row.want for seat in places])
+        exact = 2 * sum(seat.flat > 0 for seat in places) > len(places)
+        logits = logits_of(places)
+        return Drawn(self._sampler, logits, requests, want, exact=exact), places
+
+    def _warm(self, seats: Sequence[Seat]) -> None:
+        """Compute the masks of the next position while the model runs."""
+        if len(seats) == 1 and seats[0].guess is None:
+            seats[0].row.warm()
+            return
+        for seat in seats:
+            _read(seat)
+            if seat.guess is not None:
+                with contextlib.suppress(Exception):  # raised again by the draw that needs it
+                    seat.guess.look(seat.row)
+        constraints = [
+            seat.row.sequence.constraint
+            for seat in seats
+            if seat.row.sequence.constraint is not None and seat.row.finish_reason is None
+        ]
+        if constraints:
+            fill_masks(constraints)
+
+    # running the model
+
+    def _looks_ahead(self, ready: Sequence[Seat]) -> bool:
+        """Whether to submit the next pass before the tokens are known.
+
+        Where most rows are about to be fast-forwarded, token and forced run rather go
+        through in one pass behind the draw.
+        """
+        if all(seat.row.is_last or _drafts(seat) for seat in ready):
+            return False
+        if any(_drafts(seat) for seat in ready):  # drafts are made from tokens that are known
+            return False
+        return 2 * sum(seat.row.expects_forced for seat in ready) <= len(ready) - len(ready) % 2
+
+    def _look_ahead(self, ready: list[Seat], drawn: Drawn, idle: list[Seat]) -> Drawn | None:
+        """Submit the pass behind tokens that are not known yet, with what others have pending.
+
+        Returns the next draw, where nothing that the host decides goes into it.
+        """
+        work = []
+        for i, seat in enumerate(ready):
+            store, row = seat.kv.store, seat.row
+            if seat.slot is None and (row.is_last or (row.may_decline and not store.can_undo(1))):
+                continue
+            work.append(Work(seat, [drawn.later(i)]))
+        arrays = self.passes.run([*work, *map(Work.pending, idle)])
+        requests = [] if idle or len(arrays) != 1 else self._blind_requests(ready)
+        if not requests:
+            mx.async_eval(arrays)
+            return None
+        want = Want.common([seat.row.want for seat in ready])
+        return Drawn(self._sampler, arrays[0], requests, want)
+
+    def _blind_requests(self, ready: Sequence[Seat]) -> list[DrawRow]:
+        """The draws behind the next ones; none where one of them depends on what that gives."""
+        requests = []
+        for seat in ready:
+            request = seat.row.blind_request() if not seat.flat and seat.ahead else None
+            if request is None:
+                return []
+            requests.append(request)
+        return requests
+
+    def _forward(self, seats: Sequence[Seat]) -> None:
+        """Run what is pending, and drafts behind it; the logits are submitted."""
+        seats = [seat for seat in seats if not self.is_behind(seat)]
+        self._align(seats)
+        for seat in seats:
+            self._propose(seat)
+        if seats:
+            mx.async_eval(self.passes.run([Work.pending(seat) for seat in seats]))
+        for seat in seats:
+            seat.arrive()
+
+    def _propose(self, seat: Seat) -> None:
+        """Have tokens drafted behind what a seat has pending."""
+        row = seat.row
+        if row.drafter is None or not row.may_draft:
+            return
+        count = min(seat.appetite.wanted(row.position), row.budget - row.position - 1)
+        if count <= 0:
+            return
+        try:
+            proposal = row.drafter.propose(row, count)
+        except MlxgenError:  # of its filters: raised again by the draw
+            return
+        except Exception as error:
+            raise Fault(error, seat) from error
+        if proposal is not None:
+            seat.guess = Guess(proposal)
+
+    # who is where
+
+    def _gather(self) -> None:
+        """Take rows into the slots, as soon as there are several that suit each other."""
+        slots = self.passes.slots
+        if slots is None or len(self.seats) < 2:
+            return
+        alone = [
+            seat
+            for seat in self.seats
+            if seat.slot is None and seat.kv.length and seat not in self._stopped
+        ]
+        if not alone:
+            return
+        lengths = [len(seat.history) for seat in alone]
+        longest = slots.in_the_way(min(lengths))
+        if longest is not None:
+            self.take_alone(next(seat for seat in self.seats if seat.slot is longest))
+        joining = slots.suitable(lengths)
+        for i in joining:
+            try:
+                alone[i].kv.join(slots)
+            except Exception as error:
+                raise Fault(error, alone[i]) from error
+        if joining:
+            self._in_order()
+
+    def is_behind(self, seat: Seat) -> bool:
+        """Whether a seat has more to run than goes between two steps of the others."""
+        return self.longest_run is not None and seat.missing > self.longest_run
+
+    def _align(self, seats: Sequence[Seat]) -> None:
+        """Align every cache, all before any pass: a slot can take back its last one only.
+
+        Rows that went back further than their slot can are taken out of the slots.
+        """
+        for seat in seats:
+            seat.align()
+        for seat in seats:
+            if seat.slot is not None and not seat.slot.length:
+                self.take_alone(seat)
+
+    def _in_order(self) -> None:
+        count = len(self.seats)
+        self.seats.sort(key=lambda seat: count if seat.slot is None else seat.slot.index)
+
+
+def _drafts(seat: Seat) -> bool:
+    """Whether tokens are about to be drafted behind the next one."""
+    row = seat.row
+    return (
+        row.drafter is not None
+        and row.may_draft
+        and not row.is_last
+        and seat.appetite.wanted(row.position + 1) > 0
+    )
+
+
+def _read(seat: Seat) -> None:
+    """Wait for what is drafted: what this raises is not the row's."""
+    if seat.guess is not None and not seat.guess.free:
+        _ = seat.guess.tokens
+
+
+def _still_stands(drawn: Drawn, ready: Sequence[Seat]) -> bool:
+    """Whether a draw that was submitted before is the one that is due for these."""
+    return len(drawn.requests) == len(ready) and all(
+        seat.logits is not None
+        and seat.logits.array is drawn.logits
+        and seat.logits.places[0] == i
+        and (request.seed, request.position, request.attempt)
+        == (seat.row.seed, seat.row.position, seat.row.attempt)
+        for i, (seat, request) in enumerate(zip(ready, drawn.requests, strict=True))
+    )

@@ -1,0 +1,230 @@
+"""Forward passes for seats, alone and in slots.
+
+Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
+know when a pass is due: the loop does. Invariant: a pass leaves in ``seat.ahead`` the logits
+behind its last pending token, and behind every drafted one; nothing is evaluated but the
+pieces of a long prompt. What a pass of one seat raises while it is built is its ``Fault``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import mlx.core as mx
+
+from ..kv import KV, PREFILL_STEP, Fed, Model, Slot, Slots
+from ..kv.held import gathered
+from ..kv.padded import LONGEST, alike, longest_padded, run_padded
+from .fault import Fault
+from .scores import PIECE
+from .seat import Logits, Seat
+
+SINGLE_PASS = 16  # pending tokens that go through with their logits, in one pass
+SHORT_RUN = 4  # pending tokens of a slot up to which runs of several rows share a pass
+
+Run: TypeAlias = tuple[KV, Sequence[Fed]]
+"""The next tokens of a cache."""
+
+
+class Work(NamedTuple):
+    """The next ``tokens`` of a seat, with the logits behind the last ``wanted`` of them."""
+
+    seat: Seat
+    tokens: Sequence[Fed]
+    wanted: int = 1
+
+    @classmethod
+    def pending(cls, seat: Seat) -> Work:
+        """What a seat has to run, and what is drafted behind it."""
+        drafted = seat.guess.fed if seat.guess is not None else []
+        return cls(seat, [*seat.pending, *drafted], 1 + len(drafted))
+
+    def done(self, logits: mx.array, at: int) -> None:
+        """They have gone through, and their logits are in the rows from ``at`` on."""
+        seat, _, wanted = self
+        seat.ahead = Logits(logits, range(at, at + wanted), seat.kv.length - wanted + 1)
+        seat.passes += 1
+
+
+class Passes:
+    """The model, and the ``slots`` for what goes through it together, if it can."""
+
+    __slots__ = ("longest_padded", "merges", "model", "slots")
+
+    def __init__(self, model: Model, slots: Slots | None) -> None:
+        self.model = model
+        self.slots = slots
+        self.longest_padded = longest_padded(slots.make) if slots is not None else 0
+        # Whether short runs go into the common pass. That copies the keys of every row, and
+        # saves a pass over the weights: worth it where memory is fast, not on a CPU.
+        self.merges = mx.default_device() != mx.Device(mx.cpu)
+
+    # ---- prompts ---------------------------------------------------------------------------
+
+    def prefill(self, seat: Seat, count: int) -> list[Any]:
+        """Run ``count`` pending tokens of a seat outside of the slots, but not the last one.
+
+        Returns what is ready when that is done; it is submitted.
+        """
+        if seat.is_scored:
+            return self._prefill_scored(seat, count)
+        kv = seat.kv
+        self._run_alone(seat, kv.align(seat.history)[:-1][:count])
+        arrays = kv.alone.arrays()
+        mx.async_eval(arrays)
+        kv.alone.checkpoint()
+        return arrays
+
+    def _prefill_scored(self, seat: Seat, count: int) -> list[Any]:
+        """The same, with the log-probabilities of the tokens that come next; evaluated."""
+        kv, scores, history = seat.kv, seat.scores, seat.history
+        assert scores is not None
+        end = min(len(history) - len(kv.align(history)) + count, len(history) - 1)
+        pending = kv.align(history, scores.done - 1)  # where an interrupt came before the scores
+        while kv.length < end:
+            piece, start = pending[: min(PIECE, end - kv.length)], kv.length
+            logits = self._run_alone(seat, piece)
+            try:
+                scores.add(start, logits[0])
+                mx.eval(kv.alone.arrays())
+            except Exception as error:
+                raise Fault(error, seat) from error
+            kv.alone.checkpoint()
+            pending = pending[len(piece) :]
+        return kv.alone.arrays()
+
+    def prefill_together(self, seats: Sequence[Seat]) -> None:
+        """Run what seats that hold nothing have pending, but not the last token, in one pass.
+
+        Each has ``longest_padded`` tokens to run at most.
+        """
+        assert self.slots is not None
+        kvs = [seat.kv for seat in seats]
+        try:
+            run_padded(self.model, self.slots.make, [seat.pending[:-1] for seat in seats], kvs)
+        except Exception:  # then each in a pass of its own, so that it is known whose it was
+            for seat in seats:
+                if len(pending := seat.align()) > 1:
+                    self.prefill(seat, len(pending) - 1)
+            return
+        mx.async_eval([kv.alone.arrays() for kv in kvs])
+        for kv in kvs:
+            kv.alone.checkpoint()
+
+    # ---- steps -----------------------------------------------------------------------------
+
+    def run(self, work: Sequence[Work]) -> list[mx.array]:
+        """Run tokens of many seats, those in the slots together; their logits, nothing of it
+        evaluated."""
+        inside = [each for each in work if each.seat.slot is not None]
+        arrays = self._run_in_slots(inside) if inside else []
+        for each in work:
+            if each.seat.slot is None:
+                arrays.append(self._run_outside(each))
+        return arrays
+
+    def _run_outside(self, work: Work) -> mx.array:
+        """Run what a seat outside of the slots has pending, a long run in pieces."""
+        seat, tokens, count = work
+        store, known = seat.kv.alone, len(tokens) - count + 1
+        if known > (1 if seat.is_scored else SINGLE_PASS):
+            for _ in range(0, known - 1, PREFILL_STEP):
+                mx.eval(self.prefill(seat, PREFILL_STEP))
+                mx.clear_cache()
+            tokens = tokens[known - 1 :]
+        if count > 1:
+            store.keep_place(count - 1)
+        logits = self._run_alone(seat, tokens)
+        logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
+        work.done(logits, 0)
+        if count == 1:
+            store.checkpoint()
+        return logits
+
+    def _run_alone(self, seat: Seat, tokens: Sequence[Fed]) -> mx.array:
+        try:
+            return seat.kv.run(self.model, tokens)
+        except Exception as error:
+            raise Fault(error, seat) from error
+
+    def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
+        """A common pass for the last token of each, and what has to go before it or apart.
+
+        What is pending before the last token goes first where it is long; drafts have a pass of
+        their own where the common one would have to copy keys for them.
+        """
+        slots = self.slots
+        assert slots is not None
+        merges = self.merges and not slots.recurrent
+        first: list[Run] = []
+        apart: list[Work] = []
+        common: list[Work] = []
+        for each in work:
+            seat, tokens, count = each
+            early = len(tokens) - count
+            if early and not (merges and early <= SHORT_RUN):
+                first.append((seat.kv, tokens[:early]))
+                seat.passes += 1
+                tokens = tokens[early:]
+            (apart if count > 1 and not merges else common).append(Work(seat, tokens, count))
+        self._run_rows(slots, first)
+        for seat, tokens, _ in apart:
+            seat.kv.store.keep_place(len(tokens))
+        arrays = []
+        found = self._run_rows(slots, [(seat.kv, tokens) for seat, tokens, _ in apart])
+        for each, (logits, at) in zip(apart, found, strict=True):
+            each.done(logits, at)
+            arrays.append(logits)
+        if common:
+            arrays.append(self._run_common(slots, common))
+        return arrays
+
+    def _run_common(self, slots: Slots, work: list[Work]) -> mx.array:
+        """Short runs of several seats, token by token side by side."""
+        work.sort(key=lambda each: _slot(each.seat.kv).index)  # so that nothing is gathered
+        fed = [token for each in work for token in each.tokens]
+        members = [_slot(seat.kv) for seat, tokens, _ in work for _ in tokens]
+        logits = slots.forward(self.model, gathered(fed)[:, None], members)
+        end = 0
+        for each in work:
+            each.seat.kv.took(each.tokens)
+            end += len(each.tokens)
+            each.done(logits, end - each.wanted)
+        return logits
+
+    def _run_rows(self, slots: Slots, rows: Sequence[Run]) -> list[tuple[mx.array, int]]:
+        """Run the next tokens of several slots, in as few passes as their lengths allow.
+
+        For each, the logits [.., vocab] of its pass, and the index of its first ones.
+        """
+        found: dict[KV, tuple[mx.array, int]] = {}
+        left = sorted(rows, key=lambda row: len(row[1]))
+        while left:
+            group = [left.pop()]
+            most = len(group[0][1])
+            padded = not slots.recurrent and most <= LONGEST
+            while left and padded and alike([len(run) for _, run in (*group, left[-1])]):
+                group.append(left.pop())
+            group.sort(key=lambda row: _slot(row[0]).index)  # so that nothing may be gathered
+            lengths = [len(run) for _, run in group]
+            arrays = [gathered(run) for _, run in group]
+            members = [_slot(kv) for kv, _ in group]
+            if len(group) == 1:
+                logits = slots.run(self.model, arrays[0][None], members[0])
+            else:
+                together = mx.stack(
+                    [mx.pad(a, (0, most - n)) for a, n in zip(arrays, lengths, strict=True)]
+                )
+                logits = slots.run_side_by_side(self.model, together, lengths, members)
+            flat = logits.reshape(-1, logits.shape[-1])
+            for i, (kv, run) in enumerate(group):
+                kv.took(run)
+                found[kv] = flat, i * most
+        return [found[kv] for kv, _ in rows]
+
+
+def _slot(kv: KV) -> Slot:
+    slot = kv.slot
+    assert slot is not None
+    return slot

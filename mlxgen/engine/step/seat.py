@@ -1,0 +1,248 @@
+"""A row in the step loop, with where the logits for its next position are.
+
+Owns what the loop remembers of one sequence between two steps, and its account of passes
+and times. Must never decide what a token means: that is the row's. Invariant: whether logits are
+those of the next position is asked of what they were computed from, whatever has happened since.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from ...tokens import Token
+from ..chunk import Chunk, Progress, Usage
+from ..history import History
+from ..kv import KV, Slot
+from ..request.row import Row
+from ..speculation.appetite import Appetite
+from ..speculation.guess import Guess
+from .scores import PromptScores
+
+
+class Logits(NamedTuple):
+    """Some rows of ``array`` [n, vocab]: ``places``, behind ``length`` tokens and each next one."""
+
+    array: mx.array
+    places: Sequence[int]
+    length: int
+
+    def of(self, history: History, kv: KV) -> bool:
+        """Whether one of them belongs to the position where the history ends."""
+        end = len(history)
+        return 0 <= end - self.length < len(self.places) and kv.common(history) == end
+
+
+class Seat:
+    """See the module. A seat is hashable by identity: it is also the handle of its sequence.
+
+    - ``kv``: its KV cache, alone or in a batch.
+    - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
+    - ``ahead``: the same behind tokens that are not known yet.
+    - ``pending``: what the model has to run before the next draw, since ``align``.
+    - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
+      short: a flat distribution rarely stands alone.
+    - ``cached``: prompt tokens that were taken from the prefix cache.
+    - ``retried``: the model failed with it, and it was given another chance.
+    - ``scores``: of the prompt's tokens, until they are delivered, if they are wanted.
+    - ``closed``: it has given back what it held, and nothing more will come.
+    """
+
+    __slots__ = (
+        "_began",
+        "_first_token",
+        "_started",
+        "ahead",
+        "appetite",
+        "cached",
+        "closed",
+        "flat",
+        "guess",
+        "kv",
+        "logits",
+        "passes",
+        "pending",
+        "retried",
+        "row",
+        "scores",
+    )
+
+    def __init__(self, row: Row, kv: KV) -> None:
+        self.row = row
+        self.kv = kv
+        self.logits: Logits | None = None
+        self.ahead: Logits | None = None
+        self.pending: list[Token] = []
+        most = row.drafter.most if row.drafter is not None else 1
+        self.appetite = Appetite(row.options.num_draft_tokens or most)
+        self.guess: Guess | None = None
+        self.flat = 0
+        self.passes = 0
+        self.cached = 0
+        self.closed = self.retried = False
+        wanted = row.options.prompt_logprobs
+        self.scores: PromptScores | None = None
+        if wanted is not None:
+            self.scores = PromptScores(self.history[: row.sequence.base], wanted)
+        self._started: float | None = None
+        self._began = time.perf_counter()
+        self._first_token: float | None = None
+
+    @property
+    def history(self) -> History:
+        """All of its tokens."""
+        return self.row.sequence.history
+
+    @property
+    def slot(self) -> Slot | None:
+        """Its place in a batch, if it is in one."""
+        return self.kv.slot
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the logits for the next position are at hand."""
+        return self.logits is not None and self.logits.of(self.history, self.kv)
+
+    @property
+    def missing(self) -> int:
+        """How many tokens of the history its cache does not hold."""
+        return len(self.history) - self.kv.common(self.history)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the tokens of the prompt that are run next are to be scored."""
+        return self.scores is not None and not self.scores.is_complete
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, passes and seconds so far."""
+        row, first = self.row, self._first_token
+        now = time.perf_counter()
+        return Usage(
+            prompt_tokens=row.sequence.base,
+            cached_tokens=self.cached,
+            completion_tokens=row.position,
+            forward_passes=self.passes,
+            forced_tokens=row.tally.forced,
+            rewound_tokens=row.tally.rewound,
+            redraws=row.tally.redraws,
+            incomplete=row.tally.incomplete,
+            prompt_seconds=(first if first is not None else now) - self._began,
+            generation_seconds=now - first if first is not None else 0.0,
+        )
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is, the prompt included."""
+        usage = self.usage
+        ended = usage.completion_tokens and usage.prompt_tokens
+        ran = ended if self.closed else self.kv.length
+        started = self._started if self._started is not None else time.perf_counter()
+        return Progress(usage, min(ran, usage.prompt_tokens), started - self._began)
+
+    def start(self) -> bool:
+        """Take what is certain before the first draw; returns whether that is done anew now."""
+        if self._started is not None:
+            return False
+        if self.row.may_decline:
+            self.kv.store.expect_rewinds()
+        self.row.start()
+        self._started = time.perf_counter()  # not before: what an interrupt cut off is done again
+        return True
+
+    def take(self) -> list[Chunk]:
+        """The chunks that may be delivered now."""
+        if self._first_token is None and self.row.position > self.row.first:
+            self._first_token = time.perf_counter()
+        chunks = self.row.take()
+        if self.scores is not None and chunks and self.scores.is_complete:
+            chunks[0] = replace(chunks[0], prompt=self.scores.read())
+            self.scores = None
+        return chunks
+
+    def align(self) -> list[Token]:
+        """Bring the KV cache to where the history ends: before a pass, and nowhere else.
+
+        Returns what is pending: nothing where the logits are at hand. Then it keeps the drafted
+        tokens that it holds already.
+        """
+        if not self.is_ready:
+            self.logits = self.guess = None
+            self.pending = self.kv.align(self.history)
+        elif self.guess is None:
+            self.pending = self.kv.align(self.history, len(self.history))
+        return self.pending
+
+    def arrive(self) -> bool:
+        """Draw from what was submitted, if it was of the tokens that came; whether it was."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or not ahead.of(self.history, self.kv):
+            return False
+        self.logits, self.pending = ahead, []
+        return True
+
+    def forget(self) -> None:
+        """Back to where the history ends, whatever was submitted."""
+        self.row.sequence.rewind(len(self.row.sequence))
+        self.logits = self.ahead = self.guess = None
+
+    def restart(self) -> None:
+        """Hold nothing on the device any more: the whole history is to be run again."""
+        self.kv.restart()
+        if self.row.drafter is not None:
+            self.row.drafter.restart()
+        if self.row.may_decline:
+            self.kv.store.expect_rewinds()
+        self.cached = 0
+        self.logits = self.ahead = self.guess = None
+
+    def fork(self, seed: int, kv: KV | None = None) -> Seat:
+        """An independent copy outside of a batch that draws from ``seed``."""
+        twin = Seat(self.row.fork(seed), (self.kv if kv is None else kv).fork())
+        twin.appetite = self.appetite.fork()
+        twin.logits = self.logits  # what is drafted stays with this one
+        twin._started = self._started and twin._began
+        twin.scores = None  # they are delivered once
+        return twin
+
+    def forks(self, seeds: Iterable[int]) -> list[Seat]:
+        """Independent copies, one for each seed, that share one KV until they write."""
+        kv = self.kv if self.slot is None else self.kv.fork()  # copied out once, for all of them
+        return [self.fork(seed, kv) for seed in seeds]
+
+    def close(self) -> None:
+        """End the generation and free its cache."""
+        self.row.end("cancelled")
+        self.logits = self.ahead = self.guess = None
+        self.kv.close()
+        self.closed = True
+
+    def check_integrity(self) -> None:
+        """Assert what holds between two steps; for tests."""
+        self.row.sequence.check_integrity()
+        assert self.ahead is None
+        if self.slot is not None:
+            assert self.kv.length == self.slot.length
+
+
+def logits_of(seats: Iterable[Seat]) -> mx.array:
+    """The logits [draws, vocab] that seats draw from; no copy where they are one array in order."""
+    runs: list[tuple[mx.array, int, int]] = []  # an array, and where a run in it starts and ends
+    for seat in seats:
+        assert seat.logits is not None
+        logits, places, length = seat.logits
+        first = len(seat.history) - length
+        count = 1 if seat.guess is None else len(seat.guess.requests)
+        for place in places[first : first + count]:
+            if runs and runs[-1][0] is logits and runs[-1][2] == place:
+                runs[-1] = (logits, runs[-1][1], place + 1)
+            else:
+                runs.append((logits, place, place + 1))
+    parts = [
+        array if end - start == array.shape[0] else array[start:end] for array, start, end in runs
+    ]
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts)

@@ -1,0 +1,67 @@
+"""What the draws of a step become, seat by seat.
+
+Owns the walk along drafted positions. Must never run the model, nor look at what its caches hold.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...tokens import Token
+from ..chunk import Chunk
+from ..request.verdict import Verdict
+from ..speculation.guess import Guess
+from .drawn import Drawn, DrawnView
+from .seat import Seat
+
+
+class Outcome(NamedTuple):
+    """What a step came to for one seat: chunks, or an error that concerns it alone.
+
+    After an error, or when its row has a finish reason, the seat takes no part in further
+    steps; it is the caller's to take out, or to rewind.
+    """
+
+    seat: Seat
+    chunks: list[Chunk]
+    error: Exception | None = None
+
+
+def settle(seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Outcome:
+    """Decide on one draw, and on those behind it that were drafted."""
+    try:
+        if seat.guess is None:
+            _settle_one(seat, tokens[place], DrawnView(drawn, place))
+        else:
+            _settle_guess(seat, seat.guess, tokens, drawn, place)
+    except Exception as error:
+        seat.forget()
+        return Outcome(seat, seat.take(), error)  # with what was accepted before it
+    return Outcome(seat, seat.take())
+
+
+def _settle_one(seat: Seat, token: Token, view: DrawnView, *, from_draft: bool = False) -> Verdict:
+    if token < 0:
+        token = view.token  # raises
+    verdict = seat.row.settle(token, view, from_draft=from_draft)
+    return seat.row.fast_forward() if verdict is Verdict.NEXT else verdict
+
+
+def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, place: int) -> None:
+    """Settle position after position, as long as what is drawn is what was drafted."""
+    history = seat.history
+    start = len(history)
+    at = accepted = 0
+    seat.guess = None
+    drafted = [*guess.tokens, -1]
+    while True:
+        token = tokens[place + at]
+        stands = token == drafted[at]
+        accepted += stands
+        verdict = _settle_one(seat, token, DrawnView(drawn, place + at), from_draft=stands)
+        at = len(history) - start
+        if verdict is not Verdict.NEXT or at >= len(guess.requests):
+            break
+        if history[start:] != drafted[:at]:
+            break
+    seat.appetite.saw(seat.row.position, len(guess.requests) - 1, accepted)

@@ -1,6 +1,24 @@
 """What holds for every test."""
 
+from __future__ import annotations
+
 import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .server.running import Running
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Running]:
+    """The demo model with the default settings, and a small batch."""
+    from .server.running import running
+
+    with running("--max-batch", "8") as server:
+        yield server

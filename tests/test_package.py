@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,11 +15,18 @@ import pytest
 
 import mlxgen
 from mlxgen import errors
-from mlxgen.generate import make_parser
+
+from .docs.pages import PAGES, README
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def run_build(code: str, folder: Path) -> str:
+    """The name of the file that the build backend writes into ``folder``."""
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]
 
 
 def test_all_names_what_is_exported_and_each_name_is_there() -> None:
@@ -46,7 +54,7 @@ def test_the_version_is_the_projects() -> None:
 
 
 def test_commands_of_the_readme_exist_and_ci_runs_two_of_them() -> None:
-    named = set(re.findall(r"^(?:\$ )?(scripts/\w+)", README, re.MULTILINE))
+    named = set(re.findall(r"^(?:\$ )?(scripts/\w+)", README.text, re.MULTILINE))
     assert {"scripts/run", "scripts/test", "scripts/check"} <= named
     for name in [*named, ".ci/run"]:
         assert (ROOT / name).stat().st_mode & 0o111, f"{name} cannot be executed"
@@ -54,21 +62,18 @@ def test_commands_of_the_readme_exist_and_ci_runs_two_of_them() -> None:
     assert ci[-2:] == ["scripts/check", "scripts/test --all"]
 
 
-def test_options_that_the_readme_names_exist() -> None:
-    known = set(make_parser()._option_string_actions)
-    section = README.partition("## The command line")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`(--[a-z-]+)", section))
-    assert len(named) > 20
-    assert named <= known
-
-
-def test_files_that_the_readme_names_exist() -> None:
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
-    rooms = re.findall(r"^  (\w+(?:\.py|/)) ", README, re.MULTILINE)
-    assert len(links) >= 3
-    assert len(rooms) >= 10
-    for name in [*links, *(f"mlxgen/{room}" for room in rooms)]:
-        assert (ROOT / name).exists(), name
+def test_what_the_readme_and_the_pages_link_to_is_in_the_source_distribution(
+    tmp_path: Path,
+) -> None:
+    build = "from hatchling.build import build_sdist; import sys; print(build_sdist(sys.argv[1]))"
+    built = run_build(build, tmp_path)
+    with tarfile.open(tmp_path / built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for page in PAGES:
+        assert page.name in names
+        for link in filter(None, (link.partition("#")[0] for link in page.links)):
+            target = (page.path.parent / link).resolve().relative_to(ROOT).as_posix()
+            assert target in names, f"{page}: {link}"
 
 
 @pytest.mark.parametrize("kind", ["runtime", "dev"])
@@ -86,14 +91,8 @@ def test_the_locks_pin_every_dependency_and_never_torch(kind: str) -> None:
 
 def test_the_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
     build = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    built = subprocess.run(
-        [sys.executable, "-c", build, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    with zipfile.ZipFile(tmp_path / built.stdout.split()[-1]) as wheel:
+    built = run_build(build, tmp_path)
+    with zipfile.ZipFile(tmp_path / built) as wheel:
         names = set(wheel.namelist())
         entry_points = next(name for name in names if name.endswith("entry_points.txt"))
         assert "mlxgen.generate = mlxgen.generate:main" in wheel.read(entry_points).decode()

@@ -1,4 +1,4 @@
-"""The pictures of the README; ``MLXGEN_PICTURES=docs/screenshots`` draws these anew."""
+"""The pictures of `docs/page.md`; ``MLXGEN_PICTURES=docs/screenshots`` draws these anew."""
 
 from __future__ import annotations
 

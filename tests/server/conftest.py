@@ -1,4 +1,4 @@
-"""One server for most of the tests."""
+"""The official client of the server that most of the tests share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from .running import Running, running
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Running]:
-    """The demo model with the default settings, and a small batch."""
-    with running("--max-batch", "8") as server:
-        yield server
+from .running import Running
 
 
 @pytest.fixture(scope="session")

@@ -21,11 +21,11 @@ ASK = "What is the capital of France?"
 
 
 class Running:
-    """One server process; ``url`` is its address once it is ready."""
+    """One server process; once it is ready, ``url`` is its address and ``greeting`` its line."""
 
     def __init__(self, *arguments: str, module: str = "mlxgen.server", **environment: str) -> None:
         self.log: list[str] = []
-        self.url = ""
+        self.url = self.greeting = ""
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, "--port", "0", *arguments],
             stdout=subprocess.PIPE,
@@ -46,6 +46,7 @@ class Running:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert "ready on http://" in line, (line, self.end(), self.log)
+        self.greeting = line.rstrip()
         self.url = line.split("ready on ")[1].split(",")[0]
         return self
 

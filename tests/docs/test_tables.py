@@ -1,0 +1,94 @@
+"""The tables of the pages are complete: options, commands, endpoints, filters, examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from mlxgen import Guide, PostSamplingResult, filters
+from mlxgen.generate import make_parser
+from mlxgen.server import settings
+from mlxgen.terminal.commands import COMMANDS
+
+from ..server.running import Running
+from ..test_rooms import ROOT as ROOF
+from ..test_rooms import floor
+from .pages import ROOT, page
+
+
+def named(cells: Iterable[str], pattern: str) -> list[str]:
+    """What a pattern finds in code spans."""
+    spans = [span for cell in cells for span in re.findall(r"`([^`]+)`", cell)]
+    return [found for span in spans for found in re.findall(pattern, span)]
+
+
+def flags(parser: Any) -> list[str]:
+    return sorted(flag for flag in parser._option_string_actions if flag.startswith("--"))
+
+
+def test_the_options_of_the_command_line_are_all_there_once() -> None:
+    first = [row[0] for row in page("docs/cli.md").table("Options")]
+    assert sorted(named(first, r"^--[a-z-]+")) == flags(make_parser())
+
+
+def test_the_options_of_the_server_are_all_there_once_with_their_defaults() -> None:
+    rows = page("docs/server.md").table("Options")
+    assert sorted(named([row[0] for row in rows], r"^--[a-z-]+")) == flags(settings.make_parser())
+    default = settings.Settings()
+    for names, values, _ in rows:
+        said = [value.strip(" `") for value in values.split(",")]
+        for flag, value in zip(named([names], r"^--[a-z-]+"), said, strict=False):
+            found = getattr(default, flag[2:].replace("-", "_"), None)
+            if isinstance(found, (int, float)) and not isinstance(found, bool):
+                assert value == f"{found:g}", flag
+            elif isinstance(found, str) and found:
+                assert value == found, flag
+
+
+def test_the_commands_of_the_chat_are_all_there() -> None:
+    first = [row[0] for row in page("docs/chat.md").table("Commands")]
+    assert set(named(first, r"^/(\w+)")) == set(COMMANDS)
+
+
+def test_the_endpoints_are_all_there(server: Running) -> None:
+    first = [row[0] for row in page("docs/server.md").table("Endpoints")]
+    known = server.get("/openapi.json").json()["paths"]
+    wanted = {f"{method.upper()} {path}" for path in known for method in known[path]}
+    assert set(named(first, r"^[A-Z]+ /\S*")) == wanted | {"GET /", "GET /docs"}
+
+
+def test_the_filters_are_all_there() -> None:
+    first = [row[0] for row in page("docs/taking-back.md").table("Filters")]
+    public = {name: getattr(filters, name) for name in filters.__all__}
+    specifications = {name for name, kind in public.items() if hasattr(kind, "bind")}
+    assert set(named(first, r"^\w+$")) == specifications - {"Specification"} | {"Replay"}
+
+
+def test_what_a_hook_may_set_is_all_there() -> None:
+    first = [row[0] for row in page("docs/taking-back.md").table("Hooks")]
+    read = {"position", "attempt"}
+    settable = {name for name in PostSamplingResult.__slots__ if not name.startswith("_")} - read
+    assert set(named(first, r"^\w+")) == settable | {"sampled_token"}
+
+
+def test_what_a_guide_can_do_is_all_there() -> None:
+    table = [cell for row in page("docs/controllers.md").table("Programs") for cell in row]
+    public = {name for name in vars(Guide) if not name.startswith("_")}
+    assert set(named(table, r"\bg\.(\w+)")) == public
+
+
+def test_the_examples_are_all_there() -> None:
+    linked = re.findall(r"scripts/examples/(\w+)\.py\)", page("docs/examples.md").text)
+    files = sorted(path.stem for path in (ROOT / "scripts" / "examples").glob("*.py"))
+    assert sorted(linked) == files
+
+
+def test_the_rooms_are_all_drawn_in_the_order_of_their_imports() -> None:
+    drawn = re.findall(r"^  (\w+(?:\.py|/)) ", page("docs/architecture.md").text, re.MULTILINE)
+    package = (ROOT / "mlxgen").iterdir()
+    there = {path.name + "/" * path.is_dir() for path in package if path.name != "py.typed"}
+    assert set(drawn) == there - {"__pycache__/"}
+    rooms = [room.removesuffix("/").removesuffix(".py") for room in drawn if room != "demo/"]
+    floors = [floor(ROOF if room == "__init__" else room) for room in rooms]
+    assert floors == sorted(floors) and len(rooms) == len(set(rooms))

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from ..errors import OptionError
 from ..filters import Int32Words, no_tokens, word_count, words_of
-from ..sampling import MAX_TEMPERATURE
+from ..options.rule import integer
+from ..options.table import OPTIONS
 from ..tokens import Token, Vocabulary
 from .request.steering import Replacement, Steering
 
@@ -27,6 +28,7 @@ token of the vocabulary, or one of packed ``int32`` words as filters write them.
 
 Path: TypeAlias = tuple[int, ...]
 
+_COUNT = integer(None, 0)
 FEW = 64  # ids up to which their bits are set one by one
 
 
@@ -209,7 +211,7 @@ def _steering(name: str, branch: Branch, left: int, vocab_size: int) -> Steering
     words = _words(f"{name}.sample_mask", branch.sample_mask, vocab_size)
     temperature = branch.temperature
     if temperature is not None:
-        temperature = _temperature(f"{name}.temperature", temperature)
+        temperature = OPTIONS["temperature"].rule.check(f"{name}.temperature", temperature)
     runs: dict[Token, tuple[Token, ...]] = {}
     if len(branch.ff_tokens):
         field = f"{name}.ff_tokens"
@@ -313,19 +315,4 @@ def _tokens(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
 
 
 def _count(field: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise OptionError(field, f"{value!r} is not an integer")
-    count = int(value.__index__())
-    if count < 0:
-        raise OptionError(field, f"{count} is out of range, give 0 or more")
-    return count
-
-
-def _temperature(field: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise OptionError(field, f"{value!r} is not a number") from None
-    if isinstance(value, (bool, str)) or not 0 <= number <= MAX_TEMPERATURE:
-        raise OptionError(field, f"{value!r} is out of range, give 0 to {MAX_TEMPERATURE:g}")
-    return number
+    return value if type(value) is int and value >= 0 else _COUNT.check(field, value)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from ..errors import OptionError
 from ..loading.memory import memory_limit
+from ..options.rule import integer
 
 CACHE_SHARE = 0.5  # of the bytes left beside the weights, where the caller names no limit
 
@@ -31,11 +31,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, least in (("max_batch", 1), ("max_queue", 0), ("max_bytes", 1)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise OptionError(name, f"{value!r} is not an integer")
-            if value is not None and value < least:
-                raise OptionError(name, f"{value} is out of range, give {least} or more")
+            if (value := getattr(self, name)) is not None:
+                integer(None, least).check(name, value)
 
 
 @dataclass(frozen=True, slots=True)

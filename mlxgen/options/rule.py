@@ -1,4 +1,4 @@
-"""What the value of an option may be: a number in a range, a flag, a list of strings.
+"""What the value of an option may be: a number in a range, a flag, strings.
 
 Owns the checks of single values and the words for what is allowed. Must never know which
 options there are.
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from ..errors import OptionError
 
+ABOVE_ZERO = math.ulp(0.0)
+"""The low end of a range that leaves zero out."""
+MAX_BIAS = 1e9
 _SHOWN = 80  # characters of a value in a message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """The default of an option, and what it may be.
 
@@ -50,160 +53,103 @@ class Rule:
 
 
 def number(default: float, low: float, high: float) -> Rule:
-    """A finite number from ``low`` to ``high``; a ``low`` of ``ABOVE_ZERO`` is excluded."""
+    """A finite number from ``low`` to ``high``."""
     span = f"from {_written(low)} to" if low != ABOVE_ZERO else "above 0 and at most"
     read = partial(_number, low=low, high=high)
-    allowed = f"a number {span} {_written(high)}"
-    return Rule(default=float(default), allowed=allowed, read=read, low=low, high=high)
+    return Rule(float(default), f"a number {span} {_written(high)}", read, low, high)
 
 
-ABOVE_ZERO = math.ulp(0.0)
-
-
-def integer(default: int | None, low: int | None = None, high: int | None = None) -> Rule:
-    """An integer; also ``None`` if that is the default."""
-    allowed = "an integer"
-    if high is not None:
-        allowed = f"an integer from {_written(low)} to {_written(high)}"
-    elif low is not None:
-        allowed = f"an integer of at least {_written(low)}"
+def integer(default: int | None, low: int, high: int | None = None) -> Rule:
+    """An integer from ``low`` to ``high``."""
+    least = _written(low)
+    span = f"of at least {least}" if high is None else f"from {least} to {_written(high)}"
     read = partial(_integer, low=low, high=high)
-    return Rule(default=default, allowed=allowed, read=read, low=low, high=high)
-
-
-def seed() -> Rule:
-    """Any integer, also as a float that is whole."""
-    return Rule(default=None, allowed="an integer", read=_seed)
-
-
-def flag() -> Rule:
-    """True or False, which is the default."""
-    return Rule(default=False, allowed="True or False", read=_flag)
-
-
-def tokens() -> Rule:
-    """Token ids."""
-    return Rule(default=(), allowed="a list of token ids", read=_tokens)
-
-
-def token_sequences() -> Rule:
-    """Token ids, each alone or in a sequence."""
-    allowed = "a list of token ids or of lists of them"
-    return Rule(default=(), allowed=allowed, read=_token_sequences)
-
-
-def strings(*, or_expressions: bool = False) -> Rule:
-    """Strings, or one of them."""
-    kind = (str, re.Pattern) if or_expressions else (str,)
-    allowed = "a string or a list of strings"
-    if or_expressions:
-        allowed = "a string, a compiled regular expression or a list of these"
-    return Rule(default=(), allowed=allowed, read=partial(_strings, kind=kind))
-
-
-def biases(most: float) -> Rule:
-    """Numbers from ``-most`` to ``most`` by token id."""
-    allowed = f"a mapping from token ids to numbers from {_written(-most)} to {_written(most)}"
-    return Rule(default={}, allowed=allowed, read=partial(_biases, most=most))
-
-
-def filters() -> Rule:
-    """Filters and specifications, or one of them."""
-    allowed = "a filter or a list of filters, such as JsonSchema(schema) or Regex(pattern)"
-    return Rule(default=(), allowed=allowed, read=_filters)
-
-
-def callables() -> Rule:
-    """Functions, or one of them."""
-    return Rule(default=(), allowed="a callable or a list of callables", read=_callables)
-
-
-def draft() -> Rule:
-    """What proposes tokens."""
-    return Rule(default=None, allowed='a LanguageModel, "ngram" or "off"', read=_draft)
-
-
-# ---- reading ----
+    return Rule(default, f"an integer {span}", read, low, high)
 
 
 def _number(value: Any, *, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Real)
+        or not low <= cast(float, value) <= high
+    ):
         raise ValueError(_shown(value))
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ValueError(_shown(value)) from None
-    if not low <= number <= high:  # nor is NaN
-        raise ValueError(_shown(value))
-    return number
+    return float(value)
 
 
-def _integer(value: Any, *, low: int | None, high: int | None) -> int:
-    number = _index(value)
-    if (low is not None and number < low) or (high is not None and number > high):
+def _integer(value: Any, *, low: int, high: int | None) -> int:
+    number = whole(value)
+    if number < low or (high is not None and number > high):
         raise ValueError(_shown(value))
     return number
 
 
-def _index(value: Any) -> int:
+def whole(value: Any) -> int:
+    """An integer."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ValueError(_shown(value))
     return int(value.__index__())
 
 
-def _seed(value: Any) -> int:
-    return int(value) if isinstance(value, float) and value.is_integer() else _index(value)
+def seed(value: Any) -> int:
+    """An integer, which other programs may write as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else whole(value)
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
+    """True or False, and nothing that is only like them."""
     if not isinstance(value, bool):
         raise ValueError(_shown(value))
     return value
 
 
-def _tokens(value: Any) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise ValueError(_shown(value))
-    return tuple(_index(item) for item in value)
+def tokens(value: Any) -> tuple[int, ...]:
+    """Token ids."""
+    return tuple(whole(item) for item in _items(value))
 
 
-def _token_sequences(value: Any) -> tuple[tuple[int, ...], ...]:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise ValueError(_shown(value))
-    found = tuple((_index(i),) if hasattr(i, "__index__") else _tokens(i) for i in value)
+def token_sequences(value: Any) -> tuple[tuple[int, ...], ...]:
+    """Sequences of token ids, which may be single ids."""
+    items = _items(value)
+    found = tuple((whole(i),) if hasattr(i, "__index__") else tokens(i) for i in items)
     if not all(found):
         raise ValueError("an empty sequence, which matches everywhere")
     return found
 
 
-def _strings(value: Any, *, kind: tuple[type, ...]) -> tuple[Any, ...]:
-    items = (value,) if isinstance(value, kind) else value
-    if not isinstance(items, Collection) or isinstance(items, (bytes, Mapping)):
-        raise ValueError(_shown(value))
+def strings(value: Any, kinds: tuple[type, ...] = (str,)) -> tuple[Any, ...]:
+    """Strings, or one of them."""
+    items = (value,) if isinstance(value, kinds) else _items(value, Collection)
     for item in items:
-        if not isinstance(item, kind):
+        if not isinstance(item, kinds):
             raise ValueError(f"{_shown(item)} in it")
         if not item:
             raise ValueError("an empty string, which matches everywhere")
     return tuple(items)
 
 
-def _biases(value: Any, *, most: float) -> dict[int, float]:
+def patterns(value: Any) -> tuple[Any, ...]:
+    """Strings and compiled expressions, or one of them."""
+    return strings(value, (str, re.Pattern))
+
+
+def biases(value: Any) -> dict[int, float]:
     """A copy of the caller's mapping, which may change later."""
     if not isinstance(value, Mapping):
         raise ValueError(_shown(value))
     found = {}
     for token, bias in value.items():
-        if isinstance(token, bool) or not hasattr(token, "__index__") or token < 0:
-            raise ValueError(f"{_shown(token)} for a token id")
+        if whole(token) < 0:
+            raise ValueError(f"token {token}")
         try:
-            found[int(token)] = _number(bias, low=-most, high=most)
+            found[whole(token)] = _number(bias, low=-MAX_BIAS, high=MAX_BIAS)
         except ValueError as error:
             raise ValueError(f"{error} for token {token}") from None
     return found
 
 
-def _filters(value: Any) -> tuple[Any, ...]:
+def filters(value: Any) -> tuple[Any, ...]:
+    """Filters and specifications, or one of them."""
     items = value if isinstance(value, (list, tuple)) else (value,)
     for item in items:
         if not hasattr(item, "bind") and not (hasattr(item, "fill") and hasattr(item, "advance")):
@@ -211,20 +157,25 @@ def _filters(value: Any) -> tuple[Any, ...]:
     return tuple(items)
 
 
-def _callables(value: Any) -> tuple[Any, ...]:
+def callables(value: Any) -> tuple[Any, ...]:
+    """Functions, or one of them."""
     items = (value,) if callable(value) else value
     if not isinstance(items, (list, tuple)) or not all(map(callable, items)):
         raise ValueError(_shown(value))
     return tuple(items)
 
 
-def _draft(value: Any) -> Any:
+def draft(value: Any) -> Any:
+    """What proposes tokens."""
     if value in ("ngram", "off") or (hasattr(value, "model") and hasattr(value, "vocabulary")):
         return value
     raise ValueError(_shown(value))
 
 
-# ---- words ----
+def _items(value: Any, kind: type = Iterable) -> Any:
+    if not isinstance(value, kind) or isinstance(value, (str, bytes, Mapping)):
+        raise ValueError(_shown(value))
+    return value
 
 
 def _shown(value: Any) -> str:

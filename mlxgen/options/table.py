@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, TypeVar,
 
 from ..errors import OptionError
 from . import rule
-from .rule import ABOVE_ZERO, Rule, flag, integer, number, strings
+from .rule import ABOVE_ZERO, Rule, integer, number
 
 if TYPE_CHECKING:
     from ..filters.protocol import Filter, Specification
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Pattern: TypeAlias = str | re.Pattern[str]
+
+_FLAG = Rule(False, "True or False", rule.flag)
+_BIASES = "a mapping from token ids to numbers from -1,000,000,000 to 1,000,000,000"
+_PATTERNS = "a string, a compiled regular expression or a list of these"
+_FILTERS = "a filter or a list of filters, such as JsonSchema(schema) or Regex(pattern)"
 
 
 class Recommended(TypedDict, total=False):
@@ -74,7 +79,7 @@ class SamplingOptions(Recommended, total=False):
     xtc_threshold: Annotated[float, number(0.1, 0, 0.5)]
     """Probability above which a token is a top choice for XTC. A number from 0 to 0.5; default
     0.1."""
-    logit_bias: Annotated["Mapping[Token, float]", rule.biases(1e9)]
+    logit_bias: Annotated["Mapping[Token, float]", Rule({}, _BIASES, rule.biases)]
     """Added to the logits of these token ids. A mapping from token ids to numbers from
     -1,000,000,000 to 1,000,000,000; default none."""
 
@@ -85,7 +90,7 @@ class GenerationOptions(SamplingOptions, total=False):
     ``None`` for any of them is its default, except for ``max_tokens``.
     """
 
-    seed: Annotated[int | None, rule.seed()]
+    seed: Annotated[int | None, Rule(None, "an integer", rule.seed)]
     """The same seed and settings give the same text. ``None`` draws a seed. An integer; default
     None."""
     max_tokens: Annotated[int | None, integer(256, 1)]
@@ -94,27 +99,35 @@ class GenerationOptions(SamplingOptions, total=False):
     min_tokens: Annotated[int, integer(0, 0)]
     """Minimum number of tokens before an end token or a single-token stop may be drawn. An integer
     of at least 0; default 0."""
-    ignore_eos: Annotated[bool, flag()]
+    ignore_eos: Annotated[bool, _FLAG]
     """Continue after end tokens, which then give no text. True or False; default False."""
-    stop: Annotated[str | Sequence[str], strings()]
+    stop: Annotated[str | Sequence[str], Rule((), "a string or a list of strings", rule.strings)]
     """Strings that end the text and are not part of it. A string or a list of strings; default
     none."""
-    stop_tokens: Annotated["Sequence[Token | Sequence[Token]]", rule.token_sequences()]
+    stop_tokens: Annotated[
+        "Sequence[Token | Sequence[Token]]",
+        Rule((), "a list of token ids or of lists of them", rule.token_sequences),
+    ]
     """Token ids that end the text and are not part of it. A list of token ids or of lists of them;
     default none."""
-    banned: Annotated[Pattern | Sequence[Pattern], strings(or_expressions=True)]
+    banned: Annotated[Pattern | Sequence[Pattern], Rule((), _PATTERNS, rule.patterns)]
     """Strings and regular expressions that never appear in the text. A match is taken back and
     drawn again; a search that takes a second ends in ``OptionError``, and a text that runs from one
     ban into the next in ``DeadEndError``. A string, a compiled regular expression or a list of
     these; default none."""
-    heal: Annotated[bool, flag()]
+    heal: Annotated[bool, _FLAG]
     """Take back the prompt's last tokens if the text may join them. True or False; default
     False."""
-    filters: Annotated["Specification | Filter | Sequence[Specification | Filter]", rule.filters()]
+    filters: Annotated[
+        "Specification | Filter | Sequence[Specification | Filter]",
+        Rule((), _FILTERS, rule.filters),
+    ]
     """Constraints that the whole text satisfies; several are intersected. A specification may be
     used again and again, a running filter once. A filter or a list of filters, such as
     JsonSchema(schema) or Regex(pattern); default none."""
-    hooks: Annotated["Hook | Sequence[Hook]", rule.callables()]
+    hooks: Annotated[
+        "Hook | Sequence[Hook]", Rule((), "a callable or a list of callables", rule.callables)
+    ]
     """Called with a PostSamplingResult for every accepted token. A fork copies those that have a
     ``fork()`` and shares the others. A callable or a list of callables; default none."""
     max_resample: Annotated[int, integer(16, 0, 10_000)]
@@ -124,13 +137,13 @@ class GenerationOptions(SamplingOptions, total=False):
     hold_tokens: Annotated[int, integer(0, 0, 1_000_000)]
     """How many of the newest tokens are not delivered yet. An integer from 0 to 1,000,000; default
     0."""
-    allow_retract: Annotated[bool, flag()]
+    allow_retract: Annotated[bool, _FLAG]
     """Deliver at once, and report what to delete if tokens are taken back. ``Chunk.retract`` is the
     number of characters. True or False; default False."""
-    close_json: Annotated[bool, flag()]
+    close_json: Annotated[bool, _FLAG]
     """End filtered text validly before the maximum number of tokens cuts it off. True or False;
     default False."""
-    prefix: Annotated["Sequence[Token]", rule.tokens()]
+    prefix: Annotated["Sequence[Token]", Rule((), "a list of token ids", rule.tokens)]
     """Tokens taken as already generated. A list of token ids; default none."""
     top_logprobs: Annotated[int | None, integer(None, 0, 20)]
     """Number of alternatives to report with each token's log-probability. They are the model's own,
@@ -144,7 +157,7 @@ class GenerationOptions(SamplingOptions, total=False):
     """Number of alternatives to report for each token of the prompt. They are in the first chunk's
     ``prompt``; all of the prompt is run then, and nothing of it taken from the prefix cache.
     ``None`` reports none. An integer from 0 to 20; default None."""
-    draft: Annotated[Any, rule.draft()]
+    draft: Annotated[Any, Rule(None, 'a LanguageModel, "ngram" or "off"', rule.draft)]
     """A smaller model of the same tokenizer that proposes tokens, or "ngram" to find them in the
     text so far. The text is the same, token for token, only sooner. ``None`` is what the model
     was loaded with, and ``"off"`` is no draft. A LanguageModel, "ngram" or "off"; default None."""
@@ -247,19 +260,14 @@ def takes_options(function: F) -> F:
 
     Type checkers see its ``**options: Unpack[GenerationOptions]``.
     """
-    lines = [fill(f"{name}: {option.text}", 92) for name, option in OPTIONS.items()]
-    listed = "\n\n".join(["Options:", *lines])
-    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}"
+    paragraphs = [inspect.cleandoc(function.__doc__ or ""), "Options:"]
     signature = inspect.signature(function)
-    *own, _ = signature.parameters.values()
-    keywords = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=option.rule.default,
-            annotation=getattr(option.type, "__forward_arg__", option.type),
-        )
-        for name, option in OPTIONS.items()
-    ]
-    vars(function)["__signature__"] = signature.replace(parameters=[*own, *keywords])
+    parameters = list(signature.parameters.values())[:-1]
+    for name, option in OPTIONS.items():
+        paragraphs.append(fill(f"{name}: {option.text}", 92))
+        kind = getattr(option.type, "__forward_arg__", option.type)
+        keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+        parameters.append(keyword.replace(default=option.rule.default))
+    function.__doc__ = "\n\n".join(paragraphs)
+    vars(function)["__signature__"] = signature.replace(parameters=parameters)
     return function

@@ -8,7 +8,6 @@ is loaded.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from .. import __version__
 from ..arguments import Parser
 from ..errors import OptionError
 from ..loading.sampling_defaults import CHOICES, SamplingChoice
+from ..options.rule import integer, number
 
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"
@@ -86,16 +86,9 @@ class Settings:
     shutdown_grace: float = 30.0
 
     def __post_init__(self) -> None:
-        _whole("port", self.port, 0, 65535)
-        _whole("max_batch", self.max_batch, 1, 4096)
-        _whole("max_queue", self.max_queue, 1, 100_000)
-        if self.max_context is not None:
-            _whole("max_context", self.max_context, 2, 1 << 31)
-        if self.cache_bytes is not None:
-            _whole("cache_bytes", self.cache_bytes, 1 << 20, 1 << 50)
-        _seconds("request_timeout", self.request_timeout)
-        _seconds("stall_timeout", self.stall_timeout)
-        _seconds("shutdown_grace", self.shutdown_grace)
+        for name, allowed in _RANGES.items():
+            if getattr(self, name) is not None:
+                allowed.check(name, getattr(self, name))
         if not self.host:
             raise OptionError("host", "is empty; give an address, say 127.0.0.1")
         if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
@@ -110,14 +103,17 @@ class Settings:
             _check_origin(origin)
 
 
-def _whole(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise OptionError(name, f"{value} is out of range, give {low} to {high}")
-
-
-def _seconds(name: str, value: float) -> None:
-    if not (math.isfinite(value) and 0 <= value <= 1e7):
-        raise OptionError(name, f"{value} is out of range, give seconds from 0 to 10000000")
+_SECONDS = number(0, 0, 1e7)
+_RANGES = {
+    "port": integer(None, 0, 65535),
+    "max_batch": integer(None, 1, 4096),
+    "max_queue": integer(None, 1, 100_000),
+    "max_context": integer(None, 2, 1 << 31),
+    "cache_bytes": integer(None, 1 << 20, 1 << 50),
+    "request_timeout": _SECONDS,
+    "stall_timeout": _SECONDS,
+    "shutdown_grace": _SECONDS,
+}
 
 
 def _check_name(name: str) -> None:

@@ -6,8 +6,6 @@ import inspect
 import math
 import pydoc
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ from mlxgen.options import table
 from mlxgen.options.table import OPTIONS, SamplingOptions, check_together, checked
 from mlxgen.sampling import CANDIDATES, MAX_TEMPERATURE, SamplingSettings
 from mlxgen.server.wire.schemas import ChatRequest
+
+from .documentation import page
 
 ROOT = Path(__file__).parent.parent.parent
 TAKE_OPTIONS = (
@@ -231,9 +231,6 @@ def test_the_page_has_the_ranges_of_the_options() -> None:
 
 
 def test_the_documentation_has_the_table() -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "mlxgen.options"], capture_output=True, text=True, check=True
-    ).stdout
     written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert written == made, "run: python -m mlxgen.options > docs/options.md"
+    assert written == page(), "run: python -m tests.options.documentation > docs/options.md"
     assert all(f"| `{name}` | " in written for name in OPTIONS)

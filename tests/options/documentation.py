@@ -1,8 +1,8 @@
-"""``python -m mlxgen.options``: the table as Markdown, of which ``docs/options.md`` consists."""
+"""The table of options as Markdown: ``python -m tests.options.documentation > docs/options.md``."""
 
 from __future__ import annotations
 
-from .table import OPTIONS
+from mlxgen.options.table import OPTIONS
 
 HEAD = """\
 # Options
@@ -14,8 +14,15 @@ The keyword-only options of `lm.stream`, `lm.generate`, `lm.batch`, `lm.control`
 | option | value | default | meaning |
 |---|---|---|---|"""
 
-if __name__ == "__main__":
-    print(HEAD)
+
+def page() -> str:
+    """The file."""
+    lines = [HEAD]
     for name, option in OPTIONS.items():
         meaning = option.text.removesuffix(str(option.rule)).strip().replace("``", "`")
-        print(f"| `{name}` | {option.rule.allowed} | {option.rule.usually} | {meaning} |")
+        lines.append(f"| `{name}` | {option.rule.allowed} | {option.rule.usually} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

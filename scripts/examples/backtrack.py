@@ -1,8 +1,8 @@
-"""Write, look at it, take it back and write it again, until it will do.
+"""Write a line, look at it, and take it back until one will do.
 
-A label is a place in the text. ``g.backtrack(label)`` takes everything behind it back, in the text,
-the KV cache and the filters, delivered or not: the reader of the chunks is told by ``retract`` how
-many characters to delete. Positions that are drawn again are drawn anew, seed or not.
+A label is a place in the text. ``g.backtrack(label)`` takes back everything after it, in the text,
+the KV cache and the filters, delivered or not: ``chunk.retract`` tells the reader of the chunks how
+many characters to delete. The positions are then drawn anew, also if there is a seed.
 
     .venv/bin/python scripts/examples/backtrack.py
 """
@@ -15,7 +15,7 @@ import mlxgen
 
 PROMPT = "Once upon a time"
 MOST = 8
-WORDS = range(5, 9)  # so many in a line
+WORDS = range(5, 9)  # how many a line may have
 
 
 def will_do(line: str) -> bool:
@@ -38,7 +38,7 @@ async def program(g: mlxgen.Guide) -> list[str]:
 
 
 class Outcome(NamedTuple):
-    """The lines in order, what stood on the screen at the end, and the result."""
+    """The lines in order, what the screen showed at the end, and the result."""
 
     tried: list[str]
     screen: str

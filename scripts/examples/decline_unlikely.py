@@ -1,9 +1,9 @@
-"""Decline unlikely tokens: draw again, and colder each time while the model stays uncertain.
+"""Decline unlikely tokens, and draw again, colder each time while the model stays uncertain.
 
-Every token whose probability is below ``LIKELY`` is declined, and each further draw at its position
-has half the temperature of the one before. ``max_resample`` bounds them: then the last draw stands,
-and its chunk says so. The JSON schema holds throughout: a declined token is in no filter, cache or
-text.
+Every token with a probability below ``LIKELY`` is declined, and each further draw at its position
+has half the temperature of the one before. ``max_resample`` limits these draws; then the last one
+stands, and its chunk says so. The JSON schema applies throughout: a declined token is in no filter,
+cache or text.
 
     .venv/bin/python scripts/examples/decline_unlikely.py
 """

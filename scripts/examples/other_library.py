@@ -1,8 +1,9 @@
-"""Filters of other libraries, behind ``Replay``, in a stream that is rewound in the middle.
+"""Filters of other libraries, made to rewind by ``Replay``, in a stream that is rewound midway.
 
-``Replay`` makes a filter that can only go forwards one that can be taken back, copied and asked:
-here one written by hand with the package regex, which matches partial text. The same pattern runs
-through the adapters of lm-format-enforcer and outlines-core, which are optional installs:
+``Replay`` turns a filter that can only go forwards into one that can be rewound, copied and
+queried. Here one is written by hand with the package ``regex``, which matches partial text. The
+same pattern runs through the adapters of lm-format-enforcer and outlines-core, which are optional
+installs:
 
     .venv/bin/pip install "mlxgen[lmfe,outlines]"
     .venv/bin/python scripts/examples/other_library.py
@@ -20,7 +21,7 @@ PATTERN = r'\{"name": "[A-Z][a-z]{2,7}", "city": "[A-Z][a-z]{2,9}", "lucky": [1-
 
 
 class PartialMatch:
-    """A filter with what a filter must have and no more: it has no rewind and no fork."""
+    """A filter with the methods that every filter must have: no rewind and no fork."""
 
     def __init__(self, pattern: str, lm: mlxgen.LanguageModel) -> None:
         self.pattern = regex.compile(pattern)
@@ -39,7 +40,7 @@ class PartialMatch:
 
     def advance(self, token: mlxgen.Token) -> None:
         if token not in self.words or not self.fits(self.words[token]):
-            raise mlxgen.FilterError(f"{self.text!r} cannot go on with token {token}")
+            raise mlxgen.FilterError(f"{self.text!r} cannot continue with token {token}")
         self.text += self.words[token]
 
     def can_end(self) -> bool:

@@ -1,12 +1,11 @@
-"""Run the model yourself, with a ``Session`` deciding what becomes of its logits.
+"""Run the model yourself, and let a ``Session`` decide what becomes of its logits.
 
-The session never sees the model or its cache. It says what the cache should hold: ``keep``
-positions are still right, and the ``pending`` tokens are to be run behind them. That is one token
-most of the time, and the prompt at first. Where a ban takes tokens back, ``keep`` goes back too.
-Bans, healing, stops, filters and hooks then work with any loop, as they do in ``lm.stream``.
+The session never sees the model or its cache. It says what the cache should hold: the first
+``keep`` positions are still right, and the ``pending`` tokens have to be run after them. That is
+the prompt at first, and one token most of the time. If a ban takes tokens back, ``keep`` goes back,
+too. So bans, healing, stops, filters and hooks work with any loop as they do in ``lm.stream``.
 
-Here the model writes a text, two words of it that stand together are banned, and it writes
-another.
+Here the model writes a text, two adjacent words of it are banned, and it writes another one.
 
     .venv/bin/python scripts/examples/own_loop.py
 """
@@ -21,7 +20,7 @@ from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 
 import mlxgen
 
-PROMPT = "Once upon a ti"  # cut inside a word: healing takes its last token back
+PROMPT = "Once upon a ti"  # ends inside a word: healing takes its last token back
 
 
 class Outcome(NamedTuple):

@@ -1,7 +1,7 @@
-"""Every n tokens a validator decides: go on, or take those n back and draw them again.
+"""Every n tokens, a validator decides: continue, or take those n back and draw them again.
 
-The hook looks at the text of each run of ``EVERY`` tokens when its last one was sampled, and
-``rewind`` takes the whole run back. What may still be taken back must not have been delivered, so
+The hook looks at the text of each run of ``EVERY`` tokens when its last token was sampled, and
+``rewind`` takes the whole run back. Tokens can only be taken back before they are delivered, so
 there are two ways to read the stream:
 
 - ``hold_tokens`` delays delivery, and the reader never sees what was taken back;

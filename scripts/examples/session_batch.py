@@ -1,14 +1,14 @@
 """Drive mlx-lm's own ``BatchGenerator`` with one ``mlxgen.Session`` for each row.
 
-The generator runs the model and the batch's cache. Its sampler for a row gets that row's
-log-probabilities [1, vocab], pushes them into the row's session and returns the token: every push
-uses exactly one position. Stop strings, filters and text are the session's. Its chunks are known
-before the generator gives the token out (it works one step ahead), so a row is removed as soon as
-its session has finished, and its last token never goes through the model.
+The generator runs the model and owns the batch's cache. The sampler of a row gets that row's
+log-probabilities [1, vocab], pushes them into the row's session and returns the token; every push
+uses exactly one position. The session does stop strings, filters and text. Its chunks are known
+before the generator returns the token (it works one step ahead), so a row is removed as soon as its
+session has finished, and its last token never goes through the model.
 
-A ``BatchGenerator`` cannot take a position back, so give these sessions no ``banned``, no
-``close_json`` and no hooks that ``rewind``. Hooks that only ``resample`` are fine, as the draw is
-repeated with the same logits; so is ``heal``, which shortens the prompt before the first push.
+A ``BatchGenerator`` cannot take a position back, so these sessions must not have ``banned``,
+``close_json`` or hooks that ``rewind``. Hooks that only ``resample`` are fine, because the draw is
+repeated with the same logits, and so is ``heal``, which shortens the prompt before the first push.
 
     .venv/bin/python scripts/examples/session_batch.py
 """
@@ -33,7 +33,7 @@ SCHEMA: dict[str, Any] = {
 
 
 class Row:
-    """A session and the chunks that it gave."""
+    """A session and its chunks."""
 
     def __init__(
         self, lm: mlxgen.LanguageModel, text: str, **options: Unpack[mlxgen.GenerationOptions]
@@ -48,7 +48,7 @@ class Row:
         self.chunks: list[mlxgen.Chunk] = []
 
     def sample(self, logprobs: mx.array) -> mx.array:
-        """What a ``BatchGenerator`` takes for a sampler."""
+        """The sampler of a ``BatchGenerator``."""
         chunk = self.session.push_logits(logprobs)
         assert not chunk.rewound and chunk.index == len(self.chunks)
         self.chunks.append(chunk)
@@ -64,7 +64,7 @@ def main(seed: int = 1) -> list[Row]:
         Row(lm, "Once upon a ti", heal=True, max_tokens=24, temperature=0.7, seed=seed),
     ]
     generator = BatchGenerator(lm.model, max_tokens=1_000)  # the sessions know when to end
-    prompts = [row.session.pending for row in rows]  # healing has been taken off already
+    prompts = [row.session.pending for row in rows]  # already without what healing takes back
     uids = generator.insert(prompts, samplers=[row.sample for row in rows])
     running = dict(zip(uids, rows, strict=True))
     while running:

@@ -1,8 +1,8 @@
-"""Fork into several answers that are written side by side, and go on when all are there.
+"""Fork into several answers that are written side by side, and continue when all are done.
 
-``g.fork([...])`` starts a program in a new branch for each function. They share the KV of the text
-so far and advance in the same batch. This branch waits for them, with ``g.wait``, and then writes
-the end; the branches leave their notes in a variable that all of them share.
+``g.fork([...])`` starts a program in a new branch for each function. The branches share the KV of
+the text so far and advance in the same batch. This branch waits for them with ``g.wait`` and then
+writes the end. The branches leave notes in a variable that all of them share.
 
     .venv/bin/python scripts/examples/several_answers.py
 """

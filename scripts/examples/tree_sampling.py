@@ -1,12 +1,12 @@
-"""Grow a tree: fork where the model is unsure, score the branches, drop the losers, go on.
+"""Grow a tree: fork where the model is unsure, score the branches, drop the losers, and continue.
 
-A controller is asked for every token of its branch. Where the newest one was doubtful, it forks:
-one branch goes on, the other takes that token back and has the next likeliest in its place. What
-that is, ``chunk.candidates`` says: the tokens that the JSON schema allowed there, with their
-probabilities. (``chunk.top`` has the likeliest of all, whether allowed or not.) Where there are
-more branches than ``WIDTH``, those that are done included, the one with the lowest mean
-log-probability stops. They advance in the same batch and share what they have in common; the schema
-holds in all of them.
+A controller is asked for every token of its branch. If the newest token was doubtful, it forks: one
+branch continues, and the other takes that token back and puts the next most likely one in its
+place. ``chunk.candidates`` has it: the tokens that the JSON schema allowed there, with their
+probabilities. (``chunk.top`` has the most likely of all tokens, allowed or not.) If there are more
+than ``WIDTH`` branches, finished ones included, the one with the lowest mean log-probability stops.
+All branches advance in the same batch and share what they have in common, and the schema applies to
+each.
 
     .venv/bin/python scripts/examples/tree_sampling.py
 """
@@ -19,7 +19,7 @@ from typing import Any
 import mlxgen
 
 SURE, WIDTH = 0.6, 4
-PROMPT = "Tell me a story about a fox."  # which says nothing of what the record wants
+PROMPT = "Tell me a story about a fox."  # which says nothing about the record
 NAME = {"type": "string", "pattern": "^[A-Z][a-z]{2,8}$"}
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 
 
 class Tree:
-    """One branch; ``kept`` are all that grow or are done."""
+    """One branch; ``kept`` has all that grow or are done."""
 
     def __init__(self, size: int, kept: list[Tree]) -> None:
         self.size = size

@@ -1,9 +1,9 @@
 """Show a model's uncertainty as white space inside the JSON that it writes.
 
-Before a token that the model is not sure of, a hook puts a space in its place and says
-``feed_filters = False``: the space goes through the model and into the text, but the filter never
-hears of it, not even when it is rewound or copied later. So spaces may stand where the schema
-allows none, in the middle of a word say, and the text without them is still valid.
+Before a token that the model is unsure of, a hook puts a space in its place and sets ``feed_filters
+= False``. The space goes through the model and into the text, but the filter never sees it, not
+even if it is rewound or copied later. So there may be spaces where the schema allows none, such as
+in the middle of a word, and the text without them is still valid.
 
     .venv/bin/python scripts/examples/uncertain_whitespace.py
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import mlxgen
 
 SURE = 0.7
-PROMPT = "Tell me a story about a fox."  # which says nothing of what the record wants
+PROMPT = "Tell me a story about a fox."  # which says nothing about the record
 MOST = 3  # spaces in a row, however unsure
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -46,7 +46,7 @@ class SpacesForDoubt:
 
 
 class Outcome(NamedTuple):
-    """The text as it was generated, what the filter heard of it, and the spaces' positions."""
+    """The text as it was generated, what the filter saw of it, and the spaces' positions."""
 
     text: str
     without: str

@@ -1,9 +1,9 @@
 """A program asks the model yes or no, and what it writes next depends on the answer.
 
 A program is an async function of a guide ``g``. ``g.choose`` lets the model sample exactly one of
-several texts, and ``await`` gives it to the program, which goes on as Python does. The demo model
-knows a list of facts and no "yes" or "no": it guesses these, as you will see, and then says what it
-knows. A real model answers better, and no differently.
+several texts, and ``await`` returns it to the program, which continues as any Python does. The demo
+model knows a list of facts but no "yes" or "no", so it guesses these and then says what it knows. A
+real model answers better, in the same program.
 
     .venv/bin/python scripts/examples/yes_or_no.py
 """

@@ -164,7 +164,9 @@ class Seen:
             self.reason = chunk.finish_reason
 
     def rewound(self, row: Row) -> None:
-        self.text, self.reason = row.delivered_text, None
+        self.text = row.delivered_text
+        if row.finish_reason is None:  # else it was taken to where it ended, which changes nothing
+            self.reason = None
         self.keep(row.outbox.released)
 
     def keep(self, count: int) -> None:
@@ -336,6 +338,17 @@ def test_a_row_says_in_any_company_what_it_says_alone(kind: str, data: st.DataOb
 
 
 # ---- what such runs found, by name
+
+
+def test_an_ended_row_that_is_rewound_to_its_end_has_ended() -> None:
+    forced = {"max_tokens": 5, "temperature": 0.0, "filters": [Regex("ABCDEFGH")]}
+    crowd = Crowd(model_with("plain"), Limits(max_batch=1, keep_prefixes=False))
+    crowd.submit([5] * 300, forced)
+    crowd.fork(crowd.requests[0])  # the copy ends before it begins
+    crowd.rewind(crowd.requests[0], 1.0)
+    crowd.finish()
+    crowd.compare()
+    assert crowd.requests[0].seen.text == "ABCDE"
 
 
 def crowd_of(kind: str, lengths: list[int], *, steps: int, max_tokens: int = 60) -> Crowd:

@@ -1,4 +1,4 @@
-"""How both command lines refuse arguments: in one line, with what was probably meant.
+"""How both command lines refuse arguments: in one line, with a "did you mean".
 
 Owns ``Parser``. Must never know an option.
 """

@@ -1,30 +1,30 @@
 """The one error tree of mlxgen.
 
-Owns every exception that mlxgen raises on purpose. Knows nothing of the rest of
-the package. Invariant: whatever a caller can get wrong ends in one of these, with
-a message that names the thing, the value and what to do next.
+Owns every exception that mlxgen raises on purpose. Must never know the rest of the
+package. Invariant: whatever a caller can get wrong raises one of these, with a message
+that says what was expected, what came and what to do.
 
     MlxgenError                        500
-     ├── OptionError (ValueError)      400   an option or argument; ``field`` names it
-     ├── PromptError (ValueError)      400   the prompt is empty, too long or no prompt
-     ├── LoadError                     500   a model that cannot be loaded
-     │    ├── ModelNotFoundError       404   no such folder, hub id or file in it
-     │    ├── WeightsError             500   weights missing, truncated or not matching
-     │    ├── UnsupportedModelError    500   an architecture or tokenizer nobody here knows
-     │    ├── AdapterError             500   an adapter that does not fit the model
-     │    └── MemoryLimitError         507   the weights do not fit the device's memory
-     ├── FilterError                   400   a token that a filter does not allow
-     │    ├── GrammarError             400   a schema or grammar that cannot be compiled
+     ├── OptionError (ValueError)      400   an option or argument is wrong; ``field`` names it
+     ├── PromptError (ValueError)      400   the prompt is empty, too long or not a prompt
+     ├── LoadError                     500   a model cannot be loaded
+     │    ├── ModelNotFoundError       404   the folder, the hub id or a file in it does not exist
+     │    ├── WeightsError             500   weights are missing, truncated or do not match
+     │    ├── UnsupportedModelError    500   the architecture or tokenizer is not supported
+     │    ├── AdapterError             500   the adapter does not fit the model
+     │    └── MemoryLimitError         507   the weights do not fit in memory
+     ├── FilterError                   400   a filter does not allow a token
+     │    ├── GrammarError             400   a schema or grammar cannot be compiled
      │    └── DeadEndError             500   no token is allowed at a position
-     ├── RewindError (ValueError)      400   a rewind that cannot be done; ``possible`` says how far
-     ├── ModelError                    500   a model that fails, or whose logits cannot be sampled
-     ├── QueueFullError                429   more requests wait than the queue holds
-     ├── CapacityError                 413   a KV cache that can never fit the memory given to it
-     ├── HookError                     500   a hook that failed or asked for nonsense
-     └── StateError (RuntimeError)     500   a call on something closed or finished
+     ├── RewindError (ValueError)      400   a rewind goes too far; ``possible`` is the limit
+     ├── ModelError                    500   the model failed, or its logits cannot be sampled
+     ├── QueueFullError                429   the queue of waiting requests is full
+     ├── CapacityError                 413   a KV cache can never fit the memory allowed for it
+     ├── HookError                     500   a hook failed or asked for something invalid
+     └── StateError (RuntimeError)     500   a call on something that is closed or finished
 
-The number is ``status``: the HTTP status that a server should answer with. All of them can be
-pickled and copied, with their fields and notes: they come back from a process pool as they are.
+The number is ``status``, the HTTP status for a server to answer with. All of them can be
+pickled and copied with their fields and notes, so they cross a process pool unchanged.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class MlxgenError(Exception):
     status: int = 500
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        # Exception's own way calls the class with the message alone, whatever it takes.
+        # Exception's own __reduce__ calls the class with the message alone, whatever it expects.
         return _again, (type(self), *self.args), self.__dict__
 
 
 class OptionError(MlxgenError, ValueError):
-    """An option is unknown, has the wrong type or is out of its range."""
+    """An option is unknown, has the wrong type or is out of range."""
 
     status = 400
 
@@ -64,7 +64,7 @@ class LoadError(MlxgenError):
 
 
 class ModelNotFoundError(LoadError):
-    """There is no such folder or hub id, or it does not hold a model."""
+    """The folder or hub id does not exist, or does not hold a model."""
 
     status = 404
 
@@ -74,7 +74,7 @@ class WeightsError(LoadError):
 
 
 class UnsupportedModelError(LoadError):
-    """The architecture or the tokenizer is not known to mlx-lm or mlxgen."""
+    """mlx-lm or mlxgen does not support the architecture or the tokenizer."""
 
 
 class AdapterError(LoadError):
@@ -94,19 +94,19 @@ class FilterError(MlxgenError):
 
 
 class GrammarError(FilterError):
-    """A schema, grammar or expression cannot be compiled, or asks for what is not supported."""
+    """A schema, grammar or expression cannot be compiled, or uses something unsupported."""
 
 
 class DeadEndError(FilterError):
-    """Filters, bans and exclusions together leave no token for a position."""
+    """Filters, bans and exclusions together leave no token at a position."""
 
     status = 500
 
 
 class RewindError(MlxgenError, ValueError):
-    """A rewind reaches further back than is possible.
+    """A rewind goes further back than is possible.
 
-    ``possible`` is the number of tokens that could have been taken back.
+    ``possible`` is the number of tokens that can be taken back.
     """
 
     status = 400
@@ -117,32 +117,32 @@ class RewindError(MlxgenError, ValueError):
 
 
 class ModelError(MlxgenError):
-    """The model failed: a forward pass raised, or gave logits that cannot be sampled.
+    """A forward pass raised, or gave logits that cannot be sampled: NaN, infinity or none.
 
-    Those are NaN, infinity, or nothing at all. What a pass raised is the ``__cause__``.
+    What the pass raised is the ``__cause__``.
     """
 
 
 class QueueFullError(MlxgenError):
-    """As many requests wait as the queue holds; try again when some are done."""
+    """The queue of waiting requests is full; try again when some of them are done."""
 
     status = 429
 
 
 class CapacityError(MlxgenError):
-    """A sequence needs more memory for its KV cache than all of them together may have."""
+    """A sequence needs more memory for its KV cache than all sequences together may use."""
 
     status = 413
 
 
 class HookError(MlxgenError):
-    """A hook raised an exception or asked for something that makes no sense."""
+    """A hook raised an exception or asked for something invalid."""
 
 
 class StateError(MlxgenError, RuntimeError):
-    """A call on something that is closed, finished or in another thread's hands."""
+    """A call on something that is closed, finished or in use by another thread."""
 
 
 def _again(kind: type[MlxgenError], *args: Any) -> MlxgenError:
-    """An error with its message; its fields follow, as after unpickling anything."""
+    """An error with its message; pickle restores its fields afterwards."""
     return kind.__new__(kind, *args)

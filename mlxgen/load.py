@@ -1,10 +1,10 @@
 """Load a model: a folder, a hub id or the bundled demo model becomes a ``LanguageModel``.
 
-Owns the way from a name to a model's files, and the question whether they fit the memory.
-Must never know how a model is built from its files (``pair`` does) or how text is
-generated. Invariant: whatever does not fit was refused before its weights were read, and
-every failure is a ``LoadError`` or an ``OptionError``. Importing this is quick; what takes
-long to import comes with the first call.
+Owns the way from a name to a model's files, and the check whether they fit in memory. Must
+never know how a model is built from its files (``pair`` does) or how text is generated.
+Invariant: what does not fit is refused before its weights are read, and every failure is a
+``LoadError`` or an ``OptionError``. Importing this is quick; slow imports are left to the
+first call.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ def load(
     wired_limit: int | Literal["recommended"] | None = None,
     trust_remote_code: bool = False,
 ) -> LanguageModel:
-    """Load a model that mlx-lm knows, with its tokenizer, and evaluate its weights.
+    """Load a model that mlx-lm supports, with its tokenizer, and evaluate its weights.
 
     - ``path_or_hf_repo``: a folder, a hub id (``owner/name``), or ``None`` for the small
       demo model that comes with the package.
     - ``adapter``: a folder with an adapter that mlx-lm trained for this model.
     - ``revision``: a branch, tag or commit; only for a hub id.
-    - ``draft``: a smaller model of the same tokenizer that proposes tokens (a folder, a hub id
-      or a loaded one), or ``"ngram"``: they are found in the text so far.
-    - ``ignore_memory_limit``: load weights that are larger than what the device recommends.
+    - ``draft``: a smaller model with the same tokenizer that proposes tokens (a folder, a hub id
+      or a loaded model), or ``"ngram"``, which finds them in the text so far.
+    - ``ignore_memory_limit``: load weights even if they are larger than the device recommends.
     - ``wired_limit``: bytes that the system may keep wired for MLX, or ``"recommended"``.
-      It holds for the whole process, and only on Apple silicon; by default it is not touched.
+      It holds for the whole process, and only on Apple silicon; by default it is not changed.
     - ``trust_remote_code``: run Python files that come with the model.
 
-    How the model's makers want it sampled is in ``recommended`` of what is returned. What cannot
-    hold in their ``generation_config.json`` is set aside, with a warning in the log.
+    ``recommended`` of the result has the sampling options that the model's makers recommend.
+    Invalid values in their ``generation_config.json`` are ignored, with a warning in the log.
 
-    The calling thread should be the one that generates. Raises an error of the
-    ``LoadError`` family, with a message that says what to do, or ``OptionError``.
+    Call this on the thread that generates. Raises ``LoadError`` or one of its subclasses, with a
+    message that says what to do, or ``OptionError``.
     """
     source = _find(path_or_hf_repo, revision)
     adapter_folder = None if adapter is None else _path(adapter)
@@ -93,7 +93,7 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A model that was found, and how to call it."""
+    """A model that was found, and its name."""
 
     name: str
     files: Checkpoint
@@ -106,7 +106,7 @@ def _find(name: ModelName | None, revision: str | None) -> _Source:
         return _bundled()
     text = os.fspath(name)
     if not text.strip():
-        raise ModelNotFoundError("the model's name is empty; give a folder or a hub id")
+        raise ModelNotFoundError("the model's name is empty; pass a folder or a hub id")
     path = _path(name)
     if _exists(path):
         _refuse_revision(revision, f"the folder {path}")
@@ -131,27 +131,29 @@ def _bundled() -> _Source:
 def _path(name: ModelName) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # ~ of somebody who is not there
+    except RuntimeError:  # ~ of a user who does not exist
         return Path(name)
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # too long for a path, or in a folder that may not be searched
+    except OSError:  # too long, or in a folder without permission
         return False
 
 
 def _refuse_revision(revision: str | None, what: str) -> None:
     if revision is not None:
-        raise OptionError("revision", f"only a hub id has revisions, and this is {what}")
+        raise OptionError(
+            "revision", f"only a hub id has revisions, but this is {what}; leave it out"
+        )
 
 
 # ---- memory ----
 
 
 def _check_memory(source: _Source) -> None:
-    """Refuse weights that would not fit beside what MLX already holds."""
+    """Refuse weights that do not fit beside what MLX already holds."""
     import mlx.core as mx
 
     needed = source.files.nbytes
@@ -162,8 +164,8 @@ def _check_memory(source: _Source) -> None:
     beside = f" beside the {used / _GB:.2f} GB in use" if used > 0.005 * _GB else ""
     raise MemoryLimitError(
         f"the weights of {source.name} need {needed / _GB:.2f} GB{beside}, but {whose}"
-        f" {limit / _GB:.2f} GB; take a smaller or more quantised model"
-        " (ignore_memory_limit loads it all the same)"
+        f" {limit / _GB:.2f} GB; use a smaller or more quantised model, or load it anyway with"
+        " ignore_memory_limit"
     )
 
 
@@ -172,8 +174,10 @@ def _set_wired_limit(limit: int | Literal["recommended"]) -> None:
 
     most = mx.device_info().get("max_recommended_working_set_size")
     if most is None:
-        raise OptionError("wired_limit", "only Apple silicon has one, and MLX found no Metal here")
+        raise OptionError(
+            "wired_limit", "needs Apple silicon, but MLX found no Metal here; leave it out"
+        )
     wanted = int(most) if limit == "recommended" else limit
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= int(most):
-        raise OptionError("wired_limit", f"{limit!r} is out of range, give 0 to {most} bytes")
+        raise OptionError("wired_limit", f"expected 0 to {most} bytes, got {limit!r}")
     mx.set_wired_limit(wanted)

@@ -1,8 +1,8 @@
 """How many files this process may have open at a time.
 
-Owns the limit. mlx-lm sets it when it is imported: it fails where the system allows fewer than
-4,096, and takes away what the system allows beyond. Import ``loading.mlx_lm_first`` before any part
-of mlx-lm, and the limit stays as it is, or rises.
+Owns the limit. mlx-lm sets it when it is imported: it fails if the system allows fewer than 4,096,
+and lowers the limit if the system allows more. If ``loading.mlx_lm_first`` is imported before any
+part of mlx-lm, the limit stays as it is or rises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MANY = 1 << 30  # stands for no limit
 
 
 def raise_limit(wanted: int) -> int:
-    """Let ``wanted`` files be open if the system does; returns how many may be."""
+    """Allow ``wanted`` open files if the system does; returns how many are allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MANY
@@ -25,19 +25,19 @@ def raise_limit(wanted: int) -> int:
         return soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
-    except (OSError, ValueError):  # macOS has a limit below the one that it tells
+    except (OSError, ValueError):  # macOS has a limit below the one that it reports
         return soft
     return highest
 
 
 def count_open() -> int:
     """How many files are open now."""
-    return sum(1 for _ in Path("/dev/fd").iterdir()) - 1  # without the one that lists them
+    return sum(1 for _ in Path("/dev/fd").iterdir()) - 1  # minus the one that lists them
 
 
 @contextlib.contextmanager
 def limit_kept() -> Iterator[None]:
-    """Inside, whoever sets the limit can raise it as far as the system allows, and nothing else."""
+    """In this context, setting the limit can only raise it, as far as the system allows."""
     set_limit = resource.setrlimit
 
     def raise_only(kind: int, limits: tuple[int, int]) -> None:

@@ -1,1 +1,1 @@
-"""From a name to the pair of model and tokenizer that mlx-lm makes, each failure named."""
+"""From a name to mlx-lm's pair of model and tokenizer, with an error for each kind of failure."""

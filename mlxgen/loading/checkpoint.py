@@ -1,10 +1,9 @@
-"""A model's files on disk, looked at before anything reads them in earnest.
+"""A model's files on disk, checked before the model is loaded.
 
-Owns what can be known from names, sizes and headers alone: the configuration, which
-weight files there are, their size, and the shapes of their tensors. Must never know MLX
-or mlx-lm, nor touch the tensors' data. Invariant: a ``Checkpoint`` that exists has a
-readable ``config.json`` with a ``model_type``, and weight files that are all there and
-as long as their headers say.
+Owns what names, sizes and headers alone tell: the configuration, which weight files
+there are, their size, and the shapes of their tensors. Must never know MLX or mlx-lm, nor
+read the tensors' data. Invariant: a ``Checkpoint`` has a readable ``config.json`` with a
+``model_type``, and all of its weight files exist and are as long as their headers say.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from ..errors import (
 )
 from .safetensors import read_head
 
-_DEEPEST = 100  # levels of a JSON file; no configuration has ten, and who reads it may recurse
+_DEEPEST = 100  # levels of a JSON file; no configuration has ten, and its readers may recurse
 _OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "NumPy"}
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The files of one model: ``nbytes`` is the size of its weights."""
+    """The files of one model; ``nbytes`` is the size of its weights."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -38,10 +37,10 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Look at the model in ``folder``.
+        """Check the model in ``folder``.
 
-        Raises ``ModelNotFoundError`` where there is no model, ``WeightsError`` where its
-        weights are missing or cut short, and ``LoadError`` for a broken configuration.
+        Raises ``ModelNotFoundError`` if there is no model, ``WeightsError`` if its weights are
+        missing or truncated, and ``LoadError`` if its configuration is broken.
         """
         try:
             _check_folder(folder)
@@ -51,7 +50,8 @@ class Checkpoint:
         kind = config.get("model_type")
         if not isinstance(kind, str) or not kind:
             raise UnsupportedModelError(
-                f"{folder / 'config.json'} has no model_type, so its architecture is not known"
+                f"{folder / 'config.json'} has no model_type, so the architecture is unknown;"
+                " download the model again"
             )
         _check_end_tokens(folder / "config.json", config)
         return cls(folder, config, sum(tensor_bytes(file) for file in _weight_files(folder)))
@@ -59,34 +59,34 @@ class Checkpoint:
 
 def _check_folder(folder: Path) -> None:
     if not folder.exists():
-        raise ModelNotFoundError(f"there is no folder {folder}")
+        raise ModelNotFoundError(f"there is no folder {folder}; check the path")
     if not folder.is_dir():
-        raise ModelNotFoundError(f"{folder} is a file; give the folder that holds the model")
+        raise ModelNotFoundError(f"{folder} is a file; pass the folder that holds the model")
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
-            f"{folder} is not a model folder: it has no config.json"
-            " (expected config.json, model*.safetensors and a tokenizer)"
+            f"{folder} is not a model folder: it has no config.json; expected config.json,"
+            " model*.safetensors and a tokenizer"
         )
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; ``LoadError`` where it cannot be read or is none."""
+    """The object in a JSON file; raises ``LoadError`` if there is none to read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         _check_depth(value)
     except (OSError, ValueError) as error:
-        raise LoadError(f"{path} cannot be read as JSON: {error}; get the file again") from error
+        raise LoadError(f"{path} cannot be read as JSON: {error}; download it again") from error
     except RecursionError as error:
         raise LoadError(
-            f"{path} is nested more than {_DEEPEST} deep; get the file again"
+            f"{path} is nested more than {_DEEPEST} levels deep; download it again"
         ) from error
     if not isinstance(value, dict):
-        raise LoadError(f"{path} does not hold a JSON object; get the file again")
+        raise LoadError(f"{path} does not hold a JSON object; download it again")
     return value
 
 
 def _check_depth(value: Any) -> None:
-    """Raise what the parser raises, for what it reads and others cannot walk through."""
+    """Raise ``RecursionError`` for what the parser reads and others cannot walk through."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(_DEEPEST):
         values = (v.values() if isinstance(v, dict) else v for v in level)
@@ -103,12 +103,12 @@ def _check_end_tokens(path: Path, config: Mapping[str, Any]) -> None:
             int(token)
     except (ValueError, TypeError, OverflowError) as error:
         raise LoadError(
-            f"{path}: eos_token_id is neither a token id nor a list of them; get the file again"
+            f"{path}: eos_token_id is neither a token id nor a list of token ids; download it again"
         ) from error
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The weight files that mlx-lm will read; those that the index promises must be there."""
+    """The weight files that mlx-lm will read; those that the index names must exist."""
     found = sorted(folder.glob("model*.safetensors"))
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -116,14 +116,14 @@ def _weight_files(folder: Path) -> list[Path]:
         named = list(promised.values()) if isinstance(promised, dict) else []
         if not all(isinstance(name, str) for name in named):
             raise WeightsError(
-                f"{index} does not map each tensor to the name of a file; get the file again"
+                f"{index} does not map each tensor to a file name; download it again"
             )
         names = sorted(set(named))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise WeightsError(
-                f"{folder} lacks the weights file {missing[0]}{more} of {len(names)};"
+                f"{folder} lacks {missing[0]}{more} of its {len(names)} weight files;"
                 " download the model again"
             )
     if found:
@@ -131,23 +131,29 @@ def _weight_files(folder: Path) -> list[Path]:
     for pattern, name in _OTHER_FORMATS.items():
         if any(folder.glob(pattern)):
             raise WeightsError(
-                f"{folder} holds {name} weights, but no model*.safetensors;"
+                f"expected model*.safetensors in {folder}, got {name} weights;"
                 " convert the model with mlx_lm.convert"
             )
-    raise WeightsError(f"{folder} holds no weights: there is no model*.safetensors")
+    raise WeightsError(
+        f"{folder} holds no weights: there is no model*.safetensors; download the model again"
+    )
 
 
 def check_adapter(folder: Path) -> None:
-    """Look at an adapter's files before the model's weights are read."""
+    """Check an adapter's files before the model's weights are read."""
     if not folder.is_dir():
-        raise AdapterError(f"there is no adapter folder {folder}")
+        raise AdapterError(f"there is no adapter folder {folder}; check the path")
     if (folder / "adapter_model.safetensors").exists():
         raise AdapterError(
-            f"{folder} holds a PEFT adapter; mlx-lm's adapters.safetensors is needed"
+            f"expected mlx-lm's adapters.safetensors in {folder}, got a PEFT adapter; pass a folder"
+            " that mlx_lm.lora wrote"
         )
     for name in ("adapter_config.json", "adapters.safetensors"):
         if not (folder / name).is_file():
-            raise AdapterError(f"{folder} is no adapter of mlx-lm: it has no {name}")
+            raise AdapterError(
+                f"{folder} is not an adapter of mlx-lm: it has no {name}; pass a folder that"
+                " mlx_lm.lora wrote"
+            )
     try:
         read_json(folder / "adapter_config.json")
         tensor_shapes(folder / "adapters.safetensors")
@@ -156,7 +162,7 @@ def check_adapter(folder: Path) -> None:
 
 
 def tensor_bytes(path: Path) -> int:
-    """The size of a safetensors file's data; ``WeightsError`` unless it is all there."""
+    """The size of a safetensors file's data; raises ``WeightsError`` unless it is complete."""
     _, start, end = _read_header(path)
     return end - start
 
@@ -168,7 +174,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """The header of a safetensors file, and where in the file its data starts and ends."""
+    """The header of a safetensors file, and where its data starts and ends."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -194,6 +200,6 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
         ) from error
     if end > size:
         raise WeightsError(
-            f"{path} is truncated: {size:,} bytes of {end:,} are there; download it again"
+            f"{path} is truncated: expected {end:,} bytes, got {size:,}; download it again"
         )
     return header, start, end

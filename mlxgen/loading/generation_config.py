@@ -1,8 +1,8 @@
 """``generation_config.json``: how a model's makers want it sampled, and what ends its text.
 
-Owns which of its values mean something here, and what becomes of those that cannot hold. Must
-never know who asks for a generation. Invariant: reading it never fails; what is malformed or out of
-range is left out, and ``notice`` says so.
+Owns which of its values have a meaning here, and what happens to invalid ones. Must never know who
+asks for a generation. Invariant: reading it never fails; what is malformed or out of range is left
+out, and ``notice`` says so.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .checkpoint import read_json
 
 NAME = "generation_config.json"
 
-_SHOWN = 200  # characters of a complaint; what is in it may be of any length
+_SHOWN = 200  # characters of a message, as values in the file may have any length
 
 
 def frozen_options(given: Recommended | Mapping[str, Any]) -> Recommended:
-    """A read-only copy of options, once they are checked; ``OptionError`` for a wrong one."""
+    """A checked, read-only copy of options; raises ``OptionError`` for an invalid one."""
     checked(cast(Mapping[str, Any], given))
     return cast(Recommended, MappingProxyType(dict(given)))
 
 
 NOTHING = frozen_options({})
-"""What a model recommends whose makers say nothing."""
+"""The recommendation of makers who make none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class GenerationConfig:
     """What the file says.
 
     - ``recommended``: sampling options of ``LanguageModel.stream``, read-only. Empty if the file
-      says nothing of sampling; else there is a temperature: 1 if the file gives none, and 0 if it
-      says ``do_sample: false``, which leaves the repetition penalty alone in force beside it.
-    - ``end_tokens``: what ends a text; ``None``: see ``config.json``.
-    - ``notice``: one line that names what was set aside; ``None`` if nothing was.
+      does not mention sampling. Otherwise there is a temperature: 1 if the file has none, and 0 if
+      it says ``do_sample: false``; then only the repetition penalty holds beside it.
+    - ``end_tokens``: the tokens that end a text; ``None``: see ``config.json``.
+    - ``notice``: one line that names what was ignored; ``None`` if nothing was.
     """
 
     recommended: Recommended = field(default_factory=lambda: NOTHING)
@@ -50,32 +50,32 @@ class GenerationConfig:
 
     @classmethod
     def read(cls, folder: Path, *, vocab_size: int | None = None) -> GenerationConfig:
-        """The file of a model's folder; an end token has to be below ``vocab_size``."""
+        """The file in a model's folder; end tokens must be below ``vocab_size``."""
         path = folder / NAME
         if not path.exists():
             return cls()
         try:
             return cls.of(read_json(path), path, vocab_size=vocab_size)
         except LoadError as error:
-            return cls(notice=f"{_line(str(error))}; going on without it")
+            return cls(notice=f"{_line(str(error))}; it is ignored")
 
     @classmethod
     def of(
         cls, given: Mapping[str, Any], path: Path, *, vocab_size: int | None = None
     ) -> GenerationConfig:
-        """What the object in the file at ``path`` says."""
+        """The configuration that ``given``, the object in the file at ``path``, describes."""
         wrong: list[str] = []
         options = _sampling(given, wrong)
         ends = _end_tokens(given.get("eos_token_id"), vocab_size, wrong)
         return cls(
             recommended=frozen_options(options),
             end_tokens=ends,
-            notice=f"{path}: set aside {'; '.join(wrong)}" if wrong else None,
+            notice=f"{path}: ignored {'; '.join(wrong)}" if wrong else None,
         )
 
 
 def _sampling(given: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """The sampling options; a value that cannot hold goes to ``wrong``, ``null`` says nothing."""
+    """The sampling options; invalid values go to ``wrong``, and ``null`` is the same as nothing."""
     options: dict[str, Any] = {}
     for name in Recommended.__annotations__:
         if given.get(name) is None:
@@ -86,7 +86,7 @@ def _sampling(given: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
             wrong.append(_line(str(error)))
     samples = given.get("do_sample")
     if not isinstance(samples, bool | None):
-        wrong.append(_line(f"do_sample: {samples!r} is neither true nor false"))
+        wrong.append(_line(f"do_sample: expected true or false, got {samples!r}"))
     elif samples is False:
         kept = ("repetition_penalty",)  # the others are of no use if nothing is sampled
         return {"temperature": 0.0} | {name: options[name] for name in kept if name in options}
@@ -94,14 +94,14 @@ def _sampling(given: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
 
 
 def _end_tokens(given: Any, vocab_size: int | None, wrong: list[str]) -> tuple[Token, ...] | None:
-    """The end tokens that there can be; ``None`` if there are none."""
+    """The valid end tokens; ``None`` if there are none."""
     values = given if isinstance(given, list) else [] if given is None else [given]
     good = [value for value in values if _is_token(value, vocab_size)]
     bad = [value for value in values if not _is_token(value, vocab_size)]
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        upto = "" if vocab_size is None else f" below {vocab_size}"
-        wrong.append(f"eos_token_id: {_line(repr(bad[0]))}{more}, not a token id{upto}")
+        below = "" if vocab_size is None else f" below {vocab_size}"
+        wrong.append(f"eos_token_id: expected token ids{below}, got {_line(repr(bad[0]))}{more}")
     return tuple(dict.fromkeys(map(int, good))) or None
 
 
@@ -112,6 +112,6 @@ def _is_token(value: Any, vocab_size: int | None) -> bool:
 
 
 def _line(text: str) -> str:
-    """One line of bearable length, whatever the file holds."""
+    """One printable line of limited length, whatever the file holds."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."

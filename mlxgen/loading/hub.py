@@ -1,9 +1,9 @@
 """Models on the Hugging Face hub: an id becomes a folder of the user's cache.
 
-Owns the talk with the hub: which files are fetched, what is done when it cannot be
+Owns the conversation with the hub: which files are fetched, what happens if it cannot be
 reached, and what its errors mean. Must never know what is in the files. Invariant: a
-folder that is returned holds the revision that was asked for, as far as the hub could be
-asked; where it could not, the log says that the cached copy is used.
+folder that is returned holds the requested revision, as far as the hub could be asked; if
+it could not, the log says that the cached copy is used.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _SECONDS_TO_ANSWER = 10.0
 
 
 def download(repo: str, revision: str | None = None) -> Path:
-    """The folder with the files of the model ``repo`` (``owner/name``), fetched if need be.
+    """The folder with the files of the model ``repo`` (``owner/name``), fetched if necessary.
 
-    The user's cache and token are used, and progress is shown as huggingface-hub does.
-    A hub that does not answer, or not with the model, is no error while the cache holds
-    all of it. Raises ``ModelNotFoundError`` for an id, or a revision of it, that is not
-    there for this user, and ``LoadError`` when nobody could be asked.
+    It uses the user's cache and token, and shows progress as huggingface-hub does. If the hub
+    cannot be reached or does not give the model, a complete copy in the cache is used. Raises
+    ``ModelNotFoundError`` if the id or the revision does not exist for this user, and
+    ``LoadError`` if the hub could not be asked.
     """
     problem: Exception | None = None
     try:
@@ -73,24 +73,24 @@ def download(repo: str, revision: str | None = None) -> Path:
 def _reason(error: Exception) -> str:
     """What went wrong with the hub, in one line."""
     if isinstance(error, GatedRepoError):
-        return "the hub gives this model only to those who accepted its terms"
+        return "the hub gives this model only to users who accepted its terms"
     if isinstance(error, RepositoryNotFoundError):
-        return "the hub does not know this model, or not for this user"
+        return "the hub does not know this model, or does not show it to this user"
     if isinstance(error, OfflineModeIsEnabled):
-        return "the hub was not asked, as HF_HUB_OFFLINE is set"
+        return "the hub was not asked because HF_HUB_OFFLINE is set"
     words = str(error).split()
     return f"the hub cannot be reached ({' '.join(words)[:120] or type(error).__name__})"
 
 
 def _explained(repo: str, revision: str | None, error: Exception) -> LoadError:
-    """The error of this library for one of the hub client's."""
+    """Our error for one of the hub client's."""
     if isinstance(error, HFValidationError):
         return ModelNotFoundError(
             f"there is no folder {repo}, and a hub id looks like owner/name; check the spelling"
         )
     if isinstance(error, RevisionNotFoundError):
         return ModelNotFoundError(
-            f"{repo} has no revision {revision}; give a branch, a tag or a commit of it"
+            f"{repo} has no revision {revision}; pass a branch, a tag or a commit"
         )
     if isinstance(error, GatedRepoError):
         return ModelNotFoundError(
@@ -102,6 +102,6 @@ def _explained(repo: str, revision: str | None, error: Exception) -> LoadError:
             " or log in with `hf auth login` if it is private"
         )
     return LoadError(
-        f"{repo} is neither a folder nor whole in the cache, and {_reason(error)};"
-        " check the name and the connection, or give a folder"
+        f"{repo} is not a folder, the cache has no complete copy, and {_reason(error)};"
+        " check the name and the connection, or pass a folder"
     )

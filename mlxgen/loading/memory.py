@@ -1,6 +1,6 @@
 """How much memory there is for models and their caches.
 
-Owns the question to the device. Must never decide what to do with the answer.
+Owns the question to the device. Must never decide what follows from the answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 
 
 def memory_limit() -> tuple[int, str]:
-    """Bytes for weights and caches at most, and words for where the number comes from."""
+    """The most bytes for weights and caches, and the words that introduce the number."""
     import mlx.core as mx
 
     device = mx.device_info()

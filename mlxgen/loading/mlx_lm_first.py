@@ -1,6 +1,6 @@
-"""Imports mlx-lm without its hand on the limit of open files; see ``open_files``.
+"""Imports mlx-lm without letting it lower the limit of open files; see ``open_files``.
 
-For its effect, before anything else that imports a part of mlx-lm.
+Import this for its effect, before anything that imports a part of mlx-lm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """mlx-lm's pair: the model and its tokenizer, built from their files.
 
-Owns how mlx-lm is asked for them, and what each of its failures is called. Must never
-know where the files came from or what the pair is for. Invariant: a pair that is returned
-has its weights evaluated and every tensor of its adapter in its place.
+Owns how mlx-lm is called, and the error for each of its failures. Must never know where
+the files came from or what the pair is for. Invariant: the weights of a pair that is
+returned are evaluated, and every tensor of its adapter is in its place.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Pair(NamedTuple):
 def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bool) -> Pair:
     """Build the pair and evaluate the weights.
 
-    Raises ``UnsupportedModelError`` for an architecture or tokenizer nobody here knows,
-    ``WeightsError``, ``AdapterError``, and ``LoadError`` for a configuration that does not
-    describe a model.
+    Raises ``UnsupportedModelError`` if the architecture or tokenizer is not supported,
+    ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not describe
+    a model.
     """
     generation = GenerationConfig.read(source.folder, vocab_size=_vocab_size(source.config))
     _check_tokenizer(source.folder)
@@ -64,7 +64,7 @@ def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bo
 
 
 def _vocab_size(config: Mapping[str, Any]) -> int | None:
-    """How many tokens the model has logits for, at most, where its configuration says so."""
+    """The most tokens that the model may have logits for, if its configuration says so."""
     nested = config.get("text_config")
     levels = (config, nested if isinstance(nested, Mapping) else {})
     sizes = [level.get("vocab_size") for level in levels]
@@ -73,7 +73,7 @@ def _vocab_size(config: Mapping[str, Any]) -> int | None:
 
 @contextlib.contextmanager
 def _readable(folder: Path, generation: GenerationConfig) -> Iterator[Path]:
-    """The folder as mlx-lm can read it: without a generation_config.json that has faults."""
+    """The folder as mlx-lm can read it: without a faulty generation_config.json."""
     if generation.notice is None:
         yield folder
         return
@@ -110,12 +110,12 @@ def _load_tokenizer(
 def _load_model(
     folder: Path, source: Checkpoint, trust_remote_code: bool
 ) -> tuple[Any, Mapping[str, Any]]:
-    """mlx-lm's model, its weights not evaluated yet, with each failure told apart."""
+    """mlx-lm's model with its weights not evaluated yet; each failure has its own error."""
     config = source.config
     if config.get("model_file") is not None and not trust_remote_code:
         raise UnsupportedModelError(
-            f"{source.folder} brings its own Python code ({config['model_file']}); load it with"
-            " trust_remote_code if you trust whoever made it"
+            f"{source.folder} has its own Python code ({config['model_file']}); load it with"
+            " trust_remote_code if you trust its makers"
         )
     try:
         loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
@@ -126,7 +126,7 @@ def _load_model(
         )
     except MlxgenError:
         raise
-    except Exception as error:  # sanitize() and load_weights() raise whatever they come upon
+    except Exception as error:  # sanitize() and load_weights() raise anything
         raise WeightsError(
             f"the weights in {source.folder} do not fit its config.json"
             f" (model_type {config['model_type']}): {_line(error)}"
@@ -135,13 +135,13 @@ def _load_model(
 
 
 def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
-    """mlx-lm's classes for an architecture, such that their failures are told apart."""
+    """mlx-lm's classes for an architecture, each failure with its own error."""
     kind = config["model_type"]
     try:
         model, arguments = mlx_lm.utils._get_classes(config)
     except (ValueError, ImportError, AttributeError) as error:
         raise UnsupportedModelError(
-            f"the architecture {kind!r} is not supported by mlx-lm; try a newer mlx-lm,"
+            f"the architecture {kind!r} is not supported by mlx-lm; try a newer mlx-lm"
             " or another model"
         ) from error
     return _Explained(model, kind), _Explained(arguments, kind)
@@ -149,7 +149,7 @@ def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """A class of mlx-lm whose construction fails with a ``LoadError``."""
+    """A class of mlx-lm that raises ``LoadError`` if it cannot be constructed."""
 
     cls: Any
     kind: str
@@ -170,7 +170,7 @@ class _Explained:
 
 
 def _apply_adapter(model: Any, folder: Path) -> Any:
-    """Put the adapter's layers in, and make sure that each of its tensors found its place."""
+    """Add the adapter's layers, and check that each of its tensors is in its place."""
     before = set(_shapes(model))
     try:
         model = mlx_lm.utils.load_adapters(model, str(folder))
@@ -197,7 +197,7 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _line(error: Exception) -> str:
-    """Another library's error, in one line of bearable length."""
+    """Another library's error in one line of limited length."""
     words = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, KeyError):
         words = f"{words} is missing"

@@ -18,7 +18,8 @@ _LARGEST = 100_000_000  # the limit of the format itself
 def read_head(file: BinaryIO, *, advice: str) -> bytes:
     """The length and the header, as they stand at the start of ``file``.
 
-    WeightsError, with the ``advice``, if the file does not hold them. OSError is the caller's.
+    Raises ``WeightsError``, with the ``advice``, if the file does not hold them. ``OSError``
+    is left to the caller.
     """
     size = os.fstat(file.fileno()).st_size
     first = file.read(8)
@@ -27,7 +28,7 @@ def read_head(file: BinaryIO, *, advice: str) -> bytes:
     length = struct.unpack("<Q", first)[0] if len(first) == 8 else size
     if length > min(size, _LARGEST) - 8:
         raise WeightsError(
-            f"{file.name} is truncated or not safetensors: {size:,} bytes do not hold its header;"
-            f" {advice}"
+            f"{file.name} is truncated or not a safetensors file: {size:,} bytes cannot hold its"
+            f" header; {advice}"
         )
     return first + file.read(length)

@@ -1,7 +1,7 @@
-"""How tokens are chosen where nobody says anything: ``--sampling-defaults``.
+"""How tokens are chosen by default: ``--sampling-defaults``.
 
 Owns what its choices mean, for the server and the command line alike. Must never know a request or
-a terminal. The library itself is greedy: its callers pass ``lm.recommended`` on if they want it.
+a terminal. The library itself is greedy: pass it ``lm.recommended`` for the makers' choice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def sampling_defaults(
 ) -> dict[str, Any]:
     """The options that hold by default.
 
-    ``model`` is what the model's makers recommend, and ``otherwise`` where they recommend nothing:
-    ``OPENAI`` in a server, as in other servers, and ``GREEDY`` on a command line, as in others.
+    ``model`` is what the model's makers recommend, or ``otherwise`` if they recommend nothing:
+    ``OPENAI`` in the server and ``GREEDY`` on the command line, as in other programs.
     """
     if choice == "model":
         return dict(recommended or otherwise)
@@ -31,5 +31,5 @@ def sampling_defaults(
 
 
 def in_words(options: Mapping[str, Any]) -> str:
-    """Sampling options for a line of a log."""
+    """Sampling options for a line of the log."""
     return ", ".join(f"{name} {value:g}" for name, value in options.items())

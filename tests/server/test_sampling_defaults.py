@@ -54,7 +54,7 @@ def test_what_was_set_aside_is_a_line_of_the_log(recommending: Running) -> None:
     )
     lines = [json.loads(line) for line in recommending.log if line.startswith("{")]
     said = [line["message"] for line in lines if line["level"] == "warning"]
-    assert any("set aside min_p: expected a number from 0 to 1, got 7" in line for line in said), (
+    assert any("ignored min_p: expected a number from 0 to 1, got 7" in line for line in said), (
         recommending.log
     )
     (ready,) = [line for line in lines if line["message"] == "ready"]

@@ -88,9 +88,13 @@ class MemoryLimitError(LoadError):
 
 
 class FilterError(MlxgenError):
-    """A token was offered to a filter that does not allow it."""
+    """A token was offered to a filter that does not allow it.
+
+    ``field`` is where in a request a grammar stands that cannot be compiled, if that is known.
+    """
 
     status = 400
+    field: str | None = None
 
 
 class GrammarError(FilterError):

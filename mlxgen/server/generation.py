@@ -56,10 +56,10 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     events: list[Event] = []
     begun = False
     while items := await mailbox.take():
-        for place, chunks, _, _, progress in items:
+        for place, chunks, usage, _, progress in items:
             if chunks:
                 _first(exchange)
-                new = [e for chunk in chunks for e in reply.push(place, chunk, progress)]
+                new = [e for c in chunks for e in reply.push(place, c, progress, usage)]
             else:
                 assert progress is not None
                 new = reply.prefilled(place, progress)
@@ -78,10 +78,10 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     size = 0
     while items := await mailbox.take():
-        for place, chunks, _, _, progress in items:
+        for place, chunks, usage, _, progress in items:
             for chunk in chunks:
                 _first(exchange)
-                reply.push(place, chunk, progress)
+                reply.push(place, chunk, progress, usage)
                 size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
         if size > MOST:
             raise RequestError(

@@ -2,7 +2,7 @@
 
 Owns the way from a conversation to a stream and back: rendering, where the reasoning is, forms
 that begin behind it, and what the prefix cache gets. Must never know a terminal. Invariant: the
-spans of an answer, put together, are the model's text; and what an answer has run is in the
+events of an answer, put together, are the model's text; and what an answer has run is in the
 prefix cache when it is finished, whether it ended or was stopped.
 """
 
@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 
-from ..chat.format import Chat, Rendered
+from ..chat.answer import AnswerReader
+from ..chat.dialect import Dialect
+from ..chat.events import ChatEvent, Reasoning, Text
+from ..chat.format import Chat
+from ..chat.tool_use import Form
+from ..chat.turn import Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Stream, Usage
 from ..errors import OptionError, PromptError
-from ..filters import Specification
 from ..model import LanguageModel
-from ..server.wire.served_model import ServedModel
-from ..server.wire.splitter import Span, Splitter, Thinking
-from ..server.wire.thinking import after_thinking, thinking_of
 from ..tokens import Token
 from .conversation import Conversation
 
@@ -29,7 +31,7 @@ class Answerer:
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm = lm
-        self._served = ServedModel.of(lm)
+        self._dialect = Dialect.of(lm.vocabulary)
 
     def check(self, conversation: Conversation) -> None:
         """Raise ``OptionError`` or ``GrammarError`` for settings and forms that this model cannot
@@ -44,31 +46,22 @@ class Answerer:
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
-        lm, vocabulary = self.lm, self.lm.vocabulary
-        chat = Rendered.of(
-            Chat(
-                conversation.messages,
-                template=conversation.template,
-                allow_control_tokens=conversation.allow_control_tokens,
-            ),
-            vocabulary,
-        )
-        self._check_room(len(chat.ids))
-        thinking = thinking_of(chat.ids, self._served, None)
+        lm = self.lm
+        plan = plan_turn(_turn(conversation), self._dialect)
+        self._check_room(len(plan.prompt.ids))
         options = conversation.options
-        if conversation.form is not None:
-            self._check_form()
-            options["filters"] = [after_thinking(conversation.form, thinking, self._served)]
-        stream = lm.stream(chat, **options)
+        if plan.spec is not None:
+            options["filters"] = [plan.spec]
+        places = [] if lm.prefix_cache.any_length else self._places(conversation, plan.prompt.ids)
         return Answer(
-            stream,
-            self._splitter(thinking, conversation.form, json="json" in conversation.forms),
-            places=[] if lm.prefix_cache.any_length else self._places(conversation, chat.ids),
+            lm.stream(plan.prompt, **options),
+            AnswerReader(plan.reading),
+            places=places,
             max_context=lm.max_context,
         )
 
     def _check_form(self) -> None:
-        if self._served.marks.initial is not None:
+        if not self._dialect.takes_forms:
             raise OptionError(
                 "filters", "this model writes headers before its text, and takes no form"
             )
@@ -81,40 +74,38 @@ class Answerer:
                 "back with /undo, begin anew with /clear, or write less"
             )
 
-    def _splitter(self, thinking: Thinking, form: Specification | None, *, json: bool) -> Splitter:
-        return Splitter(self._served.marks, thinking=thinking, trim=form is None or json)
-
     def _places(self, conversation: Conversation, prompt: Sequence[Token]) -> list[int]:
         """Where later prompts may part from this one: before the last message, behind it (an
         answer may be told differently later, without its reasoning), and at the end."""
         messages, places = conversation.messages, {len(prompt) - 1}
         for said in (messages[:-1], messages):
             with contextlib.suppress(PromptError):  # a template may want more messages than these
-                begun = Chat(
-                    said,
-                    template=conversation.template,
-                    allow_control_tokens=conversation.allow_control_tokens,
-                    add_generation_prompt=False,
-                )
+                begun = replace(_chat(conversation), messages=said, add_generation_prompt=False)
                 places.add(_in_common(begun.tokens(self.lm.vocabulary), prompt))
         return sorted(places)
 
 
 class Answer:
-    """One answer: a context manager, and an iterator over the spans that came with each token.
+    """One answer: a context manager, and an iterator over the events that came with each token.
 
-    ``finish`` gives the last spans; after it ``text``, ``reasoning`` and the rest stay as they
+    ``finish`` gives the last events; after it ``text``, ``reasoning`` and the rest stay as they
     are. Without it, on an error, nothing is kept.
     """
 
     def __init__(
-        self, stream: Stream, splitter: Splitter, *, places: Sequence[int], max_context: int | None
+        self,
+        stream: Stream,
+        reader: AnswerReader,
+        *,
+        places: Sequence[int],
+        max_context: int | None,
     ) -> None:
         self._stream = stream
-        self._splitter = splitter
+        self._reader = reader
         self._places = places
         self._max_context = max_context
-        self._spans: list[Span] = []
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
         self._usage = stream.usage
         self.last: Chunk | None = None
         self.drafted = 0  # tokens of the answer that a draft had proposed
@@ -130,30 +121,31 @@ class Answer:
     ) -> None:
         self._stream.close()
 
-    def __iter__(self) -> Iterator[list[Span]]:
+    def __iter__(self) -> Iterator[list[ChatEvent]]:
         for place in self._places:
             self._stream.keep(place)
         for chunk in self._stream:
             self.last = chunk
             self.drafted += chunk.from_draft
-            yield self._shown(self._splitter.push(chunk.text))
+            yield self._noted(self._reader.push(chunk, self._stream.usage).events)
 
-    def finish(self) -> list[Span]:
-        """End the answer here, and keep what it has run; returns the spans that were held."""
+    def finish(self) -> list[ChatEvent]:
+        """End the answer here, and keep what it has run; returns the last events, if any."""
         self._usage = self._stream.usage
-        rest = self._shown(self._splitter.flush(cut=self.finish_reason != "stop"))
+        ended = self.finish_reason is not None
+        rest = [] if ended else self._noted(self._reader.cancel(self._usage))
         self._stream.keep()
         return rest
 
     @property
     def text(self) -> str:
         """The answer so far, without the reasoning."""
-        return "".join(span.text for span in self._spans if span.kind == "content")
+        return "".join(self._text)
 
     @property
     def reasoning(self) -> str:
         """The reasoning so far."""
-        return "".join(span.text for span in self._spans if span.kind == "reasoning")
+        return "".join(self._reasoning)
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -171,9 +163,26 @@ class Answer:
         used = self._usage.prompt_tokens + self._usage.completion_tokens
         return self._max_context is not None and used >= self._max_context
 
-    def _shown(self, spans: list[Span]) -> list[Span]:
-        self._spans += spans
-        return spans
+    def _noted(self, events: list[ChatEvent]) -> list[ChatEvent]:
+        self._text += (event.text for event in events if isinstance(event, Text))
+        self._reasoning += (event.text for event in events if isinstance(event, Reasoning))
+        return events
+
+
+def _turn(conversation: Conversation) -> Turn:
+    form = conversation.form
+    return Turn(
+        chat=_chat(conversation),
+        form=None if form is None else Form("filters", form, "json" in conversation.forms),
+    )
+
+
+def _chat(conversation: Conversation) -> Chat:
+    return Chat(
+        conversation.messages,
+        template=conversation.template,
+        allow_control_tokens=conversation.allow_control_tokens,
+    )
 
 
 def _in_common(first: Sequence[Token], second: Sequence[Token]) -> int:

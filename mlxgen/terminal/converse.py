@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
+from ..chat.events import ChatEvent, Mark, Reasoning, Text
 from ..engine import Chunk, Usage
 from ..errors import MlxgenError, PromptError
 from ..model import LanguageModel
@@ -130,15 +131,13 @@ class TerminalChat:
     def _stream(self, answer: Answer, brake: Brake) -> None:
         screen = _Screen(self._out, dims=self._dims)
         try:
-            for spans in answer:
+            for events in answer:
                 brake.runs = True
-                for span in spans:
-                    screen.show(span.text, dim=span.kind != "content")
+                screen.show(events)
                 if brake.pressed:
                     break
         finally:
-            for span in answer.finish():
-                screen.show(span.text, dim=span.kind != "content")
+            screen.show(answer.finish())
             screen.end()
 
     def _settle(self, answer: Answer | None) -> bool:
@@ -174,9 +173,12 @@ class _Screen:
         self._is_dim = False
         self._ends_line = True
 
-    def show(self, text: str, *, dim: bool) -> None:
-        if not text:
-            return
+    def show(self, events: Iterable[ChatEvent]) -> None:
+        for event in events:
+            if isinstance(event, Text | Reasoning | Mark):
+                self._write(event.text, dim=not isinstance(event, Text))
+
+    def _write(self, text: str, *, dim: bool) -> None:
         if self._dims and dim != self._is_dim:
             self._out.write(_DIM if dim else _RESET)
             self._is_dim = dim

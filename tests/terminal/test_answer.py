@@ -11,6 +11,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 import mlxgen
 from mlxgen.chat import Chat
+from mlxgen.chat.events import Ended
 from mlxgen.errors import GrammarError, OptionError, PromptError
 from mlxgen.terminal.answer import Answer, Answerer
 from mlxgen.terminal.conversation import Conversation
@@ -200,8 +201,10 @@ def test_reasoning_and_answer_are_told_apart_and_together_are_the_text(
     conversation = Conversation()
     conversation.ask("What is the capital of France?")
     with Answerer(demo).begin(conversation) as given:
-        spans = [span for spans in given for span in spans] + given.finish()
-    assert "".join(span.text for span in spans) == demo.generate(conversation.messages).text
+        events = [event for events in given for event in events] + given.finish()
+    assert isinstance(events.pop(), Ended)
+    text = "".join(getattr(event, "text", "") for event in events)
+    assert text == demo.generate(conversation.messages).text
     assert given.reasoning == "This is about France. Its capital is Paris."
     assert given.text == "The capital of France is Paris."
     assert given.finish_reason == "stop"

@@ -44,10 +44,16 @@ class Reply(Protocol):
         """
         ...
 
-    def push(self, index: int, chunk: Chunk, progress: Progress | None = None) -> list[Event]:
+    def push(
+        self,
+        index: int,
+        chunk: Chunk,
+        progress: Progress | None = None,
+        usage: Usage | None = None,
+    ) -> list[Event]:
         """Take in a chunk of the job ``index``; the events that may be sent now.
 
-        ``progress`` comes with chunks of calls that are ``watched``.
+        ``progress`` comes with chunks of calls that are ``watched``, ``usage`` with the last one.
         """
         ...
 

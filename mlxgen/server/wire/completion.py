@@ -16,21 +16,22 @@ from ...errors import PromptError
 from ...text import heal_plan
 from ...tokens import Token
 from .call import Call, Job
-from .chat_reply import ReplyPlan
 from .choice_text import TextPlan
-from .completion_reply import CompletionReply
-from .constraints import constraint_of
+from .completion_choice import COMPLETION
+from .constraints import form_of
 from .errors import RequestError
 from .fields import name_of, shown
 from .generation import (
     check_context,
     choices_of,
     fields_of,
-    kept_of,
+    given_of,
+    keep_of,
     limit_of,
     options_of,
 )
 from .reading import read
+from .reply import OpenAIReply, ReplyPlan
 from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
 from .served_model import ServedModel
 
@@ -46,7 +47,7 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
 def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, ReplyPlan]:
     """The call of a request, and what its reply was made from; raises as ``parse_completion``."""
     model.check_name(request.model)
-    constraint = constraint_of(request)
+    form = form_of(request)
     silent = request.max_tokens == 0
     if silent and not request.echo:
         raise RequestError(
@@ -64,21 +65,21 @@ def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, Re
             param="n",
             code="invalid_value",
         )
-    rows = [kept_of(_tokens(prompt, model, at), request, model) for at, prompt in prompts]
+    keep = keep_of(request, model)
+    rows = [_tokens(prompt, model, at)[-keep if keep else 0 :] for at, prompt in prompts]
     for (at, _), row in zip(prompts, rows, strict=True):
         check_context(len(row), model, at, prefix=request.prefix_tokens)
-    spec = constraint.spec if constraint is not None else None
-    field = constraint.field if constraint is not None else "prompt"
+    spec, field = (None, "prompt") if form is None else (form.spec, form.field)
     params = fields_of(request, prompt="prompt", filters=field, spec=spec)
-    options = options_of(
+    scores = [request.prompt_logprobs, request.logprobs if scored else None]
+    given = given_of(
         request,
         model,
         max_tokens=1 if silent else limit_of(request.max_tokens, DEFAULT_TOKENS),
         top_logprobs=request.logprobs,
-        prompt_logprobs=request.logprobs if scored else None,
-        spec=spec,
-        params=params,
+        prompt_logprobs=max((n for n in scores if n is not None), default=None),
     )
+    options = options_of(given, model, spec=spec, params=params)
     choices = choices_of(options, n)
     texts = [_text(row, options.heal, options.prefix, request, model) for row in rows]
     cut = request.truncate_prompt_tokens is not None
@@ -109,7 +110,7 @@ def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, Re
         watched=reply.timings or reply.progress,
         specs=() if spec is None else (spec,),
         params=params,
-        make_reply=partial(CompletionReply, reply),
+        make_reply=partial(OpenAIReply, reply, COMPLETION),
     )
     return call, reply
 

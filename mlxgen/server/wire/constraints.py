@@ -8,8 +8,9 @@ and it knows the field that it came from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+from ...chat.tool_use import Form
 from ...errors import MlxgenError
 from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
 from ...filters.gbnf import is_gbnf, lark_of
@@ -22,23 +23,10 @@ _MAKERS: dict[str, Callable[[Any], Specification]] = {
     "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
     "choice": lambda options: Choice(options),
 }
-_JSON = ("response_format", "json_schema")
 
 
-class TextConstraint(NamedTuple):
-    """A specification, and the field of the request that asked for it."""
-
-    field: str
-    spec: Specification
-
-    @property
-    def is_json(self) -> bool:
-        """Whether white space before the text means nothing."""
-        return self.field in _JSON
-
-
-def constraint_of(request: GenerationRequest) -> TextConstraint | None:
-    """The constraint on the text; ``RequestError`` for more than one or a wrong one."""
+def form_of(request: GenerationRequest) -> Form | None:
+    """What the text has to be; ``RequestError`` for more than one or a wrong one."""
     given = [name for name in _MAKERS if getattr(request, name) is not None]
     format = request.response_format
     if format is not None and not isinstance(format, TextFormat):
@@ -55,8 +43,8 @@ def constraint_of(request: GenerationRequest) -> TextConstraint | None:
     try:
         if field == "response_format":
             assert format is not None
-            return TextConstraint(field, _of_format(format))
-        return TextConstraint(field, _MAKERS[field](getattr(request, field)))
+            return Form(field, _of_format(format), is_json=True)
+        return Form(field, _MAKERS[field](getattr(request, field)), is_json=field == "json_schema")
     except MlxgenError as error:
         raise as_request_error(error, {"filters": field}) from error
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ...chat.unsupported import UnsupportedError
 from ...errors import (
     DeadEndError,
     FilterError,
@@ -106,7 +107,7 @@ def as_request_error(
     elif isinstance(error, PromptError):
         param = params.get("prompt")
     elif isinstance(error, FilterError):
-        param = params.get("filters")
+        param = error.field or params.get("filters")
     code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
     return RequestError(message, status=status, param=param, code=code)
 
@@ -119,6 +120,7 @@ _FIELDS = {
 """What the engine's options are called in requests, where that differs."""
 
 _CODES: tuple[tuple[type[MlxgenError], str], ...] = (
+    (UnsupportedError, "unsupported_value"),
     (OptionError, "invalid_value"),
     (PromptError, "invalid_prompt"),
     (DeadEndError, "dead_end"),

@@ -7,7 +7,7 @@ is refused here, by the name that it has in the request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from ...errors import MlxgenError
 from ...filters import Specification
 from ...options.table import OPTIONS, understood
 from ...sampling import derive_seed
-from ...tokens import Token
 from .errors import RequestError, as_request_error
 from .schemas import GenerationRequest
 from .served_model import ServedModel
@@ -53,19 +52,15 @@ def check_context(
     )
 
 
-def kept_of(
-    tokens: Sequence[Token], request: GenerationRequest, model: ServedModel
-) -> tuple[Token, ...]:
-    """The tokens of a prompt that ``truncate_prompt_tokens`` leaves: its last ones."""
+def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
+    """How many tokens of a prompt ``truncate_prompt_tokens`` leaves: its last ones; None: all."""
     most = request.truncate_prompt_tokens
-    if most is None:
-        return tuple(tokens)
-    if most < 0:
-        if model.max_context is None:
-            return tuple(tokens)
-        answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
-        most = max(1, model.max_context - min(answer, model.max_context - 1))
-    return tuple(tokens[-most:])
+    if most is None or most >= 0:
+        return most
+    if model.max_context is None:
+        return None
+    answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
+    return max(1, model.max_context - min(answer, model.max_context - 1))
 
 
 def fields_of(
@@ -80,32 +75,26 @@ def fields_of(
     return fields
 
 
-def options_of(
+def given_of(
     request: GenerationRequest,
     model: ServedModel,
     *,
     max_tokens: int | None,
     top_logprobs: int | None,
-    prompt_logprobs: int | None = None,
-    spec: Specification | None,
-    stop: str | None = None,
-    params: dict[str, str],
-) -> Options:
-    """The options of the first choice; what the request leaves out is the model's default."""
+    prompt_logprobs: int | None,
+) -> dict[str, Any]:
+    """The engine's options as a request has them; what it leaves out is the model's default."""
     given: dict[str, Any] = dict(model.sampling)
     asked = {name: getattr(request, name, None) for name in OPTIONS}
     given |= {name: understood(name, v) for name, v in asked.items() if v is not None}
     if request.num_draft_tokens == 0:
         given |= {"draft": "off", "num_draft_tokens": None}
-    stops = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
-    given["stop"] = stops if stop is None else [*stops, stop]
+    given["stop"] = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
     given["stop_tokens"] = request.stop_token_ids
     given["banned"] = request.banned_strings
     given["prefix"] = request.prefix_tokens
     given["logit_bias"] = _biases(request)
     given["top_logprobs"] = top_logprobs
-    scored = [n for n in (prompt_logprobs, request.prompt_logprobs) if n is not None]
-    prompt_logprobs = max(scored, default=None)
     if prompt_logprobs is not None and request.heal:
         raise RequestError(
             "heal: takes tokens of the prompt back whose log-probabilities are wanted; leave it "
@@ -121,18 +110,31 @@ def options_of(
             code="invalid_value",
         )
     given["prompt_logprobs"] = prompt_logprobs
-    given["filters"] = None if spec is None else [spec]
     if max_tokens is None and model.max_context is None:
         max_tokens = UNBOUNDED
     given["max_tokens"] = max_tokens
-    if request.close_json and spec is None:
+    return given
+
+
+def options_of(
+    given: Mapping[str, Any],
+    model: ServedModel,
+    *,
+    spec: Specification | None,
+    stop: str | None = None,
+    params: Mapping[str, str],
+) -> Options:
+    """The options of the first choice: those given, and what the text is held to."""
+    if given.get("close_json") and spec is None:
         raise RequestError(
             "close_json: there is nothing to close; give json_schema or another constraint",
             param="close_json",
             code="invalid_value",
         )
+    stops = given["stop"] if stop is None else [*given["stop"], stop]
+    filters = None if spec is None else [spec]
     try:
-        options = Options.of(given)
+        options = Options.of({**given, "stop": stops, "filters": filters})
         options.check_vocabulary(model.vocab_size)
     except MlxgenError as error:
         raise as_request_error(error, params) from error

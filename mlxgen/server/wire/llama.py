@@ -15,7 +15,6 @@ from typing import Any
 from ...engine.chunk import Chunk, Progress, Usage
 from ...engine.options import Options
 from .call import Call, Event
-from .chat_reply import ReplyPlan
 from .choice_text import ChoiceText, Delta
 from .completion import understood
 from .errors import RequestError, error_body
@@ -23,6 +22,7 @@ from .fields import check_body
 from .logprobs import TokenWriter
 from .peers import renamed
 from .reading import read
+from .reply import ReplyPlan
 from .schemas import CompletionRequest
 from .served_model import ServedModel
 from .timings import prompt_progress, timings
@@ -101,12 +101,18 @@ class LlamaReply:
         event = self._event(index, progress, "", [])
         return [{**event, "prompt_progress": prompt_progress(progress)}]
 
-    def push(self, index: int, chunk: Chunk, progress: Progress | None = None) -> list[Event]:
+    def push(
+        self,
+        index: int,
+        chunk: Chunk,
+        progress: Progress | None = None,
+        usage: Usage | None = None,
+    ) -> list[Event]:
         """As ``Reply.push``."""
         row = self._rows[index]
         row.progress = progress
-        delta = row.text.take(chunk)
-        content = "".join(span.text for span in delta.spans)
+        delta = row.text.take(chunk, usage)
+        content = delta.text
         probabilities = self._probabilities(row, delta)
         if chunk.finish_reason is not None:
             row.last = chunk

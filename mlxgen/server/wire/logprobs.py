@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ...chat.splitter import Kind
 from ...engine.chunk import Alternative, Chunk, PromptScore
 from ...tokens import Token, Vocabulary
-from .splitter import Kind
 from .token_report import Reported
 
 LOWEST = -9999.0

@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from ...chat.format import Chat, Rendered
 from ...chat.sandbox import RenderLimits
+from ...chat.turn import Plan, Turn, plan_turn
 from ...errors import MlxgenError
 from .errors import as_request_error
 from .served_model import ServedModel
 
+_FIELDS = {"prompt": "messages", "template": "chat_template_kwargs"}
+
+
+def planned(turn: Turn, model: ServedModel) -> Plan:
+    """Plan a turn; ``RequestError`` naming the field that is at fault."""
+    try:
+        return plan_turn(turn, model.dialect, RenderLimits())
+    except MlxgenError as error:
+        raise as_request_error(error, _FIELDS) from error
+
 
 def rendered_for(chat: Chat, model: ServedModel) -> Rendered:
-    """Render a chat that a client sent; ``RequestError`` naming the field that is at fault."""
+    """Render a chat; ``RequestError`` naming the field that is at fault."""
     try:
         return Rendered.of(chat, model.vocabulary, RenderLimits())
     except MlxgenError as error:
-        fields = {"prompt": "messages", "template": "chat_template_kwargs"}
-        raise as_request_error(error, fields) from error
+        raise as_request_error(error, _FIELDS) from error

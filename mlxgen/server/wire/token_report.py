@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ...chat.splitter import Kind
 from ...engine.chunk import Chunk
 from ...tokens import Token, Vocabulary
-from .splitter import Kind
 
 
 class Reported(NamedTuple):

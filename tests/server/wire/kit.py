@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 import mlxgen
+from mlxgen.chat.splitter import Marks
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason, Usage
 from mlxgen.server.calls import Call, RequestError, ServedModel
-from mlxgen.server.wire.splitter import Marks
-from mlxgen.server.wire.tools import ToolFormat
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
+from tests.chat.kit import format_of
 from tests.fakes import byte_level_tokenizer
 
 DEMO = Path(mlxgen.__file__).parent / "demo" / "model"
@@ -48,36 +46,16 @@ def plain() -> ServedModel:
     return served(byte_level_tokenizer())
 
 
-def format_of(style: str, vocabulary: Vocabulary) -> ToolFormat:
-    """One of mlx-lm's formats, with its marks spelled in a vocabulary."""
-    parser = import_module(f"mlx_lm.tool_parsers.{style}")
-    start, end = parser.tool_call_start, parser.tool_call_end
-    return ToolFormat(
-        style=style,
-        start=start,
-        end=end,
-        parse=parser.parse_tool_call,
-        start_tokens=tuple(tokens_of(start, vocabulary)),
-        end_tokens=tuple(tokens_of(end, vocabulary)),
-    )
-
-
 @cache
 def thinker() -> ServedModel:
     """A model whose marks are single tokens of the fake vocabulary, and that thinks."""
-    model = plain()
     marks = Marks(think_start="<think>", think_end="</think>")
-    return replace(model, marks=marks, tools=format_of("json_tools", model.vocabulary))
+    return with_dialect(plain(), marks=marks, tools=format_of("json_tools", plain().vocabulary))
 
 
-def tokens_of(text: str, vocabulary: Vocabulary) -> list[Token]:
-    """Tokens that spell a text, added tokens taken for their names."""
-    added = {vocabulary.piece(t).decode(): t for t in vocabulary.added if vocabulary.piece(t)}
-    for name, token in added.items():
-        if name in text:
-            before, _, after = text.partition(name)
-            return [*tokens_of(before, vocabulary), token, *tokens_of(after, vocabulary)]
-    return vocabulary.continue_with(text.encode())
+def with_dialect(model: ServedModel, **changes: Any) -> ServedModel:
+    """A model that writes otherwise."""
+    return replace(model, dialect=replace(model.dialect, **changes))
 
 
 def refused(parse: Callable[[Any, ServedModel], Call], body: Any, model: ServedModel) -> Any:
@@ -91,17 +69,6 @@ def refused(parse: Callable[[Any, ServedModel], Call], body: Any, model: ServedM
     assert set(body) == {"message", "type", "param", "code"}
     body["message"].encode()
     return error
-
-
-def tool(name: str = "get_weather", **properties: Any) -> dict[str, Any]:
-    """A function with required string parameters, or those that are given."""
-    schema = {
-        "type": "object",
-        "properties": properties or {"city": {"type": "string"}},
-        "required": list(properties or ["city"]),
-        "additionalProperties": False,
-    }
-    return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
 def usage(prompt: int = 3, completion: int = 5, cached: int = 0) -> Usage:
@@ -150,19 +117,6 @@ def chunks_of(
         )
         sent = upto
     return chunks
-
-
-def pieces_of(text: str, sizes: Sequence[int]) -> list[str]:
-    """A text in pieces of these sizes, over and over."""
-    pieces, at, i = [], 0, 0
-    while at < len(text):
-        size = max(1, sizes[i % len(sizes)]) if sizes else len(text)
-        pieces.append(text[at : at + size])
-        at, i = at + size, i + 1
-    return pieces
-
-
-SIZES = st.lists(st.integers(1, 7), max_size=6)
 
 
 def without(body: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from mlxgen.server.calls import (
     parse_chat,
     parse_completion,
 )
+from tests.chat.kit import tool
 
 from ...effort import tries
-from .kit import HELLO, demo, tool
+from .kit import HELLO, demo
 
 JSON = st.recursive(
     st.none()

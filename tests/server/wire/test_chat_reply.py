@@ -12,20 +12,21 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from mlxgen.engine.chunk import Chunk, FinishReason
 from mlxgen.errors import DeadEndError, GrammarError
 from mlxgen.server.calls import parse_chat
-from mlxgen.server.wire.chat_reply import ChatReply
+from mlxgen.server.wire.reply import OpenAIReply
 from mlxgen.tokens import Token
+from tests.chat import kit
+from tests.chat.kit import tool
 
 from ...effort import tries
-from . import kit
-from .kit import HELLO, chunks_of, demo, tool, usage, without
+from .kit import HELLO, chunks_of, demo, usage, without
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
 TOOLS = {"tools": [tool()]}
 
 
-def reply(body: dict[str, Any], id: str = "chatcmpl-1") -> ChatReply:
+def reply(body: dict[str, Any], id: str = "chatcmpl-1") -> OpenAIReply:
     call = parse_chat({"messages": HELLO, **body}, demo())
-    return cast(ChatReply, call.reply(id=id, created=1_700_000_000))
+    return cast(OpenAIReply, call.reply(id=id, created=1_700_000_000))
 
 
 def answers(

@@ -15,9 +15,10 @@ from mlxgen.sampling import derive_seed
 from mlxgen.server.calls import parse_chat
 from mlxgen.server.token_work import tokenize
 from mlxgen.server.wire.generation import UNBOUNDED
+from tests.chat.kit import tool
 from tests.fakes import byte_level_tokenizer
 
-from .kit import HELLO, demo, plain, refused, served, thinker, tool
+from .kit import HELLO, demo, plain, refused, served, thinker, with_dialect
 
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
 
@@ -285,7 +286,7 @@ def test_thinking_that_the_template_opened_comes_first() -> None:
     template = tokenizer.chat_template
     tokenizer.chat_template = f"{template}{{% if add_generation_prompt %}}<think>\n{{% endif %}}"
     try:
-        model = replace(thinker(), think_start_tokens=(1,))
+        model = with_dialect(thinker(), think_start_tokens=(1,))
         assert spec_of({"regex": "x"}, model) == After("</think>", Regex("x"), required=True)
     finally:
         tokenizer.chat_template = template
@@ -301,7 +302,7 @@ def test_an_answer_that_was_begun_thinking_goes_on_thinking() -> None:
     begun = [*HELLO, {"role": "assistant", "content": "a"}]
     body = {"continue_final_message": True, "regex": "x"}
     assert spec_of({**body, "messages": begun}) == Regex("x")
-    model = replace(thinker(), think_start_tokens=(1,))
+    model = with_dialect(thinker(), think_start_tokens=(1,))
     begun = [*HELLO, {"role": "assistant", "content": "<think>a"}]
     assert isinstance(spec_of({**body, "messages": begun}, model), After)
 
@@ -370,7 +371,7 @@ def test_closing_json_needs_a_constraint() -> None:
 
 
 def test_models_with_headers_are_not_constrained() -> None:
-    model = replace(plain(), marks=replace(plain().marks, initial="header"))
+    model = with_dialect(plain(), marks=replace(plain().dialect.marks, initial="header"))
     assert refusal({"regex": "a"}, model).param == "regex"
 
 
@@ -426,9 +427,9 @@ def test_some_of_the_tools_can_be_allowed() -> None:
 def test_one_call_is_the_end_where_calls_may_not_be_parallel() -> None:
     one = {"tools": [WEATHER], "parallel_tool_calls": False, **OFF}
     assert isinstance(spec_of(one), After)
-    unknown = demo().tools
+    unknown = demo().dialect.tools
     assert unknown is not None
-    model = replace(demo(), tools=replace(unknown, style="unheard_of"))
+    model = with_dialect(demo(), tools=replace(unknown, style="unheard_of"))
     assert options_of(one, model).stop == ("</tool_call>",)
 
 
@@ -466,9 +467,9 @@ def test_a_model_without_tool_calls_says_so() -> None:
 
 
 def test_a_format_without_a_grammar_refuses_what_it_cannot_enforce() -> None:
-    tools = demo().tools
+    tools = demo().dialect.tools
     assert tools is not None
-    model = replace(demo(), tools=replace(tools, style="unheard_of"))
+    model = with_dialect(demo(), tools=replace(tools, style="unheard_of"))
     body = {"tools": [WEATHER]}
     assert refusal({**body, "tool_choice": "required"}, model).param == "tool_choice"
     assert refusal({**body, "regex": "a"}, model).param == "regex"

@@ -11,9 +11,9 @@ from openai.types import Completion
 
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason
 from mlxgen.server.calls import parse_completion
+from tests.chat.kit import tokens_of
 
 from ...effort import tries
-from . import kit
 from .kit import chunks_of, demo, plain, usage
 
 
@@ -65,7 +65,7 @@ def comparable(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def row(text: str, **how: Any) -> list[Chunk]:
-    tokens = kit.tokens_of(text, demo().vocabulary)
+    tokens = tokens_of(text, demo().vocabulary)
     return chunks_of(tokens, demo().vocabulary, opens_text=False, **how)
 
 
@@ -120,7 +120,7 @@ def test_the_token_itself_is_always_among_its_alternatives() -> None:
 def test_token_ids_come_only_when_asked_for() -> None:
     body = {"prompt": "a", "logprobs": 1, "return_token_ids": True}
     _, answer = answers(body, [row(" bc", logprob=True)])
-    tokens = kit.tokens_of(" bc", demo().vocabulary)
+    tokens = tokens_of(" bc", demo().vocabulary)
     choice = answer["choices"][0]
     assert choice["token_ids"] == [token["id"] for token in choice["tokens"]] == tokens
 

@@ -14,8 +14,8 @@ import mlxgen
 from mlxgen import LanguageModel
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.server.calls import ServedModel, parse_chat, parse_completion
+from tests.chat.kit import tool
 
-from .kit import tool
 from .test_chat_reply import comparable, folded
 
 QUESTION = [{"role": "user", "content": "What is the weather in Oslo?"}]

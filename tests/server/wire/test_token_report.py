@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxgen.chat.splitter import Kind
 from mlxgen.engine.chunk import Chunk
-from mlxgen.server.wire.splitter import Kind
 from mlxgen.server.wire.token_report import Reported, TokenReport
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Vocabulary

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import GrammarError
-from ...filters import Lark
-from ...filters.closed_objects import closed_objects
-from ...filters.json_schema import WHITESPACE
-from ...tokens import Vocabulary
-from .errors import RequestError, as_request_error
+from ..errors import GrammarError, OptionError
+from ..filters import Lark
+from ..filters.closed_objects import closed_objects
+from ..filters.json_schema import WHITESPACE
+from ..tokens import Vocabulary
 from .tools import ToolFormat
+from .unsupported import UnsupportedError
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,8}/"
 _TEXT = "TEXT: /(?s:.)+/"
@@ -101,7 +101,8 @@ def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> st
     try:
         closed = closed_objects(schema)
     except GrammarError as error:
-        raise as_request_error(error, {"filters": at}) from error
+        error.field = at
+        raise
     plain = closed if isinstance(closed, Mapping) else {} if closed else {"enum": []}
     return f"%json {json.dumps({**plain, 'x-guidance': options})}"
 
@@ -225,10 +226,8 @@ def _is_text(schema: Mapping[str, Any]) -> bool:
 def _check_text(schema: Mapping[str, Any], at: str) -> None:
     for keyword in ("pattern", "format", "minLength", "maxLength"):
         if keyword in schema:
-            raise RequestError(
-                f"{at}: {keyword} cannot be enforced in this model's call format; leave out strict",
-                param=at,
-                code="unsupported_value",
+            raise UnsupportedError(
+                at, f"{keyword} cannot be enforced in this model's call format; leave out strict"
             )
 
 
@@ -304,11 +303,7 @@ def _function(function: Mapping[str, Any], index: int) -> _Function:
     at = f"tools[{index}].function.parameters"
     schema: Mapping[str, Any] = function.get("parameters") or {}
     if schema.get("type", "object") != "object":
-        raise RequestError(
-            f"{at}.type: arguments are an object, not {schema['type']!r}",
-            param=f"{at}.type",
-            code="invalid_value",
-        )
+        raise OptionError(f"{at}.type", f"arguments are an object, not {schema['type']!r}")
     whole = {"type": "object", "properties": {}, **schema}  # without parameters no keys at all
     return _Function(function["name"], whole, bool(function.get("strict")), at)
 

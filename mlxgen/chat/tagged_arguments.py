@@ -13,7 +13,7 @@ from typing import Any
 
 import regex
 
-from ...text import sequence_overlap
+from ..text import sequence_overlap
 from .call_arguments import Arguments, Growth, Parse, Tool, dumped, escaped
 
 _NULL = regex.compile(r"(?i:null)\s*")

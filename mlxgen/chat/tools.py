@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ...tokens import Token
+from ..tokens import Token
 from .call_arguments import Arguments, Parse, dumped
 from .call_shapes import SHAPES, BoundShape, Head
 

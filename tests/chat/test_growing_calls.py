@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
-from mlxgen.server.wire.call_shapes import SHAPES
-from mlxgen.server.wire.splitter import Marks, Span, Splitter
-from mlxgen.server.wire.tools import ToolReader
+from mlxgen.chat.call_shapes import SHAPES
+from mlxgen.chat.splitter import Marks, Span, Splitter
+from mlxgen.chat.tools import ToolReader
 
-from ...effort import tries
+from ..effort import tries
 from .kit import SIZES, format_of, pieces_of, plain, tool
 
 TOOLS = [

@@ -13,7 +13,7 @@ from typing import Literal
 
 import regex
 
-from ...text import sequence_overlap
+from ..text import sequence_overlap
 from .call_arguments import Arguments, Growth, Parse, Tool, dumped, escaped
 
 _QUOTES = ('"""', "'''", '"', "'")  # in which a backslash escapes

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from mlxgen.chat.tool_grammar import calls_grammar, is_known, rest_grammar
+from mlxgen.chat.tools import StringState, ToolFormat, ToolReader
+from mlxgen.chat.unsupported import UnsupportedError
+from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, shortest_end, tokens_of
-from mlxgen.server.wire.errors import RequestError
-from mlxgen.server.wire.tool_grammar import calls_grammar, is_known, rest_grammar
-from mlxgen.server.wire.tools import StringState, ToolFormat, ToolReader
 from mlxgen.tokens import Token
 
 from . import kit
@@ -178,11 +179,11 @@ def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
     deep: dict[str, Any] = {}
     for _ in range(2000):
         deep = {"properties": {"x": deep}}
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(GrammarError) as caught:
         calls_grammar(
             format_of("json_tools", VOCABULARY), [function("f", deep)], VOCABULARY, many=False
         )
-    assert caught.value.param == "tools[0].function.parameters"
+    assert caught.value.field == "tools[0].function.parameters"
 
 
 @pytest.mark.parametrize("style", TEXTS)
@@ -242,9 +243,9 @@ def test_parameters_that_were_left_out_are_none() -> None:
 def test_strict_texts_with_a_form_are_refused_between_tags() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x+"}}}
     strict = [function("f", schema, strict=True)]
-    with pytest.raises(RequestError) as info:
+    with pytest.raises(UnsupportedError) as info:
         calls_grammar(format_of("qwen3_coder", VOCABULARY), strict, VOCABULARY, many=False)
-    assert info.value.param == "tools[0].function.parameters.properties.a"
+    assert info.value.field == "tools[0].function.parameters.properties.a"
     calls_grammar(format_of("json_tools", VOCABULARY), strict, VOCABULARY, many=False)
 
 

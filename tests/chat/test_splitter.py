@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlxgen.server.wire.call_shapes import SHAPES
-from mlxgen.server.wire.splitter import Kind, Marks, Span, Splitter, Thinking
-from mlxgen.server.wire.tools import ToolReader
+from mlxgen.chat.call_shapes import SHAPES
+from mlxgen.chat.splitter import Kind, Marks, Span, Splitter, Thinking
+from mlxgen.chat.tools import ToolReader
 
 from .kit import SIZES, format_of, pieces_of, plain, tool
 

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from regex import Match
 
-from ...text import sequence_overlap
+from ..text import sequence_overlap
 from .call_arguments import Arguments
 from .call_shapes import Head
 from .tools import StringState, ToolCall, ToolReader
@@ -41,13 +41,14 @@ _NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
 
 class Span(NamedTuple):
     """A piece of the text: what it is, where it starts, the calls that it begins, and ``more`` of
-    the arguments of the call begun last."""
+    the arguments of the call begun last, which may have ``ended`` with it."""
 
     kind: Kind
     text: str
     start: int
     calls: tuple[ToolCall, ...] = ()
     more: str = ""
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,6 @@ class Splitter:
         self._strings = StringState(0)
         self._arguments: Arguments | None = None  # of the call that grows
         self._passed_on = True  # whether the client gets that call
-        self._more = ""  # of its arguments, for the next span
         self.calls = 0
 
     @property
@@ -243,12 +243,14 @@ class Splitter:
     def _grow(self) -> Iterator[Span]:
         assert self._arguments is not None
         taken, more, ended = self._arguments.take(self._held)
-        if self._passed_on:
-            self._more += more
-        if taken:
-            yield self._release("call", taken)
+        if taken or more or ended:
+            yield self._grown(taken, more, ended)
         if ended:
             self._state, self._searched = "behind", 0
+
+    def _grown(self, taken: int, more: str, ended: bool) -> Span:
+        span = self._release("call", taken)
+        return span._replace(more=more, ended=ended) if self._passed_on else span
 
     def _search_next(self) -> Iterator[Span]:
         """Behind the arguments of a call: another one, or the mark of the end."""
@@ -288,10 +290,8 @@ class Splitter:
         assert self._tools is not None and self._arguments is not None
         taken, more, ended = self._arguments.take(self._held + self._tools.format.end)
         if ended and more and taken <= len(self._held):
-            self._more += more if self._passed_on else ""
             self._state = "behind"
-            if taken or self._more:
-                yield self._release("call", taken)
+            yield self._grown(taken, more, ended)
 
     def _cut_tail(self, *, cut: bool) -> Span:
         """What is left where the text ends inside of a call, or behind its arguments."""
@@ -342,17 +342,14 @@ class Splitter:
         kept = self._tools.kept(calls, self.calls)
         self.calls += len(calls)
         self._state = "content"
-        yield self._release("call", end - space)._replace(calls=kept)
+        yield self._release("call", end - space)._replace(calls=kept, ended=bool(kept))
 
     def _kind(self) -> Kind:
         return _KINDS.get(self._state, "mark" if self._state != "opening" else "content")
 
     def _release(self, kind: Kind, length: int) -> Span:
         text, self._held = self._held[:length], self._held[length:]
-        span = self._span(kind, text)
-        if kind == "call" and self._more:
-            span, self._more = span._replace(more=self._more), ""
-        return span
+        return self._span(kind, text)
 
     def _span(self, kind: Kind, text: str) -> Span:
         start = self._at

@@ -9,46 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...filters import After, Specification
-from ...filters.first_token import FirstToken
-from ...tokens import Token, Vocabulary
-from .served_model import ServedModel
+from ..filters import After, Specification
+from ..filters.first_token import FirstToken
+from ..tokens import Token
+from .dialect import Dialect
 from .splitter import Thinking
 
 _TAIL = 64  # tokens at the end of a prompt among which its last mark is looked for
 
 
-def thinking_of(prompt: Sequence[Token], model: ServedModel, continued: str | None) -> Thinking:
+def thinking_of(prompt: Sequence[Token], dialect: Dialect, continued: str | None) -> Thinking:
     """Where the text behind a rendered prompt stands.
 
     The generation prompt is what counts, and it is the end of the prompt: a user who writes
     ``<think>`` changes nothing. ``continued`` is the text of the message to be gone on with.
     """
-    start, end = model.marks.think_start, model.marks.think_end
+    start, end = dialect.marks.think_start, dialect.marks.think_end
     if start is None or end is None:
         return "closed"
     if continued is not None:
         return "open" if continued.rfind(start) > continued.rfind(end) else "closed"
-    tail = _text(prompt[-_TAIL:], model.vocabulary).rstrip()
+    pieces = map(dialect.vocabulary.piece, prompt[-_TAIL:])
+    tail = b"".join(pieces).decode("utf-8", "replace").rstrip()
     if tail.endswith(end):
         return "closed"
     return "open" if tail.endswith(start) else "possible"
 
 
-def _text(tokens: Sequence[Token], vocabulary: Vocabulary) -> str:
-    return b"".join(map(vocabulary.piece, tokens)).decode("utf-8", "replace")
-
-
 def after_thinking(
-    spec: Specification, thinking: Thinking, model: ServedModel, *, required: bool = True
+    spec: Specification, thinking: Thinking, dialect: Dialect, *, required: bool = True
 ) -> Specification:
     """The specification for what follows the thinking; ``required``: the text may not end
     before it."""
-    end = model.marks.think_end
+    end = dialect.marks.think_end
     if thinking == "closed" or end is None:
         return spec
     behind = After(end, spec, required=required)
     if thinking == "open":
         return behind
-    first = model.think_start_tokens[0]
+    first = dialect.think_start_tokens[0]
     return FirstToken(spec, ((first, behind),))

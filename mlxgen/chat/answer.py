@@ -1,0 +1,206 @@
+"""From the chunks of a generation to the events of a chat.
+
+Owns the way of a chunk through the splitter: what is new of each part of the answer, what is left
+out as the client gave it itself, and what is taken back. Must never know an API. Invariant: the
+events, those taken back left out, do not depend on how chunks hold their text back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from .events import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    ChatEvent,
+    Ended,
+    EndReason,
+    Mark,
+    Reasoning,
+    Retracted,
+    Shown,
+    Text,
+    Usage,
+)
+from .splitter import Marks, Span, Splitter, Thinking
+from .tools import ToolCall, ToolReader
+
+FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
+
+_WITH_TEXT = (Reasoning, Text, Mark, CallArguments)
+_OF_KIND: dict[str, type[Reasoning | Text | Mark]] = {
+    "reasoning": Reasoning,
+    "content": Text,
+    "mark": Mark,
+}
+
+
+class Chunk(Protocol):
+    """A token of a generation, with the text that became safe with it; the engine's is one."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def token(self) -> int | None: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def retract(self) -> int: ...
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
+    @property
+    def stop(self) -> str | tuple[int, ...] | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the text of an answer is to be read: see ``Splitter``.
+
+    ``given``: the beginning of the text that the client gave, and does not get.
+    """
+
+    marks: Marks = field(default_factory=Marks)
+    thinking: Thinking = "closed"
+    tools: ToolReader | None = None
+    trim: bool = True
+    given: str = ""
+
+
+class Cut(NamedTuple):
+    """What a chunk brought: events, and the spans of the text that they were made of."""
+
+    events: list[ChatEvent]
+    spans: list[Span]
+
+
+class AnswerReader:
+    """Chunks in, events out. ``name_call`` gives the id of the call of a number, from 0."""
+
+    def __init__(
+        self, reading: Reading, name_call: Callable[[int], str] = "call_{}".format
+    ) -> None:
+        self._reading = reading
+        self._name_call = name_call
+        self._splitter = Splitter(
+            reading.marks, thinking=reading.thinking, tools=reading.tools, trim=reading.trim
+        )
+        self._calls = 0  # that were started
+        self._texts: list[str] = []
+        self._thoughts = bytearray()  # for each token, whether it was one
+        self._first = 0  # the index of the first of them
+        self._begun = self._read_given() if reading.given else []
+
+    def _read_given(self) -> list[Shown]:
+        """Of what the client gave the call that it leaves open, with what there is of it."""
+        spans = self._splitter.push(self._reading.given)
+        first = max((i for i, span in enumerate(spans) if span.calls), default=len(spans))
+        if first == len(spans) or any(span.ended for span in spans[first:]):
+            return []
+        call = spans[first].calls[-1]
+        more = "".join(span.more for span in spans[first:])
+        return [self._started(call), CallArguments(more)]
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many tokens were thoughts."""
+        return sum(self._thoughts)
+
+    def push(self, chunk: Chunk, usage: Usage | None = None) -> Cut:
+        """Take in a chunk; the last one comes with the ``usage`` of them all."""
+        events: list[ChatEvent] = []
+        if chunk.retract:
+            events.extend(self._take_back(chunk.retract))
+            del self._thoughts[max(0, chunk.index - self._first) :]
+        thought = self._splitter.thinking
+        shown, spans = self._read(chunk.text, chunk.finish_reason)
+        events.extend(shown)
+        if chunk.token is not None:
+            if not self._thoughts:
+                self._first = chunk.index
+            self._thoughts.append(thought or self._splitter.thinking)
+        if chunk.finish_reason is not None:
+            assert usage is not None
+            reason = self._reason(chunk.finish_reason)
+            events.append(Ended(reason, usage, self.reasoning_tokens, chunk.stop))
+        return Cut(events, spans)
+
+    def cancel(self, usage: Usage) -> list[ChatEvent]:
+        """The answer ends here, although the generation does not."""
+        events: list[ChatEvent] = [*self._read("", "cancelled")[0]]
+        return [*events, Ended("cancelled", usage, self.reasoning_tokens)]
+
+    def _read(
+        self, text: str, finish: FinishReason | None = None
+    ) -> tuple[list[Shown], list[Span]]:
+        self._texts.append(text)
+        spans = self._splitter.push(text)
+        if finish is not None:
+            spans += self._splitter.flush(cut=finish in ("length", "cancelled"))
+        events, self._begun = self._begun, []
+        return [*events, *self._events(spans)], spans
+
+    def _events(self, spans: Sequence[Span]) -> Iterator[Shown]:
+        given = len(self._reading.given)
+        for span in spans:
+            known = max(0, given - span.start)
+            if span.kind != "call" and known < len(span.text):
+                yield _OF_KIND[span.kind](span.text[known:])
+            for i, call in enumerate(span.calls):
+                if i:
+                    yield CallEnded()
+                yield self._started(call)
+                if call.arguments:
+                    yield CallArguments(call.arguments)
+            if span.more:
+                yield CallArguments(span.more)
+            if span.ended:
+                yield CallEnded()
+
+    def _started(self, call: ToolCall) -> CallStarted:
+        number, self._calls = self._calls, self._calls + 1
+        return CallStarted(call.id or self._name_call(number), call.name)
+
+    def _reason(self, reason: FinishReason) -> EndReason:
+        calls = self._splitter.calls and not self._splitter.is_unfinished
+        return "calls" if calls and reason != "length" else reason
+
+    def _take_back(self, count: int) -> Iterator[ChatEvent]:
+        """Read what is kept anew, and take back what it no longer gives.
+
+        What is certain of a text stays so whatever follows it: the events of its beginning are a
+        beginning of its events.
+        """
+        text = "".join(self._texts)
+        old, new = (AnswerReader(self._reading, self._name_call) for _ in range(2))
+        before = _joined(old._read(text)[0])
+        after = _joined(new._read(text[: len(text) - count])[0])
+        self._splitter, self._calls, self._texts = new._splitter, new._calls, new._texts
+        for i in reversed(range(len(before))):
+            kept = after[i] if i < len(after) else None
+            if kept == before[i]:
+                return
+            yield Retracted(_end_of(before[i], kept))
+
+
+def _joined(events: Sequence[Shown]) -> list[Shown]:
+    """Neighbours of a kind as one."""
+    joined: list[Shown] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, _WITH_TEXT) and type(last) is type(event):
+            assert isinstance(last, _WITH_TEXT)
+            joined[-1] = type(event)(last.text + event.text)
+        else:
+            joined.append(event)
+    return joined
+
+
+def _end_of(event: Shown, kept: Shown | None) -> Shown:
+    """What is left of an event without the part that is kept."""
+    if kept is None:
+        return event
+    assert isinstance(event, _WITH_TEXT) and isinstance(kept, _WITH_TEXT)
+    return type(event)(event.text[len(kept.text) :])

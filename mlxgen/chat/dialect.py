@@ -1,0 +1,72 @@
+"""How a model writes in a chat, and what its chat template can be told of it.
+
+Owns ``Dialect``: what marks thinking and tool calls in the model's text. Must never know a
+request. Invariant: frozen, and free of arrays, so that any thread may read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import PromptError
+from ..tokens import Token, Vocabulary
+from .format import SWITCHES, ChatFormat
+from .splitter import Marks
+from .tools import ToolFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What is known of a model's text, from mlx-lm and from the chat template.
+
+    - ``marks`` and ``tools`` are what mlx-lm knows of the model's format; ``think_start_tokens``
+      spell the mark of thinking.
+    - ``grades_thinking`` and ``switches_thinking``: whether the chat template knows of
+      ``reasoning_effort`` and ``enable_thinking``.
+    """
+
+    vocabulary: Vocabulary
+    marks: Marks = field(default_factory=Marks)
+    think_start_tokens: tuple[Token, ...] = ()
+    tools: ToolFormat | None = None
+    grades_thinking: bool = False
+    switches_thinking: bool = False
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Dialect:
+        """What there is to know of a tokenizer."""
+        tokenizer: Any = vocabulary.tokenizer
+        variables = _variables(vocabulary)
+        return cls(
+            vocabulary=vocabulary,
+            marks=Marks(
+                think_start=tokenizer.think_start or None,
+                think_end=tokenizer.think_end or None,
+                markers=tuple(tokenizer.structural_markers),
+                transitions=tokenizer.response_transitions,
+                initial=tokenizer.response_initial_state,
+            ),
+            think_start_tokens=tuple(tokenizer.think_start_tokens or ()),
+            tools=ToolFormat.of(tokenizer),
+            grades_thinking="reasoning_effort" in variables,
+            switches_thinking=not variables.isdisjoint(SWITCHES),
+        )
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model has marks for thinking."""
+        return self.marks.think_start is not None
+
+    @property
+    def takes_forms(self) -> bool:
+        """Whether the text can be held to a form: not where headers come before each part."""
+        return self.marks.initial is None
+
+
+def _variables(vocabulary: Vocabulary) -> frozenset[str]:
+    """What the chat template can be told; nothing where it cannot be used."""
+    try:
+        return ChatFormat.of(vocabulary).variables
+    except PromptError:
+        return frozenset()

@@ -1,0 +1,97 @@
+"""What a model writes in a chat, as it is cut: the events that every API and the terminal render.
+
+Owns the events and their order. Must never know how they are found, or who renders them.
+
+    Reasoning Text Mark                   in any order, as often as they come
+    CallStarted CallArguments* CallEnded  a call; without the last one it was cut off
+    Retracted                             the end of what came before is taken back
+    Ended                                 once, as the last
+
+Invariant: with neighbours of a kind joined, events do not depend on how the text came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+EndReason: TypeAlias = Literal["stop", "length", "calls", "filter", "cancelled"]
+
+
+class Usage(Protocol):
+    """What an answer took; the engine's ``Usage`` is one."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A mark between the parts, with white space around it: of no API, and shown in a terminal."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A call of a tool; ``id`` is no other call's."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the arguments of the call that started last, as JSON text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The arguments are whole."""
+
+
+Shown: TypeAlias = Reasoning | Text | Mark | CallStarted | CallArguments | CallEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Retracted:
+    """The last event that stands, or the end of its text, was taken back: ``event``."""
+
+    event: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer is over.
+
+    ``calls``: because the model waits for the results of its calls. ``stop`` is the text or the
+    tokens of the request that ended it. ``reasoning_tokens`` of the ``usage`` were thoughts.
+    """
+
+    reason: EndReason
+    usage: Usage
+    reasoning_tokens: int = 0
+    stop: str | tuple[int, ...] | None = None
+
+
+ChatEvent: TypeAlias = Shown | Retracted | Ended

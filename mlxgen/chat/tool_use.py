@@ -1,0 +1,121 @@
+"""What the tools of a turn mean for the grammar and the reading of its answer.
+
+Owns ``ToolUse``, and what it takes to have it followed. Must never know how calls are written
+or read. Invariant: a choice that cannot be enforced is refused by name; tools that the model
+may not call are never read out of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ..filters import After, Specification
+from ..filters.any_of import AnyOf
+from .dialect import Dialect
+from .tool_grammar import calls_grammar, is_known, rest_grammar
+from .tools import ToolFormat, ToolReader, names_of
+from .unsupported import UnsupportedError
+
+Tool: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the text of an answer has to be, and the ``field`` that asked for it.
+
+    ``is_json``: white space before the text means nothing.
+    """
+
+    field: str
+    spec: Specification
+    is_json: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """Tools, and which of them may be called.
+
+    - ``tools``: as chat templates and parsers take them.
+    - ``mode``: calls may come (``auto``), must come (``required``), or exactly one (``named``).
+    - ``names``: the tools that may be called.
+    - ``strict``: those of them whose arguments must follow the schema to the letter.
+    - ``many``: whether an answer may have several calls.
+    """
+
+    tools: tuple[Tool, ...]
+    mode: Literal["auto", "required", "named"]
+    names: Sequence[str]
+    strict: frozenset[str] = frozenset()
+    many: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPlan:
+    """What it takes to have tools and a form followed.
+
+    - ``reader``: makes calls of the text, None where none may be made.
+    - ``spec`` and ``required``: what the text behind the thinking is held to, with the form in
+      it, and whether it must come.
+    - ``stop``: where the text ends after one call, if nothing else sees to that.
+    - ``field``: the field to blame for ``spec``.
+    """
+
+    reader: ToolReader | None = None
+    spec: Specification | None = None
+    required: bool = True
+    stop: str | None = None
+    field: str = "tools"
+
+
+def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> ToolPlan:
+    """Plan; ``UnsupportedError`` for what this model's format cannot do."""
+    if use is None:
+        return ToolPlan() if form is None else ToolPlan(spec=form.spec, field=form.field)
+    format = dialect.tools
+    if format is None:
+        raise UnsupportedError(
+            "tools", "this model's chat template has no tool calls; leave them out"
+        )
+    callable = [tool for tool in use.tools if tool["function"]["name"] in use.names]
+    allowed = [_with_strictness(tool, use.strict) for tool in callable]
+    reader = ToolReader(format, callable, most=None if use.many else 1)
+    if use.mode != "auto":
+        _check_known(format, "tool_choice", f"{use.mode} calls cannot be enforced")
+        many = use.many and use.mode == "required"
+        calls = calls_grammar(format, allowed, dialect.vocabulary, many=many)
+        return ToolPlan(reader=reader, spec=calls)
+    if form is not None:
+        if not is_known(format):
+            raise UnsupportedError(
+                form.field,
+                f"cannot be combined with tools in this model's call format ({format.style}); "
+                f"set tool_choice to none, or leave out {form.field}",
+            )
+        calls = calls_grammar(format, allowed, dialect.vocabulary, many=use.many)
+        return ToolPlan(reader=reader, spec=AnyOf((form.spec, calls)), field=form.field)
+    if use.strict:
+        index = next(i for i, name in enumerate(names_of(use.tools)) if name in use.strict)
+        at = f"tools[{index}].function.strict"
+        _check_known(format, at, "schemas cannot be enforced")
+    if len(allowed) < len(use.tools):
+        _check_known(format, "tool_choice", "a choice of tools cannot be enforced")
+    elif use.many and not use.strict:
+        return ToolPlan(reader=reader)
+    elif not is_known(format):
+        return ToolPlan(reader=reader, stop=format.end or None)
+    rest = rest_grammar(format, allowed, dialect.vocabulary, many=use.many)
+    return ToolPlan(reader=reader, spec=After(format.start, rest), required=False)
+
+
+def _check_known(format: ToolFormat, at: str, reason: str) -> None:
+    if not is_known(format):
+        raise UnsupportedError(
+            at, f"{reason} in this model's call format ({format.style}); use auto"
+        )
+
+
+def _with_strictness(tool: Tool, strict: frozenset[str]) -> Tool:
+    function = tool["function"]
+    return {"function": {**function, "strict": function["name"] in strict}}

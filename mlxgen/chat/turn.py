@@ -1,0 +1,107 @@
+"""What a request for an answer means, whatever API it came by.
+
+Owns ``Turn``, and the way from it to a prompt, a specification and the reading of the answer. Must
+never know an API, a model or the engine. Invariant: what a plan asks of the text is exactly what
+its reading expects there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from ..filters import Specification
+from .answer import Reading
+from .dialect import Dialect
+from .format import Chat, Rendered
+from .sandbox import RenderLimits
+from .thinking import after_thinking, thinking_of
+from .tool_use import Form, ToolUse, plan_tools
+from .unsupported import UnsupportedError
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One answer that a chat is to get, or several to choose from.
+
+    - ``chat``: the messages, without tools.
+    - ``tools``, ``form``: what the answer may call, and what its text has to be.
+    - ``effort``: how long to think; None says nothing.
+    - ``keep``: how many of the prompt's last tokens are kept at most; None: all.
+    - ``options``: those of ``LanguageModel.stream`` that were given: sampling, stops, limits.
+    - ``answers``: how many.
+    """
+
+    chat: Chat
+    tools: ToolUse | None = None
+    form: Form | None = None
+    effort: Effort | None = None
+    keep: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    answers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What it takes to have a turn answered.
+
+    ``field`` is to blame for ``spec``; ``stop`` ends the text besides what the options say.
+    """
+
+    prompt: Rendered
+    reading: Reading
+    spec: Specification | None = None
+    stop: str | None = None
+    field: str = "filters"
+
+
+def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Plan:
+    """Plan; ``OptionError``, ``PromptError`` or ``GrammarError`` for what cannot be."""
+    tools = plan_tools(turn.tools, turn.form, dialect)
+    chat = replace(
+        turn.chat,
+        tools=None if turn.tools is None else turn.tools.tools,
+        template=_variables(turn, dialect),
+    )
+    prompt = Rendered.of(chat, dialect.vocabulary, limits)
+    if turn.keep is not None:
+        prompt = replace(prompt, ids=prompt.ids[-turn.keep :])
+    continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
+    thinking = thinking_of(prompt.ids, dialect, continued)
+    spec = tools.spec
+    if spec is not None:
+        if not dialect.takes_forms:
+            raise UnsupportedError(
+                tools.field,
+                "this model writes headers before its text, and cannot be held to a form; leave "
+                "it out",
+            )
+        spec = after_thinking(spec, thinking, dialect, required=tools.required)
+    reading = Reading(
+        marks=dialect.marks,
+        thinking=thinking,
+        tools=tools.reader,
+        trim=turn.form is None or turn.form.is_json,
+    )
+    return Plan(prompt=prompt, reading=reading, spec=spec, stop=tools.stop, field=tools.field)
+
+
+def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
+    """The template's variables, with the effort among them."""
+    given, effort = turn.chat.template, turn.effort
+    if effort is None:
+        return given
+    if dialect.grades_thinking:
+        return {"reasoning_effort": effort, **given}
+    if effort == "none" and dialect.switches_thinking:
+        return {"enable_thinking": False, **given}
+    if effort == ("medium" if dialect.thinks else "none"):
+        return given
+    reason = "does not think; use 'none'"
+    if dialect.thinks:
+        reason = "has no grades of thinking; use 'medium'"
+        reason += ", 'none'" if dialect.switches_thinking else ""
+    raise UnsupportedError("reasoning_effort", f"this model {reason}, or leave it out")

@@ -1,0 +1,69 @@
+"""Formats of models, and texts in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from hypothesis import strategies as st
+
+from mlxgen.chat.dialect import Dialect
+from mlxgen.chat.tools import ToolFormat
+from mlxgen.tokens import Token, Vocabulary
+from tests.fakes import byte_level_tokenizer
+
+
+@cache
+def plain() -> Dialect:
+    """That of a model that neither thinks nor calls tools."""
+    return Dialect.of(Vocabulary.of(byte_level_tokenizer()))
+
+
+def format_of(style: str, vocabulary: Vocabulary) -> ToolFormat:
+    """One of mlx-lm's formats, with its marks spelled in a vocabulary."""
+    parser = import_module(f"mlx_lm.tool_parsers.{style}")
+    start, end = parser.tool_call_start, parser.tool_call_end
+    return ToolFormat(
+        style=style,
+        start=start,
+        end=end,
+        parse=parser.parse_tool_call,
+        start_tokens=tuple(tokens_of(start, vocabulary)),
+        end_tokens=tuple(tokens_of(end, vocabulary)),
+    )
+
+
+def tokens_of(text: str, vocabulary: Vocabulary) -> list[Token]:
+    """Tokens that spell a text, added tokens taken for their names."""
+    added = {vocabulary.piece(t).decode(): t for t in vocabulary.added if vocabulary.piece(t)}
+    for name, token in added.items():
+        if name in text:
+            before, _, after = text.partition(name)
+            return [*tokens_of(before, vocabulary), token, *tokens_of(after, vocabulary)]
+    return vocabulary.continue_with(text.encode())
+
+
+def tool(name: str = "get_weather", **properties: Any) -> dict[str, Any]:
+    """A function with required string parameters, or those that are given."""
+    schema = {
+        "type": "object",
+        "properties": properties or {"city": {"type": "string"}},
+        "required": list(properties or ["city"]),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+def pieces_of(text: str, sizes: Sequence[int]) -> list[str]:
+    """A text in pieces of these sizes, over and over."""
+    pieces, at, i = [], 0, 0
+    while at < len(text):
+        size = max(1, sizes[i % len(sizes)]) if sizes else len(text)
+        pieces.append(text[at : at + size])
+        at, i = at + size, i + 1
+    return pieces
+
+
+SIZES = st.lists(st.integers(1, 7), max_size=6)

@@ -1,4 +1,4 @@
-"""What becomes of tokens once they are sampled: text, stops, bans, healed prompts."""
+"""From sampled tokens to text: decoding, stops, bans and token healing."""
 
 from .automaton import Automaton
 from .ban import BanMatch, BanMatcher

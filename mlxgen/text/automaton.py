@@ -1,18 +1,17 @@
-"""Many patterns sought at once in a stream of symbols.
+"""A search for many patterns at once in a stream of symbols.
 
-Owns ``Automaton``: the trie of the patterns with its failure links (Aho and Corasick,
-1975). Must never know texts, tokens or positions: a state is all there is.
+``Automaton`` is the trie of the patterns with its failure links (Aho and Corasick, 1975).
+It knows no texts, tokens or positions: a state is all there is. Everyone who steps through
+the automaton shares its states, and a state never changes its meaning.
 
 A state is expanded when it is first reached, and its failure link is set when it is first
-entered. Building is then one pass over the first symbols only (100,000 patterns of 12
-symbols: 50 ms, where expanding all of the 860,000 states takes 10 s), and patterns that a
-text never comes near cost nothing.
-All of that together is never more than the whole construction would have been, so the
-work per symbol is constant in the long run, however many patterns there are.
+entered. So building is one pass over the first symbols only (100,000 patterns of 12
+symbols: 50 ms; expanding all 860,000 states takes 10 s), and patterns that a text never
+comes near cost nothing. The total work never exceeds that of the whole construction, so
+the work per symbol is constant in the long run, however many patterns there are.
 
-Invariant: ``depth`` of the state after any symbols is the length of the longest end of
-them that starts a pattern. States are shared by all who step through the automaton and
-never change their meaning.
+Invariant: ``depth`` of the state after any symbols is the length of their longest suffix
+that is a prefix of a pattern.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ S = TypeVar("S", bound=Hashable)
 
 
 class State(Generic[S]):
-    """A start of one or more patterns: the longest that the symbols so far end with."""
+    """A prefix of one or more patterns: the longest that the symbols so far end with."""
 
     __slots__ = ("below", "children", "depth", "fallback", "longest", "own")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.below: list[int] = []  # patterns that go on from here, until expanded
+        self.below: list[int] = []  # the patterns that continue from here, until expanded
         self.own: int | None = None  # the first pattern that ends exactly here
         self.children: dict[S, State[S]] | None = None
-        self.fallback: State[S] | None = None  # the longest proper end that is a state
+        self.fallback: State[S] | None = None  # the longest proper suffix that is a state
         self.longest: int | None = None  # the longest pattern that the symbols end with
 
 
 class Automaton(Generic[S]):
-    """Finds patterns, none of them empty, in symbols that come one by one.
+    """Finds non-empty patterns in symbols that arrive one by one.
 
     ``root`` is the state before any symbol.
     """
@@ -46,7 +45,7 @@ class Automaton(Generic[S]):
     def __init__(self, patterns: Iterable[Sequence[S]]) -> None:
         self.patterns: tuple[Sequence[S], ...] = tuple(patterns)
         if not all(map(len, self.patterns)):
-            raise ValueError("a pattern is empty")
+            raise ValueError("expected patterns that are not empty, got an empty one")
         self.root: State[S] = State(0)
         self.root.below = list(range(len(self.patterns)))
         self.starts = frozenset(self._expand(self.root))
@@ -98,7 +97,7 @@ class Automaton(Generic[S]):
         return children
 
     def _enter(self, parent: State[S], symbol: S, child: State[S]) -> None:
-        """Sets the failure link of ``child``, and those of its ends that nobody entered yet."""
+        """Sets the failure link of ``child``, and those of its suffixes not entered so far."""
         entered: list[tuple[State[S], State[S]]] = []
         while True:
             found: State[S] | None = None

@@ -1,17 +1,15 @@
 """What a text must not say: banned strings and expressions, found as the text grows.
 
-Owns ``BanMatcher`` and ``BanMatch``. Must never know tokens, rewinds of anything else, or
-what becomes of a match.
-
 A ban is matched on characters; case counts unless the expression says otherwise. The
-winner is the one that completes first; if several complete at the same character, the one
-that starts first. How the text was cut into steps does not matter.
+winner is the ban that completes first; if several complete at the same character, the one
+that starts first. How the text was cut into steps does not matter. The matcher knows no
+tokens, and not what happens to a match.
 
 Literal strings run through one automaton. An expression is searched for from the first
-character at which a match is still possible, with the ``regex`` library's partial matching,
-which tells where that is. An expression that looks beyond its own end (``\\b``, ``$``,
-``(?=...)``) completes when enough text has come for what it saw to be certain, or when the
-text ends (``finish``).
+character at which a match is still possible; the ``regex`` library's partial matching says
+where that is. An expression that looks beyond its own end (``\\b``, ``$``, ``(?=...)``)
+completes when enough text has come to make what it saw certain, or when the text ends
+(``finish``).
 
 Invariant: no later match can start before the last ``held`` characters.
 """
@@ -33,7 +31,7 @@ Pattern: TypeAlias = str | re.Pattern[str]
 
 @dataclass(frozen=True, slots=True)
 class BanMatch:
-    """A ban that completed, and where it lies in the whole text."""
+    """A ban that completed, and its place in the whole text."""
 
     pattern: str
     start: int
@@ -43,8 +41,8 @@ class BanMatch:
 class BanMatcher:
     """Looks for banned strings and regular expressions in a growing text.
 
-    OptionError for a pattern that is empty or matches the empty string, is made of bytes,
-    or looks ahead without limit.
+    OptionError if a pattern is empty or matches the empty string, is made of bytes, or
+    looks ahead without limit.
     """
 
     __slots__ = (
@@ -70,26 +68,26 @@ class BanMatcher:
         self._expressions = tuple(expressions)
         self._match: BanMatch | None = None
         self._steps = 0
-        # One entry for each step, where there is anything to look for.
+        # One entry for each step, if there is anything to look for:
         self._ends: list[int] = []  # characters of the text
         self._states: list[State[str]] = []  # of the literals
-        self._parts: list[str] = []  # the text of each step, where there are expressions
+        self._parts: list[str] = []  # the text of each step, if there are expressions
         self._undecided: list[tuple[int, ...]] = []  # where a match of each may start
 
     def advance(self, text: str) -> BanMatch | None:
-        """One step with the text that it completed. StateError after a match, until rewound.
+        """Takes one step with the text that it completed.
 
-        OptionError where an expression takes too long; then it stays as it was.
+        StateError after a match, until rewound. OptionError if an expression takes too
+        long; then nothing changes.
         """
         if self._literals is None and not self._expressions:
             self._steps += 1
             return None
         if self._match is not None:
-            raise StateError("a ban matched: rewind the matcher before it goes on")
+            raise StateError("a ban has matched; rewind the matcher before the next step")
         start = self._ends[-1] if self._steps else 0
         self._ends.append(start + len(text))
-        # With the number of characters after which each is certain:
-        found: list[tuple[int, BanMatch]] = []
+        found: list[tuple[int, BanMatch]] = []  # each after the characters that make it certain
         try:
             if self._literals is not None:
                 match = self._advance_literals(self._literals, text, start)
@@ -145,7 +143,7 @@ class BanMatcher:
         return min(found, key=lambda match: (match.end, match.start), default=None)
 
     def _window(self, start: int) -> tuple[str, int]:
-        """The text from the step that holds ``start``, and where that step starts."""
+        """The text from the step that holds ``start`` on, and where that step starts."""
         first = bisect_right(self._ends, start) if start > 0 else 0
         return "".join(self._parts[first:]), self._ends[first - 1] if first else 0
 
@@ -158,7 +156,7 @@ class BanMatcher:
         return held
 
     def rewind(self, to: int) -> None:
-        """Takes steps back, so that ``to`` are left. Nothing happens with no more than that."""
+        """Goes back to ``to`` steps; does nothing if there are no more than that."""
         if to < 0:
             raise RewindError(f"cannot rewind to {to} steps", possible=self._steps)
         if to >= self._steps:
@@ -191,7 +189,7 @@ class BanMatcher:
 def _literal(pattern: object) -> str:
     if not isinstance(pattern, str):
         kind = type(pattern).__name__
-        raise OptionError("banned", f"must be strings or compiled expressions, not {kind}")
+        raise OptionError("banned", f"expected strings or compiled expressions, got {kind}")
     if not pattern:
-        raise OptionError("banned", "an empty string is everywhere: leave it out")
+        raise OptionError("banned", "an empty string matches everywhere; leave it out")
     return pattern

@@ -1,14 +1,14 @@
 """Tokens become text, one by one.
 
-Owns ``TextDecoder``: which characters are complete after each token, and the bytes of the
-one that is not. Must never know stops, delivery or where tokens come from.
+``TextDecoder`` knows which characters are complete after each token, and the bytes of the
+one that is not. It knows no stops, and not where tokens come from or text goes.
 
-Invariant: the text after any tokens, with what ``flush`` gives, is the text of their bytes
-joined (``Vocabulary.decode``), however they came. It is what the tokenizer's own ``decode``
-gives, special tokens included and end-of-sequence tokens left out, with one difference:
-where a run of byte-fallback tokens of a SentencePiece tokenizer is not valid UTF-8, Hugging
-Face gives a replacement character for each of its bytes, those of valid characters
-included; here what is valid stays text.
+Invariant: the text after any tokens, plus what ``flush`` gives, is the text of their joined
+bytes (``Vocabulary.decode``). It is what the tokenizer's own ``decode`` gives, special
+tokens included and end-of-sequence tokens left out, with one difference: if a run of
+byte-fallback tokens of a SentencePiece tokenizer is not valid UTF-8, Hugging Face gives a
+replacement character for each of its bytes, even those of valid characters; here what is
+valid stays text.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..tokens import Token, Vocabulary
 class TextDecoder:
     """The text of a growing sequence of tokens.
 
-    ``tokenizer`` is a ``Vocabulary`` or whatever ``Vocabulary.of`` takes. ``strip=False``
-    keeps the leading space that some tokenizers drop at the start of a text: for tokens
-    that continue one. ``skip`` is a number of bytes to leave out at the start: those that a
-    healed prompt spells again. Such tokens continue a text too.
+    ``tokenizer`` is a ``Vocabulary`` or anything that ``Vocabulary.of`` takes. For tokens
+    that continue a text, ``strip=False`` keeps the leading space that some tokenizers drop
+    at its start. ``skip`` is the number of bytes to leave out at the start, which a healed
+    prompt spells again; such tokens continue a text too.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class TextDecoder:
 
     def __init__(self, tokenizer: Any, *, strip: bool = True, skip: int = 0) -> None:
         self._vocabulary = Vocabulary.of(tokenizer)
-        # Texts of the tokens that are whole characters, for all decoders of a vocabulary.
+        # Texts of the tokens that are whole characters, shared by a vocabulary's decoders.
         self._texts: dict[Token, str] = self._vocabulary.derived(TextDecoder, dict)
         self._strip = strip and not skip
         self._skip = skip
@@ -57,14 +57,14 @@ class TextDecoder:
         self._pendings: list[bytes] = []  # bytes of the unfinished character after each token
         self._end = 0  # the last of _ends
         self._left = b""  # the last of _pendings
-        # The start of a text differs while bytes are skipped and until there are any:
+        # The start of a text is special: its leading space, and the bytes to skip.
         self._skipped: list[int] = []  # bytes skipped after each token of the start
-        self._plain_from = -1 if self._strip or skip else 0  # first token behind it; -1: none yet
+        self._plain_from = -1 if self._strip or skip else 0  # first token after it; -1: none yet
         self._joined = ""  # starts with the text of the first _joined_steps parts
         self._joined_steps = 0
 
     def advance(self, token: Token) -> str:
-        """The text whose characters became complete with this token."""
+        """Takes a token; returns the text whose characters it completed."""
         text = self._texts.get(token)
         if text is None or self._left or self._plain_from < 0:
             text = self._decode(token)
@@ -92,7 +92,7 @@ class TextDecoder:
         return text
 
     def _at_start(self, token: Token, piece: bytes) -> bytes:
-        """What of a piece belongs to the text, where the text only starts."""
+        """The part of a piece that belongs to the text, at the start of the text."""
         already = self._skipped[-1] if self._skipped else 0
         skip = min(self._skip - already, len(piece))
         self._skipped.append(already + skip)
@@ -103,11 +103,11 @@ class TextDecoder:
         return piece[skip:]
 
     def flush(self) -> str:
-        """The text that the pending bytes give at the end. Changes nothing."""
+        """The text that the pending bytes give if the text ends here. Changes nothing."""
         return codecs.utf_8_decode(self._left, "replace", True)[0]
 
     def rewind(self, to: int) -> None:
-        """Takes tokens back, so that ``to`` are left. Nothing happens with no more than that."""
+        """Goes back to ``to`` tokens; does nothing if there are no more than that."""
         if to < 0:
             raise RewindError(f"cannot rewind to {to} tokens", possible=len(self))
         if to >= len(self._parts):

@@ -1,26 +1,25 @@
-"""One regular expression, looked for in a text that grows.
+"""One regular expression, searched for in a growing text.
 
-Owns ``Expression``: a compiled expression of the standard library in the form that can say
-"not yet" (the ``regex`` library's partial matching), and how far it looks around its match.
-Must never know steps, other expressions or where in the whole text its window lies.
+``Expression`` is a compiled expression of the standard library in a form that can say
+"not yet" (the ``regex`` library's partial matching), with how far it looks around a match.
 
-Invariant: a hit is the same however the text came, character by character or at once. A
-match that ends at ``e`` counts once ``reach`` more characters came, as then nothing that
-follows can change it.
+Invariant: a hit is the same whether the text came character by character or at once. A
+match that ends at ``e`` counts once ``reach`` more characters have come, because nothing
+that follows can change it then.
 
-A search that goes on and on, as those of ambiguous repeats do (``(a|aa)+b``), ends after
+A search without end, as ambiguous repeats cause it (``(a|aa)+b``), is cut off after
 ``SECONDS`` of the process's time, with an OptionError that names the expression.
 
-Both libraries read the common syntax alike. They differ on a repeat such as ``{e<=1}``,
-plain text in ``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
+Both libraries read the common syntax alike. They differ on ``{e<=1}``, which is plain text
+in ``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
 """
 
 from __future__ import annotations
 
 import re
 
-# The parsed form is the only way to know how far an expression looks. The module is not
-# public; it has had this form since 3.11.
+# Only the parsed form says how far an expression looks. The module is not public; it has
+# had this form since 3.11.
 from re import _parser as _re_parser
 from typing import Any, NamedTuple
 
@@ -28,8 +27,8 @@ import regex
 
 from ..errors import OptionError
 
-SECONDS = 1.0  # a search takes microseconds, or has no end
-_SHORT = 12  # characters that no search takes long for; looking at the clock takes a microsecond
+SECONDS = 1.0  # a search takes microseconds or never ends
+_SHORT = 12  # no search takes long for so few characters; reading the clock takes a microsecond
 _UNLIMITED = 1 << 16
 _FLAGS = {
     re.ASCII: regex.ASCII,
@@ -41,7 +40,7 @@ _FLAGS = {
 
 
 class Hit(NamedTuple):
-    """A match in a window, and the length of the window at which it became certain."""
+    """A match in a window, and how long the window was when the match became certain."""
 
     start: int
     end: int
@@ -49,18 +48,18 @@ class Hit(NamedTuple):
 
 
 class Expression:
-    """A searchable expression. OptionError where it cannot be banned.
+    """A searchable expression. OptionError if it cannot be banned.
 
-    source  the expression as it was written
-    reach   characters that it looks at beyond the end of a match, at most
-    behind  characters before a match that the window must hold, where there are any
+    source  the expression as written
+    reach   how many characters it looks at after a match, at most
+    behind  how many characters before a match the window must hold, if there are any
     """
 
     __slots__ = ("_all_at_once", "_compiled", "behind", "reach", "source")
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         if not isinstance(pattern.pattern, str):
-            raise OptionError("banned", f"{pattern.pattern!r} matches bytes: compile a string")
+            raise OptionError("banned", f"{pattern.pattern!r} matches bytes; compile a string")
         self.source = pattern.pattern
         flags = regex.VERSION0
         for ours, theirs in _FLAGS.items():
@@ -69,15 +68,17 @@ class Expression:
         try:
             self._read(pattern, flags)
         except RecursionError as error:
-            raise OptionError("banned", f"{self.source[:80]!r} is nested too deep") from error
+            raise OptionError("banned", f"{self.source[:80]!r} is nested too deeply") from error
 
     def _read(self, pattern: re.Pattern[str], flags: int) -> None:
         parsed = _re_parser.parse(self.source, pattern.flags & ~re.DEBUG)
         if parsed.getwidth()[0] == 0:
-            raise OptionError("banned", f"{self.source!r} matches the empty string")
+            raise OptionError(
+                "banned", f"{self.source!r} matches the empty string, which is everywhere"
+            )
         if _denies_what_follows(parsed):
             raise OptionError(
-                "banned", f"{self.source!r} looks beyond its match inside of (?!...) or (?<!...)"
+                "banned", f"{self.source!r} looks beyond its match inside (?!...) or (?<!...)"
             )
         try:
             spelled = _without_boundaries(self.source, verbose=bool(flags & regex.VERBOSE))
@@ -89,14 +90,13 @@ class Expression:
         self.behind = behind + 1
         if self.reach >= _UNLIMITED:
             raise OptionError("banned", f"{self.source!r} looks ahead without limit")
-        # What may not give back what it took can match a prefix of a text, but not the text.
+        # An expression that never gives back what it took may match a text's prefix only.
         self._all_at_once = not _holds_on(parsed)
 
     def look(self, window: str, start: int, known: int) -> tuple[Hit | None, int]:
-        """Searches a window for matches from ``start`` on.
+        """Searches a window for matches from ``start`` on; up to ``known`` it was searched before.
 
-        The window up to ``known`` was searched before. Gives the first match to be certain,
-        and the first character at which another may start.
+        Returns the first match that is certain, and where the next one may start.
         """
         if self._all_at_once:
             match = self._search(window, start, len(window), partial=True)
@@ -127,13 +127,13 @@ class Expression:
         except TimeoutError as error:
             raise OptionError(
                 "banned",
-                f"{self.source!r} takes more than {SECONDS:g} s for {end - start} characters;"
-                " write it without repeats that can match the same text in several ways",
+                f"{self.source!r} takes more than {SECONDS:g} s for {end - start} characters; "
+                "remove repeats that can match the same text in several ways",
             ) from error
 
 
 def _around(parsed: Any) -> tuple[int, int]:
-    """How many characters an expression looks at after and before its match, at most."""
+    """How many characters after and before its match an expression looks at, at most."""
     after = before = 0
     for kind, value in _operations(parsed):
         ahead = behind = 0
@@ -158,10 +158,10 @@ def _around(parsed: Any) -> tuple[int, int]:
 
 
 def _denies_what_follows(parsed: Any, *, denied: bool = False) -> bool:
-    """Whether what follows a match is looked at to deny something.
+    """Whether an expression looks at what follows a match in order to deny something.
 
-    At the end of the text so far, a denied ``$`` fails and may hold later. Everything else
-    that looks ahead is left open there by partial matching, or holds and may fail later.
+    At the end of the text so far, a denied ``$`` fails but may hold later. Partial matching
+    leaves everything else that looks ahead open there, or it holds and may fail later.
     """
     for kind, value in _operations(parsed):
         if denied and kind == "AT" and not str(value).startswith("AT_BEGINNING"):
@@ -186,7 +186,7 @@ _BOUNDARIES = {
 def _without_boundaries(source: str, *, verbose: bool) -> str:
     r"""The same expression with ``\b`` and ``\B`` spelled out.
 
-    Partial matching takes the end of the text so far for the end of a word. It leaves
+    Partial matching takes the end of the text so far for the end of a word, but leaves
     open what ``(?=...)`` asks.
     """
     comment = r"|\#[^\n]*" if verbose else ""

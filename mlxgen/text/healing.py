@@ -1,11 +1,10 @@
-"""Token healing: the end of a prompt is written anew, as the model would have cut it.
+"""Token healing: the model spells the end of a prompt again, with its own choice of tokens.
 
-Owns what is taken back of a prompt (``heal_plan``) and which tokens may spell it again
-(``Healer``). Must never know models, filters or delivery. Everything compares bytes, as
-tokens may start inside a character.
+``heal_plan`` says what to take back from a prompt, and ``Healer`` which tokens may spell it
+again. Everything compares bytes, because tokens may start inside a character.
 
-Invariant: the tokens that a healer accepted spell ``removed`` and what goes beyond it, and
-what it offers never leads to where no token goes on.
+Invariant: the tokens that a healer accepted spell ``removed`` and what follows it, and no
+candidate leads to a place from which no token continues.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from ..errors import FilterError, RewindError
 from ..tokens.vocabulary import Token, TokenIds, Vocabulary
 
 MOST_TOKENS = 8
-"""How many tokens of a prompt are taken back at most."""
+"""How many tokens are taken back from a prompt, at most."""
 
 
 def heal_plan(vocabulary: Vocabulary, prompt: Sequence[Token]) -> tuple[list[Token], bytes]:
-    """The prompt that is kept, and the bytes of what is taken back from its end.
+    """The tokens to keep of a prompt, and the bytes of those taken back from its end.
 
-    As many of the last tokens are taken back, up to ``MOST_TOKENS``, as have a token that
-    spells all of them and more. Added tokens stay, with all before them, and so does the
-    first token. Nothing is taken back where no token goes on from the end of the prompt.
+    Takes back as many of the last tokens, up to ``MOST_TOKENS``, as there is one token that
+    spells all of them and more; none if no token spells the last one and more. The first
+    token stays, and so do added tokens and everything before them.
     """
     joined = removed = b""
     kept = len(prompt)
@@ -35,7 +34,7 @@ def heal_plan(vocabulary: Vocabulary, prompt: Sequence[Token]) -> tuple[list[Tok
         if not vocabulary.is_ordinary(token) or token in vocabulary.added:
             break
         joined = vocabulary.piece(token) + joined
-        # Those that spell exactly this come first.
+        # Tokens that spell exactly this come first.
         if any(vocabulary.piece(int(id)) != joined for id in vocabulary.starting_with(joined)[-1:]):
             kept, removed = index, joined
     return list(prompt[:kept]), removed
@@ -67,10 +66,10 @@ class Healer:
         return self._offset == len(self.removed)
 
     def candidates(self) -> TokenIds:
-        """The tokens that go on: ordinary ones, in no particular order.
+        """The ordinary tokens that may come next, in no particular order.
 
-        Their bytes start with what remains, or are a part of it after which tokens go on.
-        When nothing remains, these are all ordinary tokens.
+        Their bytes start with what remains, or are a part of it that other tokens can
+        complete. When nothing remains, these are all ordinary tokens.
         """
         remaining, offset = self.remaining, self._offset
         within = [
@@ -81,18 +80,18 @@ class Healer:
         return np.concatenate([self._vocabulary.starting_with(remaining), *within])
 
     def suffix(self, token: Token) -> bytes:
-        """What the token, coming next, spells beyond what remains; b"" if that is nothing."""
+        """The bytes that the token, if it came next, would spell beyond what remains."""
         return self._vocabulary.piece(token)[len(self.remaining) :]
 
     def advance(self, token: Token) -> None:
-        """Takes the next token. FilterError, and no change, where it is no candidate."""
+        """Takes the next token. FilterError, and no change, if it is not a candidate."""
         offset = len(self.removed)
         if not self.done:
             piece = self._vocabulary.piece(token)
             if not self._vocabulary.is_ordinary(token) or not self._allows(piece):
                 raise FilterError(
-                    f"token {token} ({piece!r}) does not go on with {self.remaining!r}, "
-                    "which token healing took back from the prompt"
+                    f"expected a token that spells {self.remaining!r}, which token healing took "
+                    f"back from the prompt, got token {token} ({piece!r})"
                 )
             offset = min(offset, self._offset + len(piece))
         self._offsets.append(offset)
@@ -104,7 +103,7 @@ class Healer:
         return remaining.startswith(piece) and self._offset + len(piece) in self._passable
 
     def rewind(self, to: int) -> None:
-        """Takes tokens back, so that ``to`` are left. Nothing happens with no more than that."""
+        """Goes back to ``to`` tokens; does nothing if there are no more than that."""
         if to < 0:
             raise RewindError(f"cannot rewind to {to} tokens", possible=len(self))
         del self._offsets[to:]
@@ -124,7 +123,7 @@ class Healer:
 
 
 def _passable(vocabulary: Vocabulary, data: bytes) -> frozenset[int]:
-    """The offsets in ``data`` from which tokens can spell the rest, or more than that."""
+    """The offsets in ``data`` from which tokens can spell the rest, or the rest and more."""
     found = {len(data)}
     for start in range(len(data) - 1, -1, -1):
         if len(vocabulary.starting_with(data[start:])) or any(

@@ -1,8 +1,4 @@
-"""How far the end of one sequence is the start of another.
-
-Owns one pure function. Must never know what the sequences stand for. Invariant: the time
-is linear in the shorter of the two, whatever they hold.
-"""
+"""How far the end of one sequence is the start of another."""
 
 from __future__ import annotations
 
@@ -11,10 +7,10 @@ from typing import Any
 
 
 def sequence_overlap(s1: Sequence[Any], s2: Sequence[Any]) -> int:
-    """The length of the longest end of ``s1`` that starts ``s2``.
+    """The length of the longest suffix of ``s1`` that is a prefix of ``s2``.
 
-    Any two sequences whose items can be compared. Knuth, Morris and Pratt's prefix
-    function of ``s2``, run over the end of ``s1``.
+    Takes any two sequences whose items can be compared, and time that is linear in the
+    shorter one: the prefix function of Knuth, Morris and Pratt.
 
     >>> sequence_overlap("a stop", "topple")
     3
@@ -24,7 +20,7 @@ def sequence_overlap(s1: Sequence[Any], s2: Sequence[Any]) -> int:
     fallback = _prefix_function(start)
     matched = 0
     for item in s1[len(s1) - longest :]:
-        # No end of s1 this long is left when all of `start` matched: there is no next item.
+        # All of `start` can match only at the last item, so `matched` is a valid index here.
         while matched and item != start[matched]:
             matched = fallback[matched - 1]
         if item == start[matched]:
@@ -33,7 +29,7 @@ def sequence_overlap(s1: Sequence[Any], s2: Sequence[Any]) -> int:
 
 
 def _prefix_function(sequence: Sequence[Any]) -> list[int]:
-    """For each prefix, the length of its longest proper end that also starts it."""
+    """For each prefix, the length of its longest proper suffix that is also a prefix of it."""
     lengths = [0] * len(sequence)
     matched = 0
     for index in range(1, len(sequence)):

@@ -1,15 +1,13 @@
 """Where a text must end: stop strings and stop tokens, found as the text grows.
 
-Owns ``StopMatcher`` and ``StopMatch``. Must never know decoding or delivery: it is given
-each token with the text that became complete with it.
+A stop string is matched on characters, whichever tokens bring them; case counts and nothing
+is normalised. A stop of tokens is matched on token ids. The winner is the stop that
+completes first; if several complete at the same character, the one that starts first; if a
+string and tokens start there too, the string. Neither the order of the stops nor how the
+text was cut into tokens matters. The matcher does not decode: each step brings a token and
+the text that became complete with it.
 
-A stop string is matched on characters, whatever the tokens that bring them: case and form
-count, nothing is normalised. A stop of tokens is matched on token ids. The winner is the
-stop that completes first; if several complete at the same character, the one that starts
-first, and of a string and tokens that start there too, the string. Neither the order of
-the stops nor how the text was cut into tokens matters.
-
-Invariant: no later stop can start before the last ``held`` characters. What lies before
+Invariant: no later stop can start before the last ``held`` characters, so what lies before
 them may be delivered for good.
 """
 
@@ -27,9 +25,9 @@ from .automaton import Automaton, State
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """A stop, and where it lies in the whole text. What follows ``start`` is not delivered.
+    """A stop, and its place in the whole text. Nothing from ``start`` on is delivered.
 
-    The characters of a stop of tokens are those that were completed with them.
+    The characters of a stop of tokens are those that its tokens completed.
     """
 
     stop: str | tuple[Token, ...]
@@ -40,7 +38,7 @@ class StopMatch:
 class StopMatcher:
     """Looks for stop strings and stop tokens, in constant time per character.
 
-    ``tokens`` holds ids and sequences of ids. OptionError for an empty stop.
+    ``tokens`` holds ids and sequences of ids. OptionError if a stop is empty.
     """
 
     __slots__ = (
@@ -64,22 +62,22 @@ class StopMatcher:
         self._tokens: Automaton[Token | None] | None = Automaton(runs) if runs else None
         self._match: StopMatch | None = None
         self._steps = 0
-        # One entry for each step, where there is anything to look for.
+        # One entry for each step, if there is anything to look for:
         self._ends: list[int] = []  # characters of the text
         self._text_states: list[State[str]] = []
         self._token_states: list[State[Token | None]] = []
 
     def advance(self, token: Token | None, text: str) -> StopMatch | None:
-        """One step: a token, and the text that became complete with it.
+        """Takes one step: a token, and the text that became complete with it.
 
-        ``token`` is None for text that comes from no token. StateError after a match: it
-        has to be taken back first.
+        ``token`` is None if the text comes from no token. StateError after a match, until
+        rewound.
         """
         if self._strings is None and self._tokens is None:
             self._steps += 1
             return None
         if self._match is not None:
-            raise StateError("a stop matched: rewind the matcher before it goes on")
+            raise StateError("a stop has matched; rewind the matcher before the next step")
         start = self._ends[-1] if self._steps else 0
         self._ends.append(start + len(text))
         match = None
@@ -131,7 +129,7 @@ class StopMatcher:
         return held
 
     def rewind(self, to: int) -> None:
-        """Takes steps back, so that ``to`` are left. Nothing happens with no more than that."""
+        """Goes back to ``to`` steps; does nothing if there are no more than that."""
         if to < 0:
             raise RewindError(f"cannot rewind to {to} steps", possible=self._steps)
         if to >= self._steps:
@@ -159,16 +157,16 @@ class StopMatcher:
 
 def _text(string: object) -> str:
     if not isinstance(string, str):
-        raise OptionError("stop", f"must be strings, not {type(string).__name__}")
+        raise OptionError("stop", f"expected strings, got {type(string).__name__}")
     if not string:
-        raise OptionError("stop", "an empty string stops nothing: leave it out")
+        raise OptionError("stop", "an empty string stops nothing; leave it out")
     return string
 
 
 def _run(run: object) -> tuple[Token, ...]:
     if isinstance(run, Sequence) and not isinstance(run, str | bytes):
         if not run:
-            raise OptionError("stop_tokens", "an empty list stops nothing: leave it out")
+            raise OptionError("stop_tokens", "an empty list stops nothing; leave it out")
         return tuple(map(_id, run))
     return (_id(run),)
 
@@ -178,4 +176,4 @@ def _id(token: object) -> Token:
         id = index(token)
         if id >= 0:
             return id
-    raise OptionError("stop_tokens", f"must be token ids or lists of them, not {token!r}")
+    raise OptionError("stop_tokens", f"expected token ids or lists of them, got {token!r}")

@@ -1,9 +1,8 @@
-"""What became of the sampled tokens: their text, and how much of it may be delivered.
+"""The text of the sampled tokens, and how much of it may be delivered.
 
-Owns the decoder and the two matchers of one sequence and moves them in step: decode,
-then bans, then stops. Must never know how tokens are sampled or who receives the
-text. Invariant: ``len(self)`` tokens have been taken in, and every question about the
-text (``end``, ``safe``, ``token_at``) is about exactly these.
+``Transcript`` owns the decoder and the two matchers of one sequence and keeps them in
+step: decode, then bans, then stops. It knows neither how tokens are sampled nor who
+receives the text.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ from .stop import StopMatch, StopMatcher
 
 
 class Transcript:
-    """Decoder, ban matcher and stop matcher of one sequence, as one part.
-
-    ``stops`` and ``bans`` may be ``None``. The ``mute`` tokens (the end-of-sequence ones)
-    are the decoder's business: they give no text.
-    """
+    """The decoder, ban matcher and stop matcher of one sequence, as one part."""
 
     __slots__ = ("_bans", "_claims", "_decoder", "_stops")
 
@@ -39,10 +34,10 @@ class Transcript:
         return len(self._decoder)
 
     def advance(self, token: Token) -> BanMatch | StopMatch | None:
-        """Take in one token; returns the ban, else the stop, that its text completed.
+        """Takes a token; returns the ban, or else the stop, that its text completed.
 
-        After a ban the caller must ``rewind`` behind the match before anything else;
-        the stops have not seen the token then.
+        The stops have not seen the token of a ban, so the caller must ``rewind`` to before
+        the match next.
         """
         text = self._decoder.advance(token)
         if self._claims is None:
@@ -56,11 +51,11 @@ class Transcript:
         return stopped
 
     def ban_at_end(self) -> BanMatch | None:
-        """The ban that completes because the text ends here; changes nothing."""
+        """The ban that completes because the text ends here. Changes nothing."""
         return self._bans.finish() if self._bans is not None else None
 
     def rewind(self, to: int) -> None:
-        """Keep the first ``to`` tokens."""
+        """Goes back to ``to`` tokens; does nothing if there are no more than that."""
         self._decoder.rewind(to)
         if self._bans is not None:
             self._bans.rewind(to)
@@ -79,17 +74,12 @@ class Transcript:
         twin._claims = self._claims.copy() if self._claims is not None else None
         return twin
 
-    @property
-    def text(self) -> str:
-        """All complete characters so far."""
+    def so_far(self) -> str:
+        """All complete characters."""
         return self._decoder.text
 
-    def so_far(self) -> str:
-        """The text of all tokens taken in, as far as its characters are complete."""
-        return self.slice(0, self.end(len(self)))
-
     def text_with(self, token: Token) -> str:
-        """All complete characters if ``token`` came next; changes nothing."""
+        """All characters that were complete if ``token`` came next. Changes nothing."""
         count = len(self._decoder)
         self._decoder.advance(token)
         text = self._decoder.text
@@ -97,11 +87,11 @@ class Transcript:
         return text
 
     def flush(self) -> str:
-        """What an unfinished character at the end gives; changes nothing."""
+        """The text of an unfinished character, if the text ends here. Changes nothing."""
         return self._decoder.flush()
 
     def end(self, count: int) -> int:
-        """Characters that are complete after the first ``count`` tokens."""
+        """How many characters are complete after the first ``count`` tokens."""
         return self._decoder.end(count)
 
     def is_open(self, count: int) -> bool:
@@ -113,18 +103,18 @@ class Transcript:
         return self._decoder.slice(start, stop)
 
     def safe(self, *, with_bans: bool = True) -> int:
-        """Characters that no stop (and no ban, unless left out) can claim any more."""
+        """How many characters no stop (and no ban, unless left out) can claim any more."""
         held = self._stops.held if self._stops is not None else 0
         if with_bans and self._bans is not None:
             held = max(held, self._bans.held)
         return self._decoder.end(len(self._decoder)) - held
 
     def settled(self, hold: int, floor: int) -> int:
-        """How many tokens nothing can reach any more, if rewinds stop at what is settled.
+        """How many tokens nothing can reach any more, if rewinds never pass this count.
 
         That is the largest count, at least ``floor`` and ``hold`` less than all, such that no
-        stop or ban claims text before it: neither now nor after a rewind to any place behind
-        it, where something may be claimed again that later tokens had ruled out.
+        stop or ban claims text before it: neither now nor after a rewind to any later place,
+        where something may be claimed again that later tokens had ruled out.
         """
         end = self._decoder.end
         last = len(self) - hold
@@ -133,7 +123,7 @@ class Transcript:
         claim = end(len(self))
         if self._claims is not None:
             claim = min(claim, *self._claims[last - 1 :])
-        lowest = end(floor + 1)  # of what could be settled: where all is claimed, it stays so
+        lowest = end(floor + 1)  # a claim before this leaves nothing more to settle
         for count in range(last, floor, -1):
             if self._claims is not None:
                 claim = min(claim, self._claims[count - 1])
@@ -144,7 +134,7 @@ class Transcript:
         return floor
 
     def token_at(self, offset: int) -> int:
-        """Index of the token that holds the first byte of the character at ``offset``."""
+        """The index of the token that holds the first byte of the character at ``offset``."""
         end = self._decoder.end
         low, high = 0, len(self._decoder) - 1  # the token that completes the character
         while low < high:
@@ -154,8 +144,7 @@ class Transcript:
             else:
                 low = middle + 1
         index = low
-        # Further back while the character was begun by earlier tokens: they ended
-        # inside it and completed nothing after it.
+        # Go back while earlier tokens hold bytes of the character: they ended inside it.
         while index > 0 and end(index) == offset and self.is_open(index):
             index -= 1
         return index

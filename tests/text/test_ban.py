@@ -200,11 +200,13 @@ def test_lookbehind_sees_text_that_was_released() -> None:
         (re.compile(r"\wx", re.ASCII), "éx", False),
     ],
 )
-def test_flags_mean_what_they_mean(pattern: Pattern, text: str, banned: bool) -> None:
+def test_flags_of_an_expression_keep_their_meaning(
+    pattern: Pattern, text: str, banned: bool
+) -> None:
     assert (run([pattern], list(text)) is not None) is banned
 
 
-def test_a_boundary_is_told_from_what_only_looks_like_one() -> None:
+def test_a_boundary_is_told_apart_from_what_only_looks_like_one() -> None:
     assert run([re.compile(r"x[\b]y")], ["x\by"]) is not None
     assert run([re.compile(r"x[]\b]y")], ["x\by"]) is not None
     assert run([re.compile(r"x\\b")], ["x\\b"]) is not None
@@ -250,7 +252,7 @@ def test_nothing_is_held_without_bans() -> None:
     assert (matcher.held, len(matcher), matcher.finish()) == (0, 1, None)
 
 
-def test_after_a_match_nothing_goes_on_until_it_is_taken_back() -> None:
+def test_after_a_match_every_step_is_refused_until_a_rewind() -> None:
     matcher = BanMatcher(["ab"])
     matcher.advance("x")
     assert matcher.advance("ab") is not None
@@ -285,7 +287,7 @@ def test_a_search_without_end_is_an_error_that_names_the_expression_and_changes_
     assert matcher.advance("zz") == BanMatch("zz", 0, 2)
 
 
-def test_what_is_nested_too_deep_for_the_parser_is_refused() -> None:
+def test_what_is_nested_too_deeply_for_the_parser_is_refused() -> None:
     for depth in range(100, 400, 20):
         try:
             pattern = re.compile("(?:" * depth + "a|b" + ")" * depth)
@@ -294,4 +296,4 @@ def test_what_is_nested_too_deep_for_the_parser_is_refused() -> None:
         try:
             BanMatcher([pattern])
         except OptionError as error:
-            assert "nested too deep" in str(error)
+            assert "nested too deeply" in str(error)

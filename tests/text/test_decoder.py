@@ -207,7 +207,7 @@ def test_ids_of_no_token_give_no_text() -> None:
 
 
 def test_an_invalid_run_of_byte_tokens_keeps_its_valid_characters() -> None:
-    """The one difference to Hugging Face, which replaces each byte of such a run."""
+    """The one difference from Hugging Face, which replaces each byte of such a run."""
     names = ["<0xC3>", "<0xA9>", "<0xE4>", "<0xB8>"]
     tokens = SENTENCEPIECE.tokenizer.convert_tokens_to_ids(names)
     assert SENTENCEPIECE.tokenizer.decode(tokens) == "\ufffd" * 4
@@ -228,7 +228,7 @@ def test_skipping_does_not_strip_the_space_that_follows() -> None:
     assert run(SENTENCEPIECE, tokens, skip=2) == " the"
 
 
-def test_rewinding_forward_does_nothing_and_behind_the_start_is_refused() -> None:
+def test_rewinding_forward_does_nothing_and_before_the_start_is_refused() -> None:
     decoder = TextDecoder(BYTE_LEVEL)
     decoder.advance(65)
     decoder.rewind(1)

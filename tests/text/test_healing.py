@@ -45,7 +45,7 @@ def pieces(vocabulary: Vocabulary, ids: object) -> set[bytes]:
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(st.data())
 @settings(deadline=None, max_examples=tries(100))
-def test_the_plan_takes_back_as_much_as_one_token_can_go_on_from(
+def test_the_plan_takes_back_as_much_as_one_token_can_spell_and_continue(
     vocabulary: Vocabulary, data: st.DataObject
 ) -> None:
     text = data.draw(TEXTS)
@@ -64,7 +64,7 @@ def test_the_plan_takes_back_as_much_as_one_token_can_go_on_from(
     assert removed == b"".join(map(vocabulary.piece, prompt[len(prompt) - best :]))
 
 
-def test_several_tokens_are_taken_back_where_one_token_spells_them_all() -> None:
+def test_several_tokens_are_taken_back_if_one_token_spells_them_all() -> None:
     prompt = tokens(BYTE_LEVEL, b"a", b"ht", b"t", b"p")
     assert heal_plan(BYTE_LEVEL, prompt) == (prompt[:1], b"http")
 
@@ -85,13 +85,13 @@ def test_special_and_added_tokens_stay_with_all_before_them() -> None:
         assert heal_plan(BYTE_LEVEL, prompt) == (prompt[:4], b"t")
 
 
-def test_nothing_is_taken_back_where_no_token_goes_on() -> None:
+def test_nothing_is_taken_back_if_no_token_continues_the_prompt() -> None:
     vocabulary = Vocabulary.of(alphabet_tokenizer(["ab"]))
     prompt = vocabulary.encode("xyz")
     assert heal_plan(vocabulary, prompt) == (prompt, b"")
 
 
-def test_the_start_of_a_prompt_can_be_healed_behind_its_begin_token() -> None:
+def test_the_start_of_a_prompt_can_be_healed_after_its_begin_token() -> None:
     prompt = SENTENCEPIECE.encode("s")
     kept, removed = heal_plan(SENTENCEPIECE, prompt)
     assert (kept, removed) == (prompt[:1], b" s")
@@ -102,7 +102,7 @@ def test_the_start_of_a_prompt_can_be_healed_behind_its_begin_token() -> None:
 
 
 def test_peers_8_tokens_that_start_inside_a_character_are_compared_by_bytes() -> None:
-    """The prompt ends in a space; a token that goes on with half an emoji may replace it."""
+    """The prompt ends in a space; a token that continues with half an emoji may replace it."""
     prompt = tokens(BYTE_LEVEL, b"a", b" ")
     kept, removed = heal_plan(BYTE_LEVEL, prompt)
     assert (kept, removed) == (prompt[:1], b" ")
@@ -154,7 +154,7 @@ def test_any_way_through_the_candidates_spells_the_removed_bytes_and_goes_on(
     assert spelled == removed + suffixes
 
 
-def test_a_candidate_never_leads_to_where_no_token_goes_on() -> None:
+def test_a_candidate_never_leads_to_a_dead_end() -> None:
     """``a`` would leave ``b``, which only byte tokens could spell; here there are none."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast

@@ -28,7 +28,7 @@ SHORT = st.text("ab", max_size=12)
         (b"\xe4\xb8", b"\xb8\xad", 1),
     ],
 )
-def test_the_longest_end_of_the_first_that_starts_the_second(
+def test_an_overlap_is_the_longest_suffix_that_is_a_prefix_of_the_second(
     s1: object, s2: object, overlap: int
 ) -> None:
     assert sequence_overlap(s1, s2) == overlap  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def test_peers_5_the_order_of_the_stops_does_not_matter(
 
 
 def test_peers_3_text_that_was_held_is_still_there_when_the_generation_ends() -> None:
-    """mlx-lm drops a final ``<`` where ``<think>`` could have started."""
+    """mlx-lm drops a final ``<`` if ``<think>`` could have started."""
     assert deliver(StopMatcher(["<think>"]), ["1 ", "<"]) == ("1 <", None)
 
 
@@ -159,7 +159,7 @@ def test_a_stop_of_characters_split_over_tokens_is_found() -> None:
     assert found == [None, None, StopMatch("中A", 1, 3)]
 
 
-def test_case_and_form_count() -> None:
+def test_case_and_unicode_form_count() -> None:
     composed, decomposed = "é", "e\u0301"
     assert deliver(StopMatcher(["stop", composed]), ["STOP " + decomposed])[1] is None
 
@@ -243,7 +243,7 @@ def test_ids_may_be_numpy_integers() -> None:
 # ---- misuse -------------------------------------------------------------------------------
 
 
-def test_after_a_match_nothing_goes_on_until_it_is_taken_back() -> None:
+def test_after_a_match_every_step_is_refused_until_a_rewind() -> None:
     matcher = StopMatcher(["ab"])
     assert matcher.advance(None, "ab") is not None
     with pytest.raises(StateError):
@@ -263,20 +263,20 @@ def test_a_single_string_is_one_stop() -> None:
 
 
 @pytest.mark.parametrize("strings", [[""], ["a", ""], [5], [b"a"], [None]])
-def test_what_is_no_stop_string_is_refused(strings: list[str]) -> None:
+def test_what_is_not_a_stop_string_is_refused(strings: list[str]) -> None:
     with pytest.raises(OptionError) as caught:
         StopMatcher(strings)
     assert caught.value.field == "stop"
 
 
 @pytest.mark.parametrize("tokens", [[()], [[]], ["a"], [-1], [True], [[1, -2]], [1.5], [None]])
-def test_what_is_no_stop_token_is_refused(tokens: list[Token]) -> None:
+def test_what_is_not_a_stop_token_is_refused(tokens: list[Token]) -> None:
     with pytest.raises(OptionError) as caught:
         StopMatcher(tokens=tokens)
     assert caught.value.field == "stop_tokens"
 
 
-def test_rewinding_behind_the_start_is_refused() -> None:
+def test_rewinding_to_before_the_start_is_refused() -> None:
     matcher = StopMatcher(["a"])
     with pytest.raises(RewindError):
         matcher.rewind(-1)

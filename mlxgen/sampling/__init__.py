@@ -1,7 +1,7 @@
-"""Logits to tokens, a whole batch in one call.
+"""From logits to tokens, a whole batch in one call.
 
-``Sampler.sample`` draws a token for every row; ``final_distribution`` says from what.
-Arrays only: nothing here knows text, models or the engine.
+``Sampler.sample`` draws a token for each row; ``final_distribution`` is the distribution
+that it draws from. Nothing here knows text, models or the engine.
 """
 
 from .candidates import CANDIDATES

@@ -1,10 +1,9 @@
-"""The likeliest tokens of a row, and which of them truncation keeps.
+"""The most likely tokens of a row, and which of them truncation keeps.
 
-Owns ``best`` and ``truncate``, the fast form of the truncations that ``distribution``
-spells out over the whole vocabulary. Must never know settings objects, seeds or what
-reports want. Invariant: candidates are ordered best first and by id where logits are
-equal; where ``truncate`` says that its answer is exact, it is the answer for the whole
-vocabulary.
+``best`` and ``truncate`` are the fast form of the truncations that ``distribution`` spells
+out over the whole vocabulary. Invariant: candidates are ordered best first, and by id if
+logits are equal; if ``truncate`` says that its answer is exact, it is the answer for the
+whole vocabulary.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from .weights import highest, ramp, rows_of
 
 CANDIDATES = 128
 
-_LONG = 8192  # numbers in a row; from here on, looking at columns first is quicker
+_LONG = 8192  # numbers in a row; from here on, searching columns first is faster
 
 
 class Limits(NamedTuple):
-    """What truncates each row, and its temperature: arrays [batch, 1]."""
+    """The temperature of each row and its limits of truncation: arrays [batch, 1]."""
 
     inverse_temperature: mx.array
     top_p: mx.array  # 1: off
@@ -30,18 +29,18 @@ class Limits(NamedTuple):
 
 
 class Exclusion(NamedTuple):
-    """Where this draw excludes top choices (XTC), and what it spares."""
+    """The rows in which this draw excludes top choices (XTC), and the tokens that it spares."""
 
-    log_threshold: mx.array  # [batch, 1], inf: not in this draw
+    log_threshold: mx.array  # [batch, 1]; inf: not in this draw
     spared: mx.array | None  # [vocab] bool
 
 
 def best(logits: mx.array, k: int) -> tuple[mx.array, mx.array]:
     """The ``k`` highest of ``logits`` [batch, vocab], best first: ids and values [batch, k].
 
-    Of equal logits the lower id comes first; which of those equal to the last one are in
-    is not defined. A long row is searched in the k columns that have the highest maxima.
-    These hold the k highest values: less than k columns hold values above the k-th best.
+    Of equal logits the lower id comes first; which of those equal to the last one are
+    included is undefined. A long row is searched in the k columns with the highest maxima,
+    which hold the k highest values: fewer than k columns hold values above the k-th best.
     """
     batch, vocab = logits.shape
     rows = rows_of(vocab, most=32)
@@ -74,12 +73,12 @@ def truncate(
     """Which candidates top-p, min-p, XTC and top-k keep, in this order.
 
     ``ids``, ``values``: from ``best``. ``log_mass`` [batch, 1]: log-sum-exp of all the
-    logits; without it top-p and XTC are left out, without ``exclusion`` XTC (of rows that
-    have these off, the result is the same).
+    logits. Without it, top-p and XTC are left out; without ``exclusion``, XTC is (for rows
+    that have these off, the result is the same).
 
     Returns kept [batch, k], and exact [batch, 1]: whether a longer list of candidates
-    would have changed nothing. Tokens outside are at most as likely as the last
-    candidate, so it is enough that truncation ended above it.
+    would have changed nothing. Other tokens are at most as likely as the last candidate,
+    so it is enough that truncation ended above it.
     """
     kept = (values > -mx.inf) & (values >= values[:, :1] + limits.log_min_p)
     known = mx.array(True)
@@ -87,7 +86,7 @@ def truncate(
     if log_mass is not None:
         shares = mx.exp(values - log_mass)
         before = mx.cumsum(shares, axis=-1, inclusive=False)
-        # The first candidate is kept also where top_p is 0 in float32
+        # The first candidate is kept even if top_p is 0 in float32
         nucleus = mx.where((before < limits.top_p) | (before <= 0), values, mx.inf)
         lowest = mx.min(nucleus, axis=-1, keepdims=True)
         kept = kept & ((values >= lowest) | (limits.top_p >= 1))
@@ -103,7 +102,7 @@ def truncate(
         spared = exclusion.spared[ids] if exclusion.spared is not None else None
         kept = kept & ~is_top_choice(log_shares, limit, spared)
 
-    if exclusion is None:  # what is kept so far are the first ones
+    if exclusion is None:  # those kept so far are the first ones
         kept = kept & (ramp(kept.shape[-1]) < limits.top_k)
     else:
         kept = kept & (mx.cumsum(kept.astype(mx.int32), axis=-1) <= limits.top_k)
@@ -112,7 +111,7 @@ def truncate(
 
 
 def is_top_choice(log_shares: mx.array, limit: mx.array, spared: mx.array | None) -> mx.array:
-    """What XTC excludes of [batch, n]: all over the limit [batch, 1] but the least of them."""
+    """What XTC excludes of [batch, n]: all above the limit [batch, 1] except the least of them."""
     over = log_shares > limit
     least = -highest(mx.where(over, -log_shares, -mx.inf))
     return log_shares > least if spared is None else (log_shares > least) & ~spared
@@ -121,7 +120,7 @@ def is_top_choice(log_shares: mx.array, limit: mx.array, spared: mx.array | None
 def temper(values: mx.array, kept: mx.array, limits: Limits, *, from_first: bool) -> mx.array:
     """Weights [batch, k] of the kept candidates at their temperature; the highest is 1.
 
-    ``from_first``: the first candidate is kept in every row, as XTC is not at work.
+    ``from_first``: the first candidate is kept in every row (there is no XTC).
     """
     values = mx.where(kept, values, -mx.inf)
     peak = values[:, :1] if from_first else mx.max(values, axis=-1, keepdims=True)
@@ -135,21 +134,21 @@ def kept_first(kept: mx.array) -> mx.array:
 
 
 def _ends_inside(values: mx.array, kept: mx.array) -> mx.array:
-    """Whether no token outside the candidates can be like a kept one, [batch, 1]."""
+    """Whether no token outside the candidates can be as likely as a kept one, [batch, 1]."""
     last = values[:, -1:]
     lowest = mx.min(mx.where(kept, values, mx.inf), axis=-1, keepdims=True)
     return (lowest > last) | (last == -mx.inf)
 
 
 def _highest(x: mx.array, k: int) -> mx.array:
-    """Ids [batch, k] of the highest of ``x`` [batch, n], in no order."""
+    """Ids [batch, k] of the highest of ``x`` [batch, n], unordered."""
     return mx.argpartition(x, kth=x.shape[-1] - k, axis=-1)[:, x.shape[-1] - k :]
 
 
 def _in_order(ids: mx.array, values: mx.array) -> mx.array:
-    """``ids`` by falling value, then by rising id: one sort of keys that hold both."""
+    """``ids`` by descending value, then by ascending id: one sort of keys that hold both."""
     bits = values.view(mx.uint32)
     sign = mx.array(0x80000000, mx.uint32)
-    falling = mx.where(bits <= sign, ~(bits | sign), bits)  # -0.0 is sign, and equal to 0.0
-    keys = (falling.astype(mx.uint64) << 32) | ids.astype(mx.uint64)
+    descending = mx.where(bits <= sign, ~(bits | sign), bits)  # -0.0 is sign, and equal to 0.0
+    keys = (descending.astype(mx.uint64) << 32) | ids.astype(mx.uint64)
     return (mx.sort(keys, axis=-1) & 0xFFFFFFFF).astype(mx.uint32)

@@ -1,9 +1,8 @@
-"""How often each token occurs in one sequence.
+"""How often each token occurs in one sequence: the counts that penalties are computed from.
 
-Owns the counts that the penalties work on, as arrays that grow in place. Must never
-know the penalties or the model. Invariant: the first ``distinct`` slots hold every token
-of the history once, in the order of its first occurrence, with the number of times that
-it was generated; so a rewind only ever removes the newest slots.
+Invariant: the first slots hold each token of the history once, in the order of first
+occurrence, with the number of times that it was generated; so a rewind only ever removes
+the newest slots.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class TokenCounts:
     """The tokens of a history: a prompt, then generated tokens.
 
     A part: ``advance`` one generated token, ``rewind`` to an absolute length of the
-    history (the prompt included), ``fork``. Each costs a constant time per token.
+    history (the prompt included), ``fork``. Each takes constant time per token.
 
-    With a ``window`` the table has only what the newest tokens, so many, say; 0 is all of them.
+    ``window`` limits the table to that many of the newest tokens; 0 means all.
     """
 
     __slots__ = ("_base", "_firsts", "_generated", "_ids", "_slot_of", "_slots", "_window")
@@ -35,7 +34,7 @@ class TokenCounts:
         self._window = window
         self._slot_of: dict[Token, int] = {}
         self._slots: list[int] = []  # of each token of the history
-        self._firsts: list[int] = []  # where in the history each slot began
+        self._firsts: list[int] = []  # the first place of each slot in the history
         for token in prompt:
             self._slots.append(self._slot(token))
         self._base = len(self._slots)
@@ -61,7 +60,7 @@ class TokenCounts:
         return self._ids[slots], generated.astype(np.float32)
 
     def advance(self, token: Token) -> None:
-        """Count one generated token."""
+        """Counts one generated token."""
         slot = self._slot(token)
         if slot == len(self._ids):
             self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
@@ -71,7 +70,7 @@ class TokenCounts:
         self._slots.append(slot)
 
     def rewind(self, to: int) -> None:
-        """Forget the tokens behind the first ``to`` of the history."""
+        """Forgets the tokens after the first ``to`` of the history."""
         while len(self._slots) > max(to, 0):
             slot = self._slots.pop()
             length = len(self._slots)

@@ -1,9 +1,9 @@
 """The final distribution over the whole vocabulary, spelled out.
 
-Owns the one definition of what sampling settings mean and in which order they work. Must
-never take a short cut: the fast paths are tested against this. Invariant: for the same
-settings, the tokens that are left are those that mlx-lm leaves (of tokens with equal
-logits at the edge of top-k, the ones with the lower ids).
+This is the one definition of what the sampling settings mean and in which order they
+apply. It takes no short cuts, because the fast paths are tested against it. Invariant: the
+same settings leave the same tokens as in mlx-lm (of tokens with equal logits at the edge
+of top-k, those with the lower ids).
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 def final_distribution(
     logits: mx.array, rows: Sequence[DrawRow], *, xtc_special: Iterable[Token] = ()
 ) -> mx.array:
-    """The probabilities [batch, vocab] that each row of ``logits`` [batch, vocab] is drawn with.
+    """The probabilities [batch, vocab] with which each row of ``logits`` [batch, vocab] is drawn.
 
-    Logit bias, penalties and mask; then top-p, min-p, XTC and top-k, each on what the
-    ones before it left of the untempered distribution; then the temperature. A greedy
-    row's are those at temperature 1 without truncation. NaN where nothing can be drawn.
+    The order is logit bias, penalties and mask; then top-p, min-p, XTC and top-k, each on
+    what the ones before it left of the untempered distribution; then the temperature. A
+    greedy row's probabilities are those at temperature 1 without truncation. A row from
+    which nothing can be drawn is NaN.
     """
     settings = [effective(row) for row in rows]
     vocab_size = logits.shape[-1]
@@ -65,7 +66,7 @@ def final_distribution(
 
 
 def apply_top_p(logits: mx.array, top_p: mx.array) -> mx.array:
-    """Keep the likeliest tokens of [batch, vocab] that together reach ``top_p`` [batch, 1].
+    """Keeps the most likely tokens of [batch, vocab] that together reach ``top_p`` [batch, 1].
 
     Nucleus sampling (Holtzman et al. 2019); tokens equal to the last one are kept too.
     """
@@ -77,18 +78,18 @@ def apply_top_p(logits: mx.array, top_p: mx.array) -> mx.array:
 
 
 def apply_min_p(logits: mx.array, log_min_p: mx.array) -> mx.array:
-    """Keep tokens of [batch, vocab] at least min-p times as likely as the likeliest.
+    """Keeps the tokens of [batch, vocab] at least min-p times as likely as the most likely one.
 
-    Nguyen et al. 2024; given as its logarithm [batch, 1].
+    Nguyen et al. 2024. ``log_min_p`` [batch, 1] is the logarithm of min-p.
     """
     kept = logits >= mx.max(logits, axis=-1, keepdims=True) + log_min_p
     return mx.where(kept, logits, -mx.inf)
 
 
 def apply_xtc(logits: mx.array, threshold: mx.array, spared: mx.array) -> mx.array:
-    """Exclude top choices: of tokens likelier than ``threshold`` keep only the least likely.
+    """Excludes top choices: of the tokens above ``threshold``, only the least likely stays.
 
-    ``logits`` [batch, vocab], ``threshold`` [batch, 1] (inf: exclude nothing), ``spared``
+    ``logits`` [batch, vocab]; ``threshold`` [batch, 1], inf: exclude nothing; ``spared``
     [vocab] marks tokens that always stay.
     """
     shares = mx.softmax(logits, axis=-1)
@@ -97,7 +98,7 @@ def apply_xtc(logits: mx.array, threshold: mx.array, spared: mx.array) -> mx.arr
 
 
 def apply_top_k(logits: mx.array, top_k: mx.array) -> mx.array:
-    """Keep the ``top_k`` [batch, 1] likeliest of [batch, vocab]."""
+    """Keeps the ``top_k`` [batch, 1] most likely tokens of [batch, vocab]."""
     order, values = best(logits, logits.shape[-1])
     values = mx.where(mx.arange(values.shape[-1]) < top_k, values, -mx.inf)
     return mx.put_along_axis(logits, order, values, axis=-1)

@@ -1,11 +1,10 @@
-"""The random numbers behind the draws.
+"""The random numbers of the draws: a pure function of (seed, position, attempt).
 
-Owns the map from (seed, position, attempt) to numbers. Must never hold state
-or know what is drawn: a position that is taken back is drawn again with a higher
-attempt, and nothing needs restoring. Invariant: the same arguments give the same number
-on every machine, alone or in a batch.
+There is no state: a position that is taken back is drawn again with a higher attempt, and
+nothing needs restoring. Invariant: the same arguments give the same numbers on every
+machine, alone or in a batch.
 
-The numbers are a counter put through a hash (BLAKE2b). A uniform has 24 bits of it, so that
+The numbers are a hash (BLAKE2b) of a counter. A uniform takes 24 bits of it, so that
 float32 holds it exactly and never rounds it up to 1.
 """
 
@@ -22,21 +21,21 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 class Chance(NamedTuple):
-    """The numbers of one draw: two words of 32 bits that say which token wins the ``race``, and a
-    number in [0, 1) that says whether XTC excludes top choices."""
+    """The numbers of one draw: two 32-bit words that decide which token wins the ``race``, and
+    a number in [0, 1) that decides whether XTC excludes top choices."""
 
     key: tuple[int, int]
     xtc: float
 
 
 def chance(seed: int, position: int, attempt: int) -> Chance:
-    """The numbers of a draw; any integer is a seed."""
+    """The numbers of a draw. Any integer is a seed."""
     first, second, xtc = _WORDS.unpack_from(_digest(seed, position, attempt))
     return Chance((first, second), (xtc >> 8) * _SCALE)
 
 
 def derive_seed(seed: int, branch: int) -> int:
-    """Another seed, for a branch of what ``seed`` draws."""
+    """The seed of a branch of what ``seed`` draws."""
     digest = hashlib.blake2b(_digest(seed, branch, 0), digest_size=8, person=b"branch").digest()
     return int.from_bytes(digest, "little", signed=True)
 

@@ -1,15 +1,15 @@
 """What a post-sampling hook sees and may ask for.
 
-Owns ``PostSamplingResult``, the one argument of every hook. Must never know how a
-request is carried out: the engine reads the fields after the hook returned.
-Invariant: probabilities are those of the final distribution, the one that the token
-was drawn from; they are read from the device only when a hook looks at them.
+``PostSamplingResult`` is the one argument of every hook. The engine reads its fields after
+the hook returns and carries out what it asks for. Invariant: probabilities are those of
+the final distribution, from which the token was drawn; they are read from the device only
+if a hook looks at them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ class DrawView(Protocol):
 
     @property
     def looked_for(self) -> Want | None:
-        """What somebody looked at; ``None``: nothing that a draw could report."""
+        """What hooks looked at; ``None``: nothing that a draw could report."""
 
     @property
     def candidates(self) -> tuple[Ids, Floats]: ...
@@ -40,14 +40,14 @@ class DrawView(Protocol):
     def probability(self, token: Token) -> float: ...
 
     def best(self, count: int) -> tuple[Ids, Floats]:
-        """The first ``count`` candidates at most, for which the draw was asked beforehand."""
+        """At most the first ``count`` candidates, for which the draw was asked beforehand."""
 
     def report(self, token: Token, top: int) -> Report:
-        """The token's log-probability and the ``top`` likeliest tokens, if asked for."""
+        """The token's log-probability and the ``top`` most likely tokens, if asked for."""
 
 
 class ForcedView:
-    """The view of a token that was not drawn: the only one possible, so certain."""
+    """The view of a token that was not drawn because it was the only one possible."""
 
     __slots__ = ("_token",)
 
@@ -81,24 +81,25 @@ class PostSamplingResult:
     - ``candidate_tokens`` [k] int32, ``candidate_probs`` [k] float32: the most likely
       tokens of the final distribution, best first, at most 128.
     - ``logits`` [vocab] float32, as the model gave them; ``None`` for a forced token,
-      which costs no forward pass of its own.
-    - ``position``: index of the token among the generated ones; ``attempt``: how often
-      this position was drawn before; ``text``: the text before this token, and
-      ``text_after`` with it, as far as characters are complete.
-    - ``can_rewind``: the most that ``rewind`` may be: the tokens, this one included, that were
-      not delivered yet; with ``allow_retract`` all that were generated.
+      which takes no forward pass of its own.
+    - ``position``: the index of the token among the generated ones; ``attempt``: how often
+      this position was drawn before.
+    - ``text``: the text before this token; ``text_after``: the text with it. Both hold
+      complete characters only.
+    - ``can_rewind``: the most that ``rewind`` may be: the number of tokens not yet
+      delivered, this one included; with ``allow_retract``, of all that were generated.
 
     Read texts and ``can_rewind`` before the hook returns.
 
     To write:
 
     - ``sampled_token``: put another token here; ``sampled_prob`` follows.
-    - ``feed_filters = False``: the filters do not see this token, now or in a replay.
+    - ``feed_filters = False``: filters do not see this token, now or in a replay.
     - ``resample = True``: draw again at this position.
     - ``rewind = n``: take back n tokens, this one included, and draw again there.
-    - ``exclude``: tokens that the next draw (of ``resample`` or ``rewind``) may not give. Where
+    - ``exclude``: tokens that the next draw (of ``resample`` or ``rewind``) must not give. If
       filters and bans leave no other, the token stands and its chunk says ``exhausted``.
-      ``temperature``: for that draw only.
+    - ``temperature``: the temperature of that draw only.
     """
 
     __slots__ = (
@@ -182,40 +183,38 @@ class PostSamplingResult:
         return self._reach()
 
     def check(self, vocab_size: int) -> None:
-        """Raise ``HookError`` for a wish that makes no sense; the engine calls it."""
-        where = f"at position {self.position}"
-        for name in ("sampled_token", "rewind"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise HookError(f"a hook set {name}={value!r} {where}, which is not an integer")
-        if not 0 <= self._token < vocab_size:
-            raise HookError(
-                f"a hook set sampled_token={self._token} {where}; give 0 to {vocab_size - 1}"
-            )
-        if self.rewind < 0:
-            raise HookError(f"a hook set rewind={self.rewind} {where}; give 0 or more")
-        self._check_exclude(where)
-        if self.temperature is not None and not 0 <= self.temperature <= MAX_TEMPERATURE:
-            raise HookError(
-                f"a hook set temperature={self.temperature} {where}; give 0 to {MAX_TEMPERATURE}"
-            )
-
-    def _check_exclude(self, where: str) -> None:
+        """Raises ``HookError`` if a hook asked for something impossible; the engine calls it."""
+        if not _is_integer(self._token) or not 0 <= self._token < vocab_size:
+            self._refuse("sampled_token", f"a token id from 0 to {vocab_size - 1}")
+        if not _is_integer(self.rewind) or self.rewind < 0:
+            self._refuse("rewind", "0 or a positive integer")
         ids = self.exclude
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Collection):
-            raise HookError(f"a hook set exclude={ids!r} {where}, which is no list of token ids")
-        for token in ids:
-            if isinstance(token, bool) or not hasattr(token, "__index__"):
-                raise HookError(f"a hook set exclude {where} with {token!r}, which is no token id")
+            self._refuse("exclude", "a collection of token ids")
+        if not all(map(_is_integer, ids)):
+            self._refuse("exclude", "token ids only")
+        if self.temperature is not None and not 0 <= self.temperature <= MAX_TEMPERATURE:
+            self._refuse("temperature", f"0 to {MAX_TEMPERATURE:g}, or None")
+
+    def _refuse(self, name: str, expected: str) -> NoReturn:
+        value = getattr(self, name)
+        raise HookError(
+            f"a hook set {name}={value!r} at position {self.position}; expected {expected}"
+        )
+
+
+def _is_integer(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 Hook: TypeAlias = Callable[[PostSamplingResult], object]
 
 
 def run_hooks(hooks: Sequence[Hook], result: PostSamplingResult, vocab_size: int) -> None:
-    """Ask hooks in order, until one takes the token back.
+    """Calls the hooks in order, until one takes the token back.
 
-    Raises ``HookError`` for one that fails or asks for nonsense; mlxgen's own errors pass.
+    Raises ``HookError`` if one fails or asks for something impossible; mlxgen's own errors
+    pass through.
     """
     for hook in hooks:
         try:

@@ -1,8 +1,8 @@
 """What stays the same from draw to draw while a batch keeps its rows.
 
-Owns the grouping of rows by the work that they need, with their settings as arrays. Must
-never know logits, seeds or masks. Invariant: how a row is drawn follows from its own
-settings; other rows only decide which groups there are, and how many rows each has.
+A plan groups rows by the work that they need, with their settings as arrays. It knows no
+logits, seeds or masks. Invariant: how a row is drawn follows from its own settings; other
+rows only decide which groups there are, and how many rows each has.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from .settings import SamplingSettings
 from .stack import stack_biases, stack_limits, stack_penalties
 from .traces import size_for
 
-MOST_AS_THEY_ARE = 32  # rows of a batch of one group, whose logits need not be copied then
+# A batch of one group and no more rows than this is drawn as it is: no logits are copied.
+MOST_AS_THEY_ARE = 32
 
 
 class Kind(enum.IntEnum):
     """The work that a row needs."""
 
-    GREEDY = 0  # the likeliest token
+    GREEDY = 0  # the most likely token
     PLAIN = 1  # any token, by its weight; min-p needs no order
-    XTC = 2  # the same after XTC, which needs none either
+    XTC = 2  # the same after XTC, which needs no order either
     RANKED = 3  # candidates, kept by comparing logits alone
     NUCLEUS = 4  # candidates, kept by their share of the probability
-    WIDE = 5  # candidates, of which there may be more than are usually looked at
+    WIDE = 5  # candidates, possibly more than a draw usually looks at
 
     @classmethod
     def of(cls, settings: SamplingSettings, vocab_size: int) -> Kind:
@@ -53,7 +54,7 @@ class Kind(enum.IntEnum):
 
 
 class Part(NamedTuple):
-    """What decides how a row is drawn, apart from numbers: its work, and whether XTC applies."""
+    """How a row is drawn, apart from numbers: its kind, and whether XTC applies."""
 
     kind: Kind
     excludes: bool
@@ -68,11 +69,11 @@ class Part(NamedTuple):
 class Group:
     """Rows that are drawn in the same way.
 
-    ``places`` are their indexes in the batch. Where the group is not the whole of a small batch,
-    the last one is repeated up to one of few sizes: each size needs a program of its own. ``at``
-    is the same as an array, ``None`` if that is the batch as it is. ``settings``, ``limits`` (the
-    arrays of ``Limits``, none for greedy rows), ``biases`` and ``penalties`` (what ``stack`` makes
-    of them) are those of these places.
+    ``places`` are their indexes in the batch. Unless the group is the whole of a small batch,
+    the last one is repeated up to one of a few sizes, because each size needs a program of its
+    own. ``at`` is the same as an array, or ``None`` if that is the batch as it is. ``settings``,
+    ``limits`` (the arrays of ``Limits``; empty for greedy rows), ``biases`` and ``penalties``
+    (from ``stack``) are those of these places.
     """
 
     part: Part
@@ -88,9 +89,9 @@ class Group:
 class Plan:
     """Groups and arrays for rows with certain settings, in a certain order.
 
-    ``order`` [batch] finds the rows in what the groups give behind one another, ``None`` where
-    that is the batch. ``given`` are the settings as they came: who holds the plan keeps them,
-    and so their ids.
+    ``order`` [batch] finds the rows in the concatenated results of the groups; ``None`` if
+    these are the batch as it is. ``given`` are the settings as they came: a plan keeps them
+    alive, and so their ids.
     """
 
     given: tuple[SamplingSettings, ...]
@@ -99,7 +100,7 @@ class Plan:
 
 
 def make_plan(rows: Sequence[DrawRow], vocab_size: int) -> Plan:
-    """Group ``rows`` and stack what their settings say."""
+    """Groups ``rows`` and stacks their settings."""
     settings = tuple(effective(row) for row in rows)
     places: dict[Part, list[int]] = {}
     for place, each in enumerate(settings):

@@ -1,12 +1,11 @@
-"""What changes logits before anything is truncated or drawn.
+"""What changes logits before truncation: logit biases, penalties and the masks of filters.
 
-Owns logit biases, penalties and the masks of filters, as pure functions over a batch.
-Must never know settings, rows or random numbers. Invariant: a row's result depends on
-that row only; padding changes nothing.
+Pure functions over a batch. Invariant: a row's result depends on that row only; padding
+changes nothing.
 
-Ids of a row are different from one another. Where rows have different numbers of them,
-they are padded by repeating the row's first id and its numbers: a second write of the
-same value. A row without any takes id 0 with numbers that leave the logit as it is.
+The ids of a row are distinct. If rows have different numbers of them, they are padded by
+repeating the row's first id and its numbers: a second write of the same value. A row
+without any takes id 0 with numbers that leave the logit as it is.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ WORD = 32  # tokens in one word of a mask
 
 
 def padded_size(vocab_size: int) -> int:
-    """The vocabulary's size in whole words."""
+    """The vocabulary's size, rounded up to whole words."""
     return vocab_size + -vocab_size % WORD
 
 
 def pad_vocabulary(logits: mx.array) -> mx.array:
     """Logits [batch, vocab] as float32, filled up to whole words with -inf.
 
-    All that is not plain argmax works on this: rows divide into equal blocks.
+    Everything except a plain argmax works on these, because their rows divide into equal blocks.
     """
     logits = logits.astype(mx.float32)
     surplus = padded_size(logits.shape[-1]) - logits.shape[-1]
@@ -42,9 +41,9 @@ def adjust(
     counts: Sequence[mx.array],
     penalties: Sequence[mx.array],
 ) -> mx.array:
-    """Logits [batch, vocab] as float32 with biases, then penalties, as mlx-lm has them.
+    """Logits [batch, vocab] as float32 with biases, then penalties, in mlx-lm's order.
 
-    The arrays are those of ``apply_bias`` and ``apply_penalties``, none for what is not at work.
+    The arrays are those of ``apply_bias`` and ``apply_penalties``; empty: not applied.
     """
     logits = logits.astype(mx.float32)
     if biases:
@@ -55,7 +54,7 @@ def adjust(
 
 
 def apply_bias(logits: mx.array, ids: mx.array, biases: mx.array) -> mx.array:
-    """Add ``biases`` [batch, n] to the logits [batch, vocab] of ``ids`` [batch, n]."""
+    """Adds ``biases`` [batch, n] to the logits [batch, vocab] of ``ids`` [batch, n]."""
     changed = mx.take_along_axis(logits, ids, axis=-1) + biases
     return mx.put_along_axis(logits, ids, changed, axis=-1)
 
@@ -68,11 +67,11 @@ def apply_penalties(
     presence: mx.array,
     frequency: mx.array,
 ) -> mx.array:
-    """Penalise the tokens ``ids`` [batch, n] that occurred, in prompt or output.
+    """Penalises the tokens ``ids`` [batch, n] that occurred in the prompt or the output.
 
     ``generated`` [batch, n] is how often each was generated. The multiplicative
-    ``repetition`` [batch, 1] penalty (Keskar et al. 2019) meets all of them, the additive
-    ``presence`` and ``frequency`` [batch, 1] those that were generated.
+    ``repetition`` [batch, 1] penalty (Keskar et al. 2019) applies to all of them, the
+    additive ``presence`` and ``frequency`` [batch, 1] to those that were generated.
     """
     chosen = mx.take_along_axis(logits, ids, axis=-1)
     chosen = mx.where(chosen < 0, chosen * repetition, chosen / repetition)
@@ -81,9 +80,9 @@ def apply_penalties(
 
 
 def apply_mask(logits: mx.array, words: mx.array) -> mx.array:
-    """Set the logits [batch, vocab] of tokens that ``words`` [batch, words, 1] forbid to -inf.
+    """Sets the logits [batch, vocab] of tokens that ``words`` [batch, words, 1] forbid to -inf.
 
-    Bit ``t % 32`` of word ``t // 32`` allows token t; words cover the whole vocabulary.
+    Bit ``t % 32`` of word ``t // 32`` allows token t. The words cover the whole vocabulary.
     """
     batch, vocab = logits.shape
     places = mx.array(np.arange(WORD, dtype=np.int32))

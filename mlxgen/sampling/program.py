@@ -1,9 +1,8 @@
 """The draw of a group of rows as one function of arrays.
 
-Owns the order of the work inside a draw, and which of it a group needs. Must never know
-settings, seeds or how its inputs were gathered. Invariant: all that is not an array is
-fixed when the program is made, so that it can be compiled; a row is drawn in the same
-way in every program.
+A program holds the order of the work inside a draw, and the part of it that a group needs.
+Invariant: everything that is not an array is fixed when the program is made, so that it
+can be compiled; a row is drawn in the same way in every program.
 """
 
 from __future__ import annotations
@@ -32,17 +31,16 @@ from .weights import exponential, highest, log_total, total
 Outputs: TypeAlias = dict[str, mx.array]
 Program: TypeAlias = Callable[..., Outputs]
 
-
 NOTHING = Want()
 
 
 class Form(NamedTuple):
-    """All that the draw of a group of rows depends on apart from arrays.
+    """All that the draw of a group of rows depends on, apart from arrays.
 
-    ``complete``: truncated rows look at the whole vocabulary instead of the likeliest candidates.
-    ``masked``: some rows have a mask. ``changed``: the logits are not the model's any more.
-    ``final``, ``own``: what is reported of the final and of the model's own distribution. What
-    nobody evaluates of it costs next to nothing, so that forms tell no finer wishes apart.
+    ``complete``: truncated rows look at the whole vocabulary instead of the best candidates.
+    ``masked``: some rows have a mask. ``changed``: the logits are no longer the model's.
+    ``final``, ``own``: whether the final distribution and the model's own one are reported.
+    What nobody evaluates of a report costs next to nothing, so there are no finer flags.
     """
 
     kind: Kind
@@ -65,7 +63,7 @@ class Form(NamedTuple):
 
 
 def make_adjust() -> Program:
-    """``adjust``, as a program of its own; the output is ``logits``."""
+    """``adjust`` as a program of its own; its output is ``logits``."""
 
     def program(logits: mx.array, *arrays: Sequence[mx.array]) -> Outputs:
         return {"logits": adjust(logits, *arrays)}
@@ -77,16 +75,16 @@ def make_draw(form: Form, spared: mx.array | None) -> Program:
     """The draw of a group of rows.
 
     ``spared`` [padded vocab] marks the tokens that XTC never excludes, if there are any.
-    The inputs are, as far as the form has them:
+    The inputs are, as far as the form needs them:
 
-    - logits [rows, vocab]; the model's own, if these are ``changed``
-    - words [rows, words, 1]
-    - for rows that are not greedy the ``Limits`` [rows, 1] and the keys [rows, 2]; XTC's log
-      threshold in this draw [rows, 1], if it may apply
+    - the logits [rows, vocab]; if these are ``changed``, the model's own too
+    - the words [rows, words, 1]
+    - unless the rows are greedy, the ``Limits`` [rows, 1] and the keys [rows, 2]; if XTC may
+      apply, its log threshold in this draw [rows, 1]
 
-    The outputs are fields of ``Draw`` by name: ``token``; ``exact`` of rows that are truncated;
-    ``prob`` of all but greedy rows; those that the form reports. Of candidates and likeliest
-    tokens there are ``CANDIDATES``, or as many as the vocabulary has.
+    The outputs are fields of ``Draw`` by name: ``token``; ``exact`` if rows are truncated;
+    ``prob`` unless they are greedy; and those that the form reports. There are ``CANDIDATES``
+    candidates and top tokens, or as many as the vocabulary has.
     """
 
     def program(*inputs: mx.array) -> Outputs:
@@ -107,7 +105,7 @@ def make_draw(form: Form, spared: mx.array | None) -> Program:
 
 
 def only(outputs: Outputs, want: Want, vocab_size: int) -> Draw:
-    """Of what a program gives, what is wanted."""
+    """The outputs of a program that are wanted."""
     draw = Draw(outputs["token"], outputs.get("exact"))
     if want == NOTHING:
         return draw
@@ -175,7 +173,7 @@ def _plain(
     form: Form,
 ) -> Draw:
     below = logits - highest(logits)
-    kept = below >= limits.log_min_p  # nothing is, where the highest is NaN or infinite
+    kept = below >= limits.log_min_p  # none, if the highest is NaN or infinite
     if exclusion is not None:
         below = mx.where(kept, below, -mx.inf)
         log_shares = below - log_total(below)
@@ -204,7 +202,7 @@ def _with_candidates(draw: Draw, ids: mx.array, probs: mx.array) -> Draw:
 
 
 def _with_report(draw: Draw, raw: mx.array) -> Draw:
-    """Add what there is to say about the model's own distribution."""
+    """Adds the report on the model's own distribution."""
     raw = pad_vocabulary(raw)
     log_mass = log_total(raw)
     token = mx.maximum(draw.token, 0)[:, None]
@@ -218,7 +216,7 @@ def _with_report(draw: Draw, raw: mx.array) -> Draw:
 
 
 def joined(draws: Sequence[Draw], order: mx.array) -> Draw:
-    """The groups' draws as one, its rows in the order of the batch."""
+    """The draws of the groups as one, with its rows in the order of the batch."""
     if any(draw.exact is not None for draw in draws):
         certain = [mx.ones(draw.token.shape, mx.bool_) for draw in draws]
         pairs = zip(draws, certain, strict=True)

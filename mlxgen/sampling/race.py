@@ -1,16 +1,16 @@
 """The choice of a token by its weight, as a race.
 
-Owns the noise of tokens, and who wins with it. Must never know logits, settings or seeds.
-Invariants: what weighs nothing is never chosen; a row's result is the same whoever shares its
-batch.
+Every token gets an exponentially distributed time, divided by its weight, and the first one
+wins: each with a probability proportional to its weight (the exponential form of the Gumbel
+trick). The times are a hash of the row's key and the token's id, so the same key and nearly
+the same weights mostly give the same token, whatever the order of the tokens and the other
+rows of the batch. If two distributions differ by d in total variation, their choices agree
+with probability (1 - d) / (1 + d) or more: a draft and its model need only a common key
+("Coupling without Communication and Drafter-Invariant Speculative Decoding", Daliri, Musco
+and Suresh 2024).
 
-Every token gets a time from an exponential distribution, divided by its weight, and the first
-one wins: each does with the share that its weight has of all (the exponential form of the Gumbel
-trick). The times are a hash of the row's key and the token's id, so that the same key and nearly
-the same weights give mostly the same token, in whatever order and company the tokens stand. Of
-two distributions that differ by d in total variation, they agree with probability
-(1 - d) / (1 + d) or more: a draft and its model need no more than a common key ("Coupling without
-Communication and Drafter-Invariant Speculative Decoding", Daliri, Musco and Suresh 2024).
+Invariants: a token of weight 0 is never chosen; a row's result does not depend on the rest
+of its batch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LATEST = 1 - 2.0**-24  # less than 1 in float32, so that every time is finite
 
 
 def pick(weights: mx.array, keys: mx.array) -> tuple[mx.array, mx.array]:
-    """Choose one of each row of ``weights`` [batch, n], by ``keys`` [batch, 2] uint32.
+    """Chooses one of each row of ``weights`` [batch, n], by ``keys`` [batch, 2] uint32.
 
-    Returns its index and its weight, each [batch, 1]. The weight is 0 or NaN only where no
-    weight of the row is more. In a long row a column is chosen by its total, and then a weight
-    in it: that takes some hundred times instead of one for every token.
+    Returns its index and its weight, each [batch, 1]. The weight is 0 or NaN only if no
+    weight of the row is more. In a long row, a column is chosen by its total, and then a
+    weight in it: that needs some hundred times instead of one for every token.
     """
     n = weights.shape[-1]
     if not is_long(n):
@@ -44,9 +44,9 @@ def pick(weights: mx.array, keys: mx.array) -> tuple[mx.array, mx.array]:
 
 
 def pick_of(weights: mx.array, ids: mx.array, keys: mx.array) -> tuple[mx.array, mx.array]:
-    """``pick`` among the tokens ``ids`` [batch, n] uint32; the index is that in the row.
+    """``pick`` among the tokens ``ids`` [batch, n] uint32; the index is the one in the row.
 
-    The order of the tokens does not matter, nor do others that weigh nothing.
+    Neither the order of the tokens nor other tokens of weight 0 matter.
     """
     index = _winner(weights, ids, keys)
     return index, mx.take_along_axis(weights, index, axis=-1)
@@ -56,8 +56,8 @@ def times(ids: mx.array, keys: mx.array) -> mx.array:
     """Exponentially distributed numbers > 0 for ``ids`` [batch or 1, n] and ``keys`` [batch, 2]."""
     bits = _mixed(_mixed(ids * _STEP + keys[:, :1]) ^ keys[:, 1:])
     share = mx.minimum(bits.astype(mx.float32) * 2.0**-32 + 2.0**-33, _LATEST)
-    # -log(1 - share): near 0, where it decides, as fine as 32 bits are (log1p takes three times
-    # as long on a CPU)
+    # -log(1 - share). Near 0, where races are decided, the series is as fine as 32 bits
+    # (log1p takes three times as long on a CPU).
     near = share * (1 + share * (1 / 2 + share * (1 / 3)))
     return mx.where(share < _NEAR, near, -mx.log(1 - share))
 

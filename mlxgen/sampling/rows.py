@@ -1,8 +1,4 @@
-"""What goes into a draw and what comes out of it.
-
-Owns the values that the sampler and its callers exchange. Must never compute anything.
-Invariant: rows are the first axis of every array here.
-"""
+"""What goes into a draw and what comes out of it. Rows are the first axis of every array."""
 
 from __future__ import annotations
 
@@ -21,8 +17,8 @@ class DrawRow(NamedTuple):
     """One draw for one position of one sequence.
 
     ``seed``, ``position`` and ``attempt`` give its random numbers. ``words``: the allowed
-    tokens as ceil(vocab / 32) packed words, ``None``: all. ``counts``: the tokens so far,
-    for settings that penalise. ``temperature``: instead of the settings', for this draw.
+    tokens as ceil(vocab / 32) packed words; ``None``: all. ``counts``: the tokens so far,
+    for settings that penalise. ``temperature`` replaces that of the settings in this draw.
     """
 
     settings: SamplingSettings
@@ -35,12 +31,12 @@ class DrawRow(NamedTuple):
 
 
 class Want(NamedTuple):
-    """What a draw reports beside its tokens. All of it costs time, so ask for little.
+    """What a draw reports besides its tokens. All of it takes time, so ask for little.
 
-    ``prob``: the token's final probability. ``candidates``: so many of the likeliest
-    tokens of the final distribution (up to 128). ``logprob``: the token's
-    log-probability in the model's own distribution, before anything was done to it;
-    ``top``: so many of its likeliest tokens (up to 128), with ``logprob`` or without.
+    ``prob``: the token's final probability. ``candidates``: how many of the most likely
+    tokens of the final distribution (up to 128). ``logprob``: the token's log-probability
+    in the model's own distribution, before anything was changed. ``top``: how many of the
+    most likely tokens of that distribution (up to 128), with ``logprob`` or without.
     """
 
     prob: bool = False
@@ -63,21 +59,21 @@ class Want(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Lazy arrays of one call; ``mx.async_eval(draw)`` submits them together.
+    """The lazy arrays of one call; ``mx.async_eval(draw)`` submits them together.
 
-    ``token`` [batch] int32: -1 where nothing could be drawn, as the logits hold NaN or
-    +inf, or are -inf for every token. It is never a token by accident.
-    ``exact`` [batch] bool: False where the tokens to draw from reach beyond the
-    candidates that were looked at, so that the row has to be drawn again with
-    ``exact=True``; ``None``: all are exact, whatever the logits.
+    ``token`` [batch] int32: -1 if nothing could be drawn, because the logits hold NaN or
+    +inf, or are -inf for every token; never an arbitrary token.
+    ``exact`` [batch] bool: False if the tokens to draw from reach beyond the candidates,
+    so that the row has to be drawn again with ``exact=True``; ``None``: all are exact,
+    whatever the logits.
 
-    Where they were wanted, else ``None``:
+    If wanted, else ``None``:
     ``prob`` [batch]; ``candidates`` [batch, n] int32 and ``candidate_probs`` [batch, n],
-    best first, then -1 and 0.0 where fewer have a probability; ``logprob`` [batch];
-    ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first.
+    best first, filled up with -1 and 0.0 if fewer tokens have a probability; ``logprob``
+    [batch]; ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first.
 
-    A greedy row's probabilities are those at temperature 1 without truncation: at 0 the
-    token's would always be 1 and say nothing.
+    A greedy row's probabilities are those at temperature 1 without truncation: at 0, the
+    token's would always be 1.
     """
 
     token: mx.array

@@ -1,9 +1,8 @@
-"""The sampler: settings and logits of a batch to tokens.
+"""The sampler: from the settings and logits of a batch to its tokens.
 
-Owns the caches that make repeated draws cheap: plans of rows, and compiled programs for
-groups of rows. Both are bounded, whatever the batches of a long life.
-Must never know sequences, text or where logits come from. Invariant: a draw depends on
-its logits and its ``DrawRow`` only, never on earlier calls or on the rest of the batch.
+Two bounded caches make repeated draws cheap: plans of rows, and compiled programs for
+groups of rows. Invariant: a draw depends on its logits and its ``DrawRow`` only, never on
+earlier calls or on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .traces import Traces
 if TYPE_CHECKING:
     from ..tokens import Token
 
-_PLANS = 64  # that are kept; a batch rarely has more than a few in turn
+_PLANS = 64  # kept; a batch rarely alternates between more than a few
 _FORMS = 256
 
 
@@ -50,7 +49,7 @@ class Sampler:
             spared[self._special] = True
             self._spared = mx.array(spared)
         self._plans: dict[tuple[object, ...], Plan] = {}
-        self._form = lru_cache(_FORMS)(Form.of)  # which would take a third of a short draw
+        self._form = lru_cache(_FORMS)(Form.of)  # uncached, a third of the time of a short draw
         self._traces = Traces()
 
     def sample(
@@ -61,12 +60,12 @@ class Sampler:
         want: Want = NOTHING,
         exact: bool = False,
     ) -> Draw:
-        """Draw one token for each row of ``logits`` [batch, vocab], of any float type.
+        """Draws one token for each row of ``logits`` [batch, vocab], of any float type.
 
-        Nothing is evaluated: submit the result with ``mx.async_eval``. Rows for which
-        ``Draw.exact`` is False are to be drawn again from the same logits with
-        ``exact=True``, which sorts the whole vocabulary (rows that were exact get the
-        same token from both). Several positions of one sequence are rows like any others.
+        Nothing is evaluated: submit the result with ``mx.async_eval``. Draw rows for which
+        ``Draw.exact`` is False again from the same logits with ``exact=True``, which sorts
+        the whole vocabulary (rows that were exact get the same token from both). Several
+        positions of one sequence are rows like any others.
         """
         assert logits.shape == (len(rows), self.vocab_size), (logits.shape, len(rows))
         plan = self._plan(rows)
@@ -74,7 +73,7 @@ class Sampler:
         return draws[0] if plan.order is None else joined(draws, plan.order)
 
     def distribution(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
-        """The probabilities [batch, vocab] that rows are drawn with: ``final_distribution``."""
+        """The probabilities [batch, vocab] with which rows are drawn: ``final_distribution``."""
         return final_distribution(logits, rows, xtc_special=self._special)
 
     def _draw(
@@ -114,7 +113,7 @@ class Sampler:
         return self._traces.get(key, make_adjust)(logits, *arrays)["logits"]
 
     def _plan(self, rows: Sequence[DrawRow]) -> Plan:
-        # A plan holds its rows' settings, so that their ids stay theirs while it is kept
+        # A plan holds its rows' settings, so no other settings get their ids while it is kept
         key = tuple([item for row in rows for item in (id(row.settings), row.temperature)])
         plan = self._plans.get(key)
         if plan is None:

@@ -1,8 +1,7 @@
-"""What rows say, as arrays for a batch.
+"""The settings, counts and masks of rows, padded and stacked as arrays of a batch.
 
-Owns the padding and stacking of everything that differs from row to row. Must never
-compute with logits. Invariant: arrays have the rows as their first axis and at least one
-more, as every change of shape costs an operation.
+Invariant: arrays have the rows as their first axis and at least one more, because every
+change of shape costs an operation.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .processors import padded_size
 from .rows import DrawRow
 from .settings import SamplingSettings
 
-MAX_INVERSE_TEMPERATURE = 1e20  # so that nothing overflows in float32
+MAX_INVERSE_TEMPERATURE = 1e20  # more could overflow in float32
 
 _LEAST_BIASES, _LEAST_COUNTS = 16, 64
 
@@ -50,7 +49,7 @@ def stack_keys(chances: Sequence[Chance]) -> mx.array:
 
 
 def stack_thresholds(settings: Sequence[SamplingSettings], chances: Sequence[Chance]) -> mx.array:
-    """The logarithm of XTC's threshold [rows, 1], infinite where this draw excludes nothing."""
+    """The logarithm of XTC's threshold [rows, 1]; infinite if this draw excludes nothing."""
     return column(
         (math.log(each.xtc_threshold) if each.xtc_threshold else -math.inf)
         if each.temperature > 0 and chance.xtc < each.xtc_probability
@@ -60,7 +59,7 @@ def stack_thresholds(settings: Sequence[SamplingSettings], chances: Sequence[Cha
 
 
 def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
-    """Ids and biases [rows, n]; nothing if no row has any. n is one of few, a power of two."""
+    """Ids and biases [rows, n], n a power of two; empty if no row has any."""
     most = max(len(each.logit_bias) for each in settings)
     if most == 0:
         return ()
@@ -76,7 +75,7 @@ def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
 
 
 def stack_penalties(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
-    """Repetition, presence and frequency penalty [rows, 1]; nothing if no row has any."""
+    """Repetition, presence and frequency penalties [rows, 1]; empty if no row has any."""
     if not any(each.penalises for each in settings):
         return ()
     return (
@@ -89,7 +88,7 @@ def stack_penalties(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...
 def stack_counts(
     settings: Sequence[SamplingSettings], rows: Sequence[DrawRow]
 ) -> tuple[mx.array, mx.array]:
-    """Tokens so far and how often each was generated [rows, n], of rows that penalise.
+    """The tokens so far and how often each was generated [rows, n], of rows that penalise.
 
     n is a power of two, so that a growing history rarely changes the arrays' shapes.
     """
@@ -114,7 +113,7 @@ def _width(most: int, least: int) -> int:
 
 
 def stack_masks(rows: Sequence[DrawRow], vocab_size: int) -> mx.array:
-    """Masks as words [rows, words, 1]; a row without one is allowed everything."""
+    """Masks as words [rows, words, 1]; a row without a mask allows every token."""
     if len(rows) == 1 and rows[0].words is not None:
         return mx.array(rows[0].words[None, :, None])
     words = np.full((len(rows), padded_size(vocab_size) // 32, 1), -1, dtype=np.int32)

@@ -1,9 +1,8 @@
-"""Compiled functions of arrays, each for inputs of one shape.
+"""A bounded number of compiled functions, each for inputs of one shape.
 
-Owns how many of them are kept. Must never know what they compute. Invariant: MLX keeps a trace
-for every shape that a compiled function has met, as long as the function lives, and a trace of a
-draw takes 10 to 300 kB; here every function meets one shape, so that as many traces are kept as
-functions, and one that is dropped frees its own.
+MLX keeps a trace for every shape that a compiled function has met, as long as the function
+lives, and a trace of a draw takes 10 to 300 kB. Here every function meets one shape, so
+there are as many traces as functions, and dropping a function frees its trace.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _EXACT = 8  # rows; from here on, sizes have three significant bits
 
 
 class Traces:
-    """The compiled functions that were used last, up to ``kept``."""
+    """The compiled functions that were used most recently, at most ``kept``."""
 
     __slots__ = ("_functions", "_kept")
 
@@ -35,7 +34,7 @@ class Traces:
     def get(self, key: Hashable, make: Callable[[], _Function]) -> _Function:
         """The compiled function for ``key``, which says what is computed and for which shapes.
 
-        ``make`` gives a function of its own in every call.
+        ``make`` returns a new function in every call.
         """
         known = self._functions.get(key)
         if known is not None:
@@ -51,7 +50,8 @@ class Traces:
 def size_for(rows: int) -> int:
     """The number of rows, at least ``rows``, that a batch is padded to.
 
-    1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 and so on: few sizes, at most a quarter more rows.
+    1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 and so on: few sizes, with at most a quarter more
+    rows.
     """
     if rows <= _EXACT:
         return rows

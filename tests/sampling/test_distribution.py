@@ -76,7 +76,7 @@ def test_mlx_lm_leaves_the_same_tokens(options: dict[str, Any], special: list[in
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_mlx_lm_leaves_the_same_tokens_where_many_logits_are_equal(dtype: mx.Dtype) -> None:
+def test_mlx_lm_leaves_the_same_tokens_if_many_logits_are_equal(dtype: mx.Dtype) -> None:
     logits = mx.array(np.stack([spread(VOCAB, seed) for seed in range(12)])).astype(dtype)
     logits = logits.astype(mx.float32)
     logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -48,7 +48,7 @@ def test_keys_that_are_counted_up_are_as_good_as_random_ones() -> None:
 
 
 @pytest.mark.parametrize("n", [128, 300, 5024])
-def test_the_order_of_tokens_and_who_weighs_nothing_do_not_matter(n: int) -> None:
+def test_neither_the_order_of_tokens_nor_tokens_of_weight_0_matter(n: int) -> None:
     rng = np.random.default_rng(n)
     ids = rng.permutation(200_000)[:n].astype(np.uint32)
     weights = np.exp(spread(n, n).astype(np.float64))
@@ -63,7 +63,7 @@ def test_the_order_of_tokens_and_who_weighs_nothing_do_not_matter(n: int) -> Non
 
 
 @pytest.mark.parametrize("n", [1000, 5024, 32_000])
-def test_nearly_the_same_weights_give_mostly_the_same_token(n: int) -> None:
+def test_nearly_the_same_weights_mostly_give_the_same_token(n: int) -> None:
     noise = np.random.default_rng(n).normal(size=n)
     one = softmax(spread(n, n).astype(np.float64))
     other = softmax(np.log(one) + 0.5 * noise)
@@ -77,7 +77,7 @@ def test_nearly_the_same_weights_give_mostly_the_same_token(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [96, 5024, 151_936])
-def test_what_weighs_nothing_is_never_chosen(n: int) -> None:
+def test_a_token_of_weight_0_is_never_chosen(n: int) -> None:
     keys = mx.array([[0, 0], [2**32 - 1, 2**32 - 1], [5, 7]], mx.uint32)
     for place in (0, 1, n // 2, n - 1):
         weights = np.zeros((3, n), np.float32)
@@ -87,7 +87,7 @@ def test_what_weighs_nothing_is_never_chosen(n: int) -> None:
         assert all(each > 0 for (each,) in listed(weight))
 
 
-def test_nothing_to_choose_from_weighs_nothing() -> None:
+def test_a_choice_without_any_weight_says_so_by_its_weight() -> None:
     for n in (8, 5024):
         for filling in (0.0, float("nan")):
             _, weight = pick(mx.full((1, n), filling), keys_for(1, 0))
@@ -124,7 +124,7 @@ def test_times_are_exponential_and_independent_along_the_tokens() -> None:
         assert is_likely(np.bincount(cells, minlength=256), np.full(256, 1 / 256))
 
 
-def test_times_stay_what_they_are() -> None:
+def test_times_of_known_keys_never_change() -> None:
     """A seed gives the same text next year."""
     ids = mx.array([[0, 1, 151_935]], mx.uint32)
     keys = mx.array([[1, 2], [2**32 - 1, 2**31]], mx.uint32)

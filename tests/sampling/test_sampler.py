@@ -55,7 +55,7 @@ def test_a_row_is_drawn_alone_as_in_a_batch(vocab: int, dtype: mx.Dtype) -> None
 
 @given(st.permutations(range(len(MIXED))), st.integers(1, len(MIXED)))
 @settings(deadline=None, max_examples=tries(12))
-def test_the_company_of_a_row_does_not_matter(order: list[int], size: int) -> None:
+def test_the_other_rows_of_a_batch_do_not_matter(order: list[int], size: int) -> None:
     vocab = 1000
     sampler = Sampler(vocab, xtc_special=SPECIAL)
     rows, logits = mixed_rows(vocab), logits_for(vocab, len(MIXED))

@@ -140,7 +140,7 @@ def test_rows_that_fill_up_a_group_change_nothing(count: int) -> None:
                 assert np.array(array).tobytes() == np.array(picked[name]).tobytes(), name
 
 
-def test_compiled_draws_are_the_same_in_every_company(compiled: None) -> None:
+def test_compiled_draws_are_the_same_in_every_batch(compiled: None) -> None:
     del compiled
     vocab, dice = 200, random.Random(2)
     sampler = Sampler(vocab, xtc_special=SPECIAL)

@@ -1,4 +1,4 @@
-"""Controllers written as plain async functions: text, choices, forks, variables."""
+"""Controllers written as async functions: text, choices, forks and variables."""
 
 from .guide import Forked, Guide, ProgramFunction
 from .history import Label

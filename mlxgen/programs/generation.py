@@ -1,8 +1,7 @@
-"""One ``gen`` of a program: sampling until a filter, a stop, an end token or a limit says so.
+"""One ``gen`` of a program: sampling until a filter, a stop, an end token or a limit ends it.
 
-Owns the masks and the end of one generated piece. Must never know coroutines or branches'
-names. Invariant: when it is done, the history ends with exactly the tokens of its text: a stop is
-taken back with all behind it, and an end token was never appended.
+Invariant: when it is done, the history ends with exactly the tokens of its text: a stop is
+taken back with everything after it, and an end token is never appended.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .history import History
 
 
 class Generation:
-    """A piece of text being generated behind ``history``; see ``Guide.gen`` for the rest."""
+    """A piece of text being generated after ``history``; see ``Guide.gen`` for the rest."""
 
     def __init__(
         self,
@@ -43,13 +42,13 @@ class Generation:
         self._temperature = temperature
         ends = [token for token in vocabulary.eos if token < vocab_size]
         self._ends = (Splice(ends, backtrack=1),) if ends else ()
-        self._samples = False  # whether the last answer wanted a token
+        self._samples = False  # whether the last answer asked for a token
         self._match: StopMatch | None = None
-        self._surplus = 0  # tokens behind the one that completed the stop
-        self.text: str | None = None  # when it is done
+        self._surplus = 0  # tokens after the one that completed the stop
+        self.text: str | None = None  # set when it is done
 
     def answer(self) -> Branch | None:
-        """How it goes on; ``None``: it is done, and ``text`` is there."""
+        """How it continues; ``None``: it is done, and ``text`` is set."""
         if self.text is None and self._match is not None:
             return self._cut(self._match)
         constraint = self._constraint
@@ -72,9 +71,9 @@ class Generation:
         )
 
     def take(self, tokens: Sequence[Token]) -> None:
-        """Take in what was appended since the last answer."""
+        """Takes the tokens that were appended since the last answer."""
         if self._match is not None or (self._samples and not tokens):
-            self._finish()  # the stop is cut off, or an end token was drawn
+            self._finish()  # the stop was cut off, or an end token was drawn
             return
         for token in tokens:
             if self._match is not None:
@@ -98,7 +97,7 @@ class Generation:
             self.text = transcript.slice(0, match.start)
 
     def _cut(self, match: StopMatch) -> Branch:
-        """Take the stop back, and what came with it in its tokens."""
+        """Takes the stop back, and spells again the text before it in its first token."""
         transcript = self._transcript
         kept = transcript.token_at(match.start)
         rest = transcript.slice(transcript.end(kept), match.start)

@@ -1,8 +1,8 @@
-"""What a program holds in its hand: the ``g`` of ``async def program(g)``.
+"""What a program works with: the ``g`` of ``async def program(g)``.
 
-Owns the things that a program can await or ask for, and the checks of what it gives. Must never
-drive a coroutine (``running`` does). Invariant: whatever a program learns here is noted in its
-record, so that a copy of it that is gone through again learns the same.
+A guide has everything that a program can await or ask for; ``running`` drives the coroutine.
+Invariant: everything that a program learns here is in its record, so that a replayed copy
+learns the same.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..tokens import Token, Vocabulary
 from .generation import Generation
 from .history import History, Label
 from .record import Record
-from .steps import Done, Draw, Gen, Put, Rest, Split, Step
+from .steps import Done, Draw, Gen, Put, Split, Step, Until
 from .task import Task
 from .token_set import TokenSet, token_ids
 from .variables import Variables
 
-_EXPRESSIONS = 32  # whose tokens are remembered, of each vocabulary
+_EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
 
 T = TypeVar("T")
 Text: TypeAlias = str | Sequence[Token]
@@ -35,7 +35,7 @@ ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
 
 
 class Host(Protocol):
-    """What runs the program of a guide, as far as the guide knows it."""
+    """What runs the program of a guide, as the guide sees it."""
 
     history: History
     vocab_size: int
@@ -52,17 +52,17 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """Which of the branches of a ``fork(n)`` this is, and the tasks of all of them in order."""
+    """The index of this branch of a ``fork(n)``, and the tasks of all of them in order."""
 
     index: int
     tasks: tuple[Task, ...]
 
 
 class Awaited(Generic[T]):
-    """Something to await once. ``make`` makes the step, where it is not replayed.
+    """Something to await once. ``make`` makes the step, unless it is replayed.
 
-    ``place`` is the line of the program that asked for it. One that goes away and was not awaited
-    is noted in ``owner.forgotten``: it did nothing, and was meant to.
+    ``place`` is the line of the program that asked for it. If it is deleted without having been
+    awaited, ``owner.forgotten`` gets the place: it did nothing, but was meant to.
     """
 
     __slots__ = ("make", "owner", "place", "used", "what")
@@ -78,7 +78,7 @@ class Awaited(Generic[T]):
         self.place = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "a program"
 
     def __repr__(self) -> str:
-        return f"<{self.what} of {self.place}; await it>"
+        return f"<{self.what} at {self.place}; await it>"
 
     def __await__(self) -> Generator[Awaited[T], T, T]:
         self.used = True
@@ -90,11 +90,11 @@ class Awaited(Generic[T]):
 
 
 class Guide:
-    """See the module. Every branch has a guide of its own.
+    """The one argument of a program; every branch has its own.
 
-    To look at: ``vocabulary``, ``vocab_size``, ``branch`` (its name), ``tokens`` (prompt and
-    generated ones), ``text`` (of the generated ones), ``logprob`` (of all sampled ones so far, with
-    ``top_logprobs``).
+    To read: ``vocabulary``, ``vocab_size``, ``branch`` (its name), ``tokens`` (of the prompt, then
+    generated), ``text`` (generated), ``logprob`` (of all tokens sampled so far, if
+    ``top_logprobs`` is given).
     """
 
     __slots__ = ("_running",)
@@ -105,7 +105,7 @@ class Guide:
     def __repr__(self) -> str:
         return f"<Guide of branch {self.branch}>"
 
-    # ---- where it stands -------------------------------------------------------------------
+    # ---- the state of the branch -----------------------------------------------------------
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -119,7 +119,7 @@ class Guide:
 
     @property
     def branch(self) -> tuple[int, ...]:
-        """The name of this branch: ``()`` is the root."""
+        """The name of this branch; ``()`` is the root."""
         return self._running.task.branch
 
     @property
@@ -129,12 +129,12 @@ class Guide:
 
     @property
     def text(self) -> str:
-        """The generated text, as far as its characters are complete."""
+        """The generated text, as far as characters are complete."""
         return self._running.history.text
 
     @property
     def logprob(self) -> float:
-        """The sum of the sampled tokens' log-probabilities; 0 where none are reported."""
+        """The sum of the sampled tokens' log-probabilities; 0 if none are reported."""
         running = self._running
         return running.record.once("logprob", lambda: sum(running.logprobs))
 
@@ -143,22 +143,24 @@ class Guide:
         return self._running.history.label()
 
     def tokenize(self, text: str) -> list[Token]:
-        """The tokens of a text in the middle of another."""
+        """The tokens of a text that continues another."""
         if not isinstance(text, str):
             raise OptionError("text", f"expected a string, got {text!r}")
         return self.vocabulary.continue_with(text.encode())
 
     def token_set(self, tokens: Iterable[Token] | None = None) -> TokenSet:
-        """A set of tokens; of all there are, where none are given."""
+        """A set of tokens; all tokens if none are given."""
         size = self.vocab_size
         return TokenSet.everything(size) if tokens is None else TokenSet(tokens, size)
 
     def tokens_like(self, pattern: str | re.Pattern[str]) -> TokenSet:
-        """The ordinary tokens whose text a regular expression of Python matches as a whole."""
+        """The ordinary tokens whose whole text a Python regular expression matches."""
         try:
             expression = re.compile(pattern)
         except (re.error, TypeError) as error:
-            raise OptionError("pattern", f"{pattern!r} is no regular expression: {error}") from None
+            raise OptionError(
+                "pattern", f"expected a regular expression, got {pattern!r}: {error}"
+            ) from None
         known: Recent[re.Pattern[str], list[Token]]
         known = self.vocabulary.derived("tokens like", lambda: Recent(_EXPRESSIONS))
         found = known.get(expression, lambda: _matching(self.vocabulary, expression))
@@ -167,7 +169,7 @@ class Guide:
     # ---- text ------------------------------------------------------------------------------
 
     def fixed(self, text: Text) -> Awaited[None]:
-        """Append text, or tokens as they are."""
+        """Appends text, or tokens as they are."""
         tokens = self.tokenize(text) if isinstance(text, str) else token_ids("text", text)
         return Awaited(self._running, "fixed", lambda: Put(0, tokens))
 
@@ -180,11 +182,11 @@ class Guide:
         max_tokens: int | None = None,
         temperature: float | None = None,
     ) -> Awaited[str]:
-        """Generate text and return it.
+        """Generates text and returns it.
 
-        It is what ``filters``, ``regex`` and ``lark`` say, and ends where they can end. It also
-        ends before one of the ``stop`` strings, which is not part of the text, where the model
-        ends it (the end token is not appended), and after ``max_tokens``.
+        The text matches ``filters``, ``regex`` and ``lark``, and ends when nothing but an end
+        may follow. It also ends before a ``stop`` string, which is not part of the text; when
+        the model ends it (the end token is not appended); and after ``max_tokens``.
         """
         rules: list[Specification | Filter] = [*filters]
         if regex is not None:
@@ -192,7 +194,7 @@ class Guide:
         if lark is not None:
             rules.append(Lark(lark))
         if not isinstance(stop, Iterable):
-            raise OptionError("stop", f"expected a string or several, got {stop!r}")
+            raise OptionError("stop", f"expected a string or a list of strings, got {stop!r}")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if max_tokens is not None:
             max_tokens = integer(None, 0).check("max_tokens", max_tokens)
@@ -208,30 +210,30 @@ class Guide:
         return Awaited(self._running, "gen", make)
 
     def choose(self, options: Iterable[str], *, temperature: float | None = None) -> Awaited[str]:
-        """Generate exactly one of several texts and return it."""
+        """Generates exactly one of several texts and returns it."""
         return self.gen(Choice(options), temperature=temperature)
 
     def substring(
         self, text: str, *, max_tokens: int | None = None, temperature: float | None = None
     ) -> Awaited[str]:
-        """Generate a passage copied from ``text``, word by word, and return it."""
+        """Generates a passage copied from ``text``, word by word, and returns it."""
         return self.gen(Substring(text), max_tokens=max_tokens, temperature=temperature)
 
     def token(
         self, allowed: Iterable[Token] | None = None, *, temperature: float | None = None
     ) -> Awaited[Token | None]:
-        """Sample one token, of a set; ``None`` for an end token, which is not appended."""
+        """Samples one token, of a set if given; ``None``: an end token, which is not appended."""
         chosen = self.token_set(allowed)
         ends = [token for token in self.vocabulary.eos if token < self.vocab_size]
         return Awaited(self._running, "token", lambda: Draw(chosen, ends, temperature))
 
     def backtrack(self, label: Label) -> Awaited[None]:
-        """Take back all text behind a label. StateError where its place is gone."""
+        """Takes back all text after a label. StateError if its place was taken back."""
         if not isinstance(label, Label):
             raise OptionError(
                 "label",
-                f"expected a place in the text that g.label() gave, got {label!r}; "
-                "say start = g.label() there, and later await g.backtrack(start)",
+                f"expected a label, got {label!r}; write start = g.label() at the place to go "
+                "back to, and later await g.backtrack(start)",
             )
         back = self._running.history.find(label)
         return Awaited(self._running, "backtrack", lambda: Put(back, ()))
@@ -239,17 +241,17 @@ class Guide:
     # ---- branches --------------------------------------------------------------------------
 
     def fork(self, programs: int | Sequence[ProgramFunction]) -> Awaited[Any]:
-        """Fork, and share everything up to here.
+        """Forks; the branches share everything up to here.
 
-        ``fork(n)`` goes on in n branches, this one included, and gives each a ``Forked``: its
-        index, and the tasks of all. The program is gone through again in each of the others, with
-        the same results of all it awaited, so apart from these it must do nothing that matters
+        ``fork(n)`` continues in n branches, this one included, and gives each a ``Forked``: its
+        index, and the tasks of all. In each of the others the program is replayed with the same
+        results of everything it awaited, so its other effects must be harmless if they happen
         twice. ``fork([f, g])`` starts one program in a new branch for each function, and gives
-        this one, which goes on, their tasks.
+        this one, which continues, their tasks.
         """
         if isinstance(programs, int):
             if isinstance(programs, bool) or programs < 1:
-                raise OptionError("fork", f"{programs} is out of range, give 1 or more")
+                raise OptionError("fork", f"expected 1 or more branches, got {programs}")
             count = programs
             return Awaited(self._running, "fork", lambda: self._running.split(count, None))
         if not isinstance(programs, Iterable):
@@ -257,19 +259,19 @@ class Guide:
         functions = list(programs)
         for function in functions:
             if not callable(function):
-                raise OptionError("fork", f"{function!r} is no program: give async functions")
+                raise OptionError("fork", f"expected async functions, got {function!r}")
         return Awaited(
             self._running, "fork", lambda: self._running.split(len(functions) + 1, functions)
         )
 
     def wait(self, *tasks: Task) -> Awaited[list[Any]]:
-        """Wait until the programs of other branches have returned; their values, in order.
+        """Waits until the programs of other branches have returned; their values, in order.
 
-        StateError for one that failed or ended early, when it is awaited.
+        StateError, when it is awaited, if one of them failed or ended early.
         """
         for task in tasks:
             if not isinstance(task, Task):
-                raise OptionError("tasks", f"{task!r} is no task of a fork")
+                raise OptionError("tasks", f"expected tasks of a fork, got {task!r}")
 
         def look() -> Done | None:
             return Done([task.result() for task in tasks]) if all(t.over for t in tasks) else None
@@ -277,7 +279,7 @@ class Guide:
         def wait() -> Any:
             return next(task for task in tasks if not task.over).wait()
 
-        return Awaited(self._running, "wait", lambda: Rest(look, wait))
+        return Awaited(self._running, "wait", lambda: Until(look, wait))
 
     # ---- variables -------------------------------------------------------------------------
 
@@ -287,19 +289,19 @@ class Guide:
         return running.record.once(f"get {name}", lambda: running.variables.get(name))
 
     def set(self, name: str, text: str) -> None:
-        """Give a variable a text."""
+        """Gives a variable a text."""
         running = self._running
         running.record.once(f"set {name}", lambda: running.variables.set(name, text))
 
     def append(self, name: str, text: str) -> str:
-        """Put text behind a variable's, or begin with it; returns the whole."""
+        """Appends to the text of a variable, or starts one; returns the whole text."""
         running = self._running
         return running.record.once(
             f"append to {name}", lambda: running.variables.append(name, text)
         )
 
     def compare_and_swap(self, name: str, expected: str | None, text: str) -> bool:
-        """Set a variable if it has the expected text (``None``: none yet); whether it had."""
+        """Sets a variable if it has the expected text (``None``: none yet); says whether it had."""
         running = self._running
         return running.record.once(
             f"compare and swap {name}",
@@ -307,7 +309,7 @@ class Guide:
         )
 
     def until(self, name: str, is_so: Callable[[str], bool] | None = None) -> Awaited[str]:
-        """Wait until a variable has a text, of which ``is_so`` holds; returns it."""
+        """Waits until a variable has a text for which ``is_so`` holds; returns the text."""
         variables = self._running.variables
 
         def look() -> Done | None:
@@ -315,7 +317,7 @@ class Guide:
             return Done(text) if text is not None and (is_so is None or is_so(text)) else None
 
         return Awaited(
-            self._running, f"until {name}", lambda: Rest(look, lambda: variables.wait(name))
+            self._running, f"until {name}", lambda: Until(look, lambda: variables.wait(name))
         )
 
 

@@ -1,8 +1,7 @@
-"""The tokens of one branch as its program knows them.
+"""The tokens of one branch as its program knows them, summed up from the engine's reports.
 
-Owns the history that reports add up to, and the labels in it. Must never know the engine's own
-history. Invariant: a label that ``find`` accepts stands where it stood when it was made: nothing
-before it was taken back since.
+Invariant: if ``find`` accepts a label, nothing before the label was taken back since it was
+made.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Label:
 
 
 class History:
-    """Prompt and generated tokens; ``base`` is the length of what is left of the prompt."""
+    """The prompt and the generated tokens; ``base`` is how much of the prompt is left."""
 
     __slots__ = ("_cuts", "base", "opens_text", "tokens", "vocabulary")
 
@@ -39,7 +38,7 @@ class History:
         return len(self.tokens)
 
     def apply(self, back: int, appended: Sequence[Token]) -> None:
-        """Take in a report: tokens taken back, then tokens appended."""
+        """Takes a report: tokens taken back, then tokens appended."""
         if back:
             length = len(self.tokens) - back
             del self.tokens[length:]
@@ -49,30 +48,30 @@ class History:
 
     @property
     def text(self) -> str:
-        """The text of the generated tokens, without an unfinished character at the end."""
+        """The text of the generated tokens, as far as characters are complete."""
         decoder = self.decoder(0)
         for token in self.tokens[self.base :]:
             decoder.advance(token)
         return decoder.text
 
     def opens(self) -> bool:
-        """Whether the next token is the first of a text of its own."""
+        """Whether the next token is the first of the generated text, which is a text of its own."""
         return self.opens_text and len(self.tokens) == self.base
 
     def decoder(self, generated: int) -> TextDecoder:
-        """A decoder for tokens behind the first ``generated`` ones."""
+        """A decoder for tokens after the first ``generated`` ones."""
         return TextDecoder(self.vocabulary, strip=self.opens_text and not generated)
 
     def label(self) -> Label:
         return Label(len(self.tokens), len(self._cuts))
 
     def find(self, label: Label) -> int:
-        """How many tokens are behind a label; StateError where its place is gone."""
+        """How many tokens follow a label. StateError if its place was taken back."""
         cuts = self._cuts[label.cuts :]
-        behind = len(self.tokens) - label.length
-        if behind < 0 or len(self._cuts) < label.cuts or any(cut < label.length for cut in cuts):
-            raise StateError("the place of this label was taken back; make a new one")
-        return behind
+        after = len(self.tokens) - label.length
+        if after < 0 or len(self._cuts) < label.cuts or any(cut < label.length for cut in cuts):
+            raise StateError("the text before this label was taken back; make a new label")
+        return after
 
     def fork(self) -> History:
         """An independent copy."""

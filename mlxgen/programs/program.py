@@ -1,7 +1,7 @@
-"""Programs: what a caller passes to ``LanguageModel.control`` in the place of a controller.
+"""Programs: what a caller may pass to ``LanguageModel.control`` instead of a controller.
 
-Owns ``Program``, the specification. Must never run anything. Invariant: a program can be used
-again and again; each generation gets a run, and variables, of its own.
+A ``Program`` is a specification and can be used again; each generation gets its own run and
+its own variables.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .variables import Variables
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An async function of a ``Guide``, say ``async def program(g): await g.fixed("Hello")``.
+    """An async function of a ``Guide``, for example ``async def p(g): await g.fixed("Hello")``.
 
-    ``variables``: texts that the branches find there at the start.
+    ``variables``: the texts of the shared variables at the start.
     """
 
     function: ProgramFunction
@@ -29,7 +29,9 @@ class Program:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise OptionError("program", f"{self.function!r} is no async function of a guide")
+            raise OptionError(
+                "program", f"expected an async function of a guide, got {self.function!r}"
+            )
 
     def bind(
         self, vocabulary: Vocabulary, vocab_size: int, *, prompt: Sequence[Token], opens_text: bool

@@ -1,8 +1,7 @@
-"""What a program has awaited so far, to be gone through again by a copy of it.
+"""What a program has awaited so far, to be replayed by a copy of it.
 
-Owns the entries of one program, and the place in them while it is replayed. Must never know what
-an entry stands for. Invariant: a program that is replayed asks for the same things in the same
-order; where it does not, that is an error and nothing is guessed.
+Invariant: a program that is replayed asks for the same things in the same order; if it does
+not, that is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Entry(NamedTuple):
 
 
 class Record:
-    """The entries of a program; ``replaying`` while there are any to go through."""
+    """The entries of a program; ``replaying`` while some of them are still to come."""
 
     __slots__ = ("_entries", "_place")
 
@@ -39,25 +38,25 @@ class Record:
         return self._place < len(self._entries)
 
     def add(self, entry: Entry) -> None:
-        """Note what has just happened."""
+        """Adds what has just happened."""
         assert not self.replaying
         self._entries.append(entry)
         self._place += 1
 
     def replayed(self, what: str) -> Entry:
-        """The next entry, which must be of ``what``."""
+        """The next entry, which must be one of ``what``."""
         entry = self._entries[self._place]
         if entry.what != what:
-            raise self.strayed(f"for {what}")
+            raise self.diverged(f"asked for {what}")
         self._place += 1
         return entry
 
-    def strayed(self, instead: str) -> StateError:
-        """The error of a program that asks for something else than before."""
+    def diverged(self, did: str) -> StateError:
+        """The error of a program that does something other than before."""
         return StateError(
-            f"a program took another way when it was gone through again for a fork: it asked "
-            f"{instead}, where it was for {self._entries[self._place].what} before; what it does "
-            "must depend on nothing but what its guide gives it"
+            f"a program diverged when it was replayed for a fork: it {did}, but had asked for "
+            f"{self._entries[self._place].what} before; make it depend only on what its guide "
+            "gives it"
         )
 
     def once(self, what: str, act: Callable[[], T]) -> T:

@@ -1,8 +1,7 @@
-"""A program that runs: the controller of one branch, driven by an async function.
+"""A running program: the controller of one branch, driven by an async function.
 
-Owns the coroutine of one branch and its replay in a fork. Must never know how branches are
-scheduled. Invariant: between two calls the coroutine waits for exactly one step; its record and
-the history say all that it has learnt.
+Invariant: between two calls the coroutine waits for exactly one step; the record and the
+history hold everything that it has learnt.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ class Running:
         self.forgotten: list[str] = []  # lines of what was not awaited
         self.logprobs: list[float] = []  # of the generated tokens, 0 for forced ones
         self._path = path
-        self._entry = entry  # the fork that a copy goes on from, behind its record
+        self._entry = entry  # the fork from which a copy continues, after its record
         self._origin = history
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._what = ""  # is awaited, and the step that carries it out:
-        self._step: Step | None = None
+        self._what = ""  # what is awaited
+        self._step: Step | None = None  # what carries it out
         self._start = self._low = 0  # the history's length when it began, and the least since
         self._starts: Sequence[ProgramFunction] | None = None  # by a fork into programs
         self._tasks: list[Task] = []  # of its new branches
@@ -63,10 +62,10 @@ class Running:
 
     @property
     def value(self) -> Any:
-        """What the program returned; ``None`` while it goes on, or if it did not."""
+        """What the program returned; ``None`` if it has not (yet)."""
         return self.task.value
 
-    # ---- the controller's face -------------------------------------------------------------
+    # ---- the controller --------------------------------------------------------------------
 
     def mid_process(
         self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
@@ -82,13 +81,13 @@ class Running:
             answer = self._tried(self._step.ask)
             if not isinstance(answer, Done):
                 return answer
-            self._go_on(answer)
+            self._continue(answer)
         return []
 
     def fork(self) -> Running:
-        """The copy for the next branch of the fork that the program is at."""
+        """The copy for the next branch of the fork at which the program stands."""
         step = self._step
-        assert isinstance(step, Split), "programs fork where they ask for it"
+        assert isinstance(step, Split), "programs fork only if they ask for it"
         index = len(self._tasks) + 1
         if self._starts is not None:
             function, history, record, entry = self._starts[index - 1], self.history, None, None
@@ -109,13 +108,13 @@ class Running:
         return twin
 
     def observe(self, chunk: Chunk) -> None:
-        """Note a token's log-probability."""
+        """Keeps a token's log-probability."""
         if chunk.token is not None:
             del self.logprobs[chunk.index :]
             self.logprobs.append(chunk.logprob or 0.0)
 
     def ended(self, reason: FinishReason | None, error: Exception | None) -> None:
-        """Tell those who wait for this branch."""
+        """Tells those who wait for this branch."""
         if error is not None:
             self.task.finish(None, f"failed: {type(error).__name__}: {error}")
         elif self._returned is not None:
@@ -142,18 +141,18 @@ class Running:
         self._origin = self.history.fork()
         coroutine = self.function(Guide(self))
         if not inspect.iscoroutine(coroutine):
-            raise OptionError("program", f"{self.function!r} is no async function")
+            raise OptionError("program", f"expected an async function, got {self.function!r}")
         self._coroutine = coroutine
         self._resume(Done(None))
 
-    def _go_on(self, done: Done) -> None:
-        """Note the result of what was awaited, and let the program have it."""
+    def _continue(self, done: Done) -> None:
+        """Records the result of what was awaited, and gives it to the program."""
         appended = tuple(self.history.tokens[self._low :])
         self.record.add(Entry(self._what, done, self._start - self._low, appended))
         self._resume(done)
 
     def _resume(self, done: Done) -> None:
-        """Run to the next thing that is awaited and not in the record."""
+        """Runs to the next thing that is awaited and not in the record."""
         while True:
             awaited = self._sent(done)
             if awaited is None:
@@ -172,7 +171,7 @@ class Running:
             self._step = Failed(made) if isinstance(made, Done) else made
 
     def _sent(self, done: Done) -> Awaited[Any] | None:
-        """What the program awaits when it is given a result; ``None``: it has returned."""
+        """What the program awaits after it is given a result; ``None``: it has returned."""
         assert self._coroutine is not None
         try:
             if done.error is not None:
@@ -181,29 +180,29 @@ class Running:
                 awaited = self._coroutine.send(done.value)
         except StopIteration as stop:
             if self.record.replaying:
-                raise self.record.strayed("to return") from None
+                raise self.record.diverged("returned") from None
             self._check_awaited()
             self._returned = Done(stop.value)
             return None
         except Exception as error:
             for place in self.forgotten:
-                error.add_note(f"what the program asked for in {place} was not awaited")
+                error.add_note(f"what the program asked for at {place} was not awaited")
             raise
         self._check_awaited()
         if not isinstance(awaited, Awaited):
-            raise StateError(f"a program can await what its guide gives, and not {awaited!r}")
+            raise StateError(f"expected a program to await what its guide gives, got {awaited!r}")
         if awaited.owner is not self:
             raise StateError(
-                f"branch {self.task.branch} awaits something of the guide of branch "
-                f"{awaited.owner.task.branch}; a program has to use the guide that it was given"
+                f"branch {self.task.branch} awaits something from the guide of branch "
+                f"{awaited.owner.task.branch}; use the guide that the program was given"
             )
         return awaited
 
     def _check_awaited(self) -> None:
         if self.forgotten:
             raise StateError(
-                f"{self.forgotten[0]}: what the program asks for there is not awaited, so it was "
-                "not done; write await before it"
+                f"{self.forgotten[0]}: what the program asks for there is not awaited and was not "
+                "done; write await before it"
             )
 
     def _told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
@@ -213,10 +212,10 @@ class Running:
         try:
             self._step.told(branch_idx, tokens)
         except Exception as error:
-            self._go_on(Done(None, error))
+            self._continue(Done(None, error))
 
     def _tried(self, ask: Callable[[], T]) -> T | Done:
-        """What a step says; what it raises is for the program to catch, where it awaits."""
+        """What a step says. What it raises is raised in the program, at its await."""
         try:
             return ask()
         except Exception as error:
@@ -235,4 +234,4 @@ class Failed:
         return self._done
 
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        """Never called, as nothing is asked for."""
+        """Never called, because nothing is asked for."""

@@ -1,8 +1,7 @@
-"""What a program awaits, as answers to its controller's calls.
+"""The things that a program can await, as answers to its controller's calls.
 
-Owns the steps, one class for each thing that can be awaited. Must never know coroutines.
-Invariant: ``ask`` says how the branch goes on or gives ``Done`` with the result; between two calls
-of it, ``told`` is given what came of the answer.
+``ask`` says how the branch continues, or gives ``Done`` with the result; between two calls
+of it, ``told`` is given what the answer led to.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Answer: TypeAlias = list[Branch] | Wait | Done
 
 
 class Step(Protocol):
-    """Something awaited that is being carried out."""
+    """Something awaited, while it is carried out."""
 
     def ask(self) -> Answer: ...
 
@@ -37,7 +36,7 @@ class Step(Protocol):
 
 
 class Put:
-    """Takes back the newest tokens and appends a run, where there is anything to do."""
+    """Takes back the newest tokens and appends a run, if there is anything to do."""
 
     __slots__ = ("_back", "_done", "_tokens")
 
@@ -97,7 +96,7 @@ class Split:
         self._index: int | None = 0 if count == 1 else None
 
     def at(self, index: int) -> Split:
-        """The same as its branch ``index`` sees it: the fork has happened."""
+        """The same step as branch ``index`` sees it: after the fork."""
         twin = Split(self._count, self._result)
         twin._index = index
         return twin
@@ -111,8 +110,8 @@ class Split:
         self._index = branch_idx
 
 
-class Rest:
-    """Waits until ``look`` has something; ``wait`` makes what wakes it to look again."""
+class Until:
+    """Waits until ``look`` returns something; the end of ``wait()`` makes it look again."""
 
     __slots__ = ("_look", "_wait")
 

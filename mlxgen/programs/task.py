@@ -1,8 +1,4 @@
-"""A branch as other programs of the request see it: what it came to, and who waits for it.
-
-Owns ``Task``. Must never know how the branch runs. Invariant: once ``over``, it stays as it is, and
-nobody waits for it.
-"""
+"""A branch as the other programs of the request see it: its result, and who waits for it."""
 
 from __future__ import annotations
 
@@ -13,7 +9,10 @@ from ..errors import StateError
 
 
 class Task:
-    """The program of one branch: ``value`` is what it returned, ``problem`` why it did not."""
+    """The program of one branch: ``value`` is what it returned, ``problem`` why it did not.
+
+    Once it is ``over``, it never changes, and nobody waits for it.
+    """
 
     __slots__ = ("_waits", "branch", "over", "problem", "value")
 
@@ -25,17 +24,17 @@ class Task:
         self._waits: list[Wait] = []
 
     def __repr__(self) -> str:
-        state = "going on" if not self.over else self.problem or f"returned {self.value!r}"
+        state = "running" if not self.over else self.problem or f"returned {self.value!r}"
         return f"<Task of branch {self.branch}: {state}>"
 
     def result(self) -> Any:
-        """What the program returned; StateError where it failed, ended early or goes on."""
+        """What the program returned. StateError if it failed, ended early or still runs."""
         if not self.over or self.problem is not None:
-            raise StateError(f"branch {self.branch} {self.problem or 'goes on'}")
+            raise StateError(f"branch {self.branch} {self.problem or 'is still running'}")
         return self.value
 
     def finish(self, value: Any, problem: str | None) -> None:
-        """Say what it came to."""
+        """Sets the result and wakes those who wait for it."""
         if not self.over:
             self.over, self.value, self.problem = True, value, problem
             waits, self._waits = self._waits, []
@@ -43,7 +42,7 @@ class Task:
                 wait.wake()
 
     def wait(self) -> Wait:
-        """Something to wait for: its end."""
+        """A wait for its end."""
         wait = Wait(f"branch {self.branch}")
         self._waits.append(wait)
         return wait

@@ -1,8 +1,4 @@
-"""Sets of tokens as packed bits, with the operations of sets.
-
-Owns ``TokenSet``. Must never know what tokens mean or who samples. Invariant: the words of a set
-never change, and no bit at or beyond ``size`` is set.
-"""
+"""Sets of tokens as packed bits, with the operations of sets."""
 
 from __future__ import annotations
 
@@ -16,9 +12,10 @@ from ..tokens import Token
 
 
 class TokenSet(Collection[Token]):
-    """A set of ids below ``size``, the width of the logits; a ``sample_mask`` as it is.
+    """A set of ids below ``size``, the width of the logits. It can serve as a ``sample_mask``.
 
-    ``words`` are its bits, packed as filters pack them, and read-only.
+    ``words`` are its bits, packed as filters pack them, and read-only; no bit from ``size``
+    on is set.
     """
 
     __slots__ = ("size", "words")
@@ -31,7 +28,7 @@ class TokenSet(Collection[Token]):
         ids = np.array(sorted(set(token_ids("tokens", tokens))), dtype=np.int64)
         if len(ids) and not (ids[0] >= 0 and ids[-1] < size):
             wrong = int(ids[0] if ids[0] < 0 else ids[-1])
-            raise OptionError("tokens", f"token {wrong} is not in 0 to {size - 1}")
+            raise OptionError("tokens", f"expected token ids from 0 to {size - 1}, got {wrong}")
         self._take(words_of(ids, size), size)
 
     @classmethod
@@ -57,7 +54,10 @@ class TokenSet(Collection[Token]):
 
     def _check(self, size: int) -> None:
         if self.size != size:
-            raise OptionError("tokens", f"sets of {self.size} and of {size} tokens do not mix")
+            raise OptionError(
+                "tokens",
+                f"expected a set of {size} tokens, got one of {self.size}; do not mix them",
+            )
 
     def __contains__(self, token: object) -> bool:
         return isinstance(token, int) and allows(self.words, token)
@@ -97,7 +97,7 @@ class TokenSet(Collection[Token]):
 
 
 def token_ids(name: str, tokens: object) -> list[Token]:
-    """What was given as token ids; OptionError where it is something else."""
+    """The given token ids. OptionError if they are something else."""
     if isinstance(tokens, str) or not isinstance(tokens, Iterable):
         raise OptionError(name, f"expected token ids, got {tokens!r}")
     ids = []

@@ -1,8 +1,4 @@
-"""Text that the branches of a request share, and who waits for it.
-
-Owns ``Variables``. Must never know programs or tokens. Invariant: whoever waits on a name is
-woken by its next change, once, and by nothing else.
-"""
+"""Texts that the branches of a request share, and who waits for them."""
 
 from __future__ import annotations
 
@@ -13,7 +9,10 @@ from ..errors import OptionError
 
 
 class Variables(Mapping[str, str]):
-    """Named texts; a mapping to read, with ``set``, ``append`` and ``compare_and_swap``."""
+    """Named texts: a mapping to read, with ``set``, ``append`` and ``compare_and_swap``.
+
+    A change of a name wakes everyone who waits for that name, once.
+    """
 
     __slots__ = ("_texts", "_waits")
 
@@ -36,25 +35,25 @@ class Variables(Mapping[str, str]):
         return f"Variables({self._texts!r})"
 
     def set(self, name: str, text: str) -> None:
-        """Give a name a text, whatever it had."""
+        """Gives a name a text, whatever it had."""
         self._texts[_checked("name", name)] = _checked("text", text)
         for wait in self._waits.pop(name, ()):
             wait.wake()
 
     def append(self, name: str, text: str) -> str:
-        """Put text behind what a name has, or begin with it; returns the whole."""
+        """Appends to the text of a name, or starts one; returns the whole text."""
         self.set(name, self._texts.get(name, "") + _checked("text", text))
         return self._texts[name]
 
     def compare_and_swap(self, name: str, expected: str | None, text: str) -> bool:
-        """Set a name if it has the expected text (``None``: if it has none yet)."""
+        """Sets a name if it has the expected text (``None``: if it has none yet)."""
         if self._texts.get(name) != expected:
             return False
         self.set(name, text)
         return True
 
     def wait(self, name: str) -> Wait:
-        """Something to wait for: the next change of a name."""
+        """A wait for the next change of a name."""
         wait = Wait(f"variable {name!r}")
         self._waits.setdefault(name, []).append(wait)
         return wait
@@ -62,5 +61,5 @@ class Variables(Mapping[str, str]):
 
 def _checked(what: str, value: str) -> str:
     if not isinstance(value, str):
-        raise OptionError(what, f"{value!r} is not a string; variables hold text")
+        raise OptionError(what, f"expected a string, got {value!r}; variables hold text")
     return value

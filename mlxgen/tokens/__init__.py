@@ -1,4 +1,4 @@
-"""Ids and bytes: what one tokenizer's tokens are."""
+"""The tokens of one tokenizer: ids and bytes."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """How the tokens of a tokenizer become bytes.
 
-Owns the reading of token strings: byte-level alphabets, SentencePiece's word mark and
-byte-fallback tokens, the mark that continues a WordPiece word, and, for any other
-tokenizer, asking its ``decode``. Must never know sequences, prompts or chat.
+Reads token strings: byte-level alphabets, SentencePiece's word mark and byte-fallback
+tokens, and the mark that continues a WordPiece word. For any other tokenizer, it asks
+``decode``.
 
-Invariant: a reading is believed only after it agreed with the tokenizer's own ``decode``
-on a sample of its tokens; otherwise every token is decoded behind an anchor token and
-what it adds there is its piece. That last resort loses the bytes of tokens that hold part
-of a character, unless the token's string is bytes or spells them in the byte-level alphabet.
+Invariant: a reading is used only if it agrees with the tokenizer's own ``decode`` on a
+sample of its tokens; otherwise every token is decoded after an anchor token, and what it
+adds there is its piece. That last resort loses the bytes of tokens that hold part of a
+character, unless the token's string is bytes or spells them in the byte-level alphabet.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SAMPLE = 256
 class Pieces:
     """What each token contributes to a text."""
 
-    middle: Sequence[bytes]  # in the middle of a text; b"" for ids that are no token
+    middle: Sequence[bytes]  # in the middle of a text; b"" for ids without a token
     opening: Opening  # at the start of a text
     strips_space: bool  # opening drops a leading space
-    byte_tokens: frozenset[int]  # tokens such as <0x41>, which a tokenizer falls back to
+    byte_tokens: frozenset[int]  # byte-fallback tokens such as <0x41>
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One way to read a token's string. ``mark`` is dropped wherever the first token has it."""
+    """One way to read a token's string. ``mark`` is dropped from a text's first token."""
 
     to_bytes: Callable[[str], bytes]
     strips_space: bool = False
@@ -46,8 +46,7 @@ class _Reading:
 def read_pieces(tokenizer: Any, size: int, added: Iterable[int]) -> Pieces:
     """The pieces of a Hugging Face tokenizer with token ids below ``size``.
 
-    ``added`` are its added tokens: they are where tokenizers differ, so more of them are
-    in the sample.
+    ``added`` are its added tokens: tokenizers differ in them, so the sample has more of them.
     """
     strings = _strings(tokenizer, size)
     anchor = _anchor(tokenizer, strings)
@@ -65,7 +64,7 @@ def read_pieces(tokenizer: Any, size: int, added: Iterable[int]) -> Pieces:
 def _strings(tokenizer: Any, size: int) -> list[str | bytes | None]:
     try:
         return list(tokenizer.convert_ids_to_tokens(list(range(size))))
-    except Exception:  # slow tokenizers fail on ids that are holes, each in its own way
+    except Exception:  # slow tokenizers fail on ids without a token, each in its own way
         return [_string(tokenizer, token) for token in range(size)]
 
 
@@ -89,7 +88,7 @@ def _sample(strings: Sequence[str | bytes | None], added: Iterable[int]) -> list
 def _readings(tokenizer: Any) -> list[_Reading]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not hasattr(backend, "decoder"):
-        # Written in Python (tiktoken, sentencepiece): the strings tell what they are.
+        # Written in Python (tiktoken, sentencepiece): the strings show what they are.
         return [_Reading(_from_byte_level), _SENTENCEPIECE, _SENTENCEPIECE_STRIPPED]
     if backend.decoder is None:
         return []
@@ -98,10 +97,10 @@ def _readings(tokenizer: Any) -> list[_Reading]:
 
 
 def _byte_level_table() -> dict[int, int]:
-    """From the characters that byte-level tokenizers spell bytes with to those bytes.
+    """Maps the characters with which byte-level tokenizers spell bytes to those bytes.
 
-    Printable Latin-1 characters stand for themselves, the others are numbered from 256 on
-    (the scheme of GPT-2). Characters below 256 that spell nothing go to 0xFFFF.
+    Printable Latin-1 characters stand for themselves, and the others are numbered from 256
+    on (the scheme of GPT-2). Characters below 256 that spell no byte map to 0xFFFF.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
@@ -140,7 +139,7 @@ _SENTENCEPIECE_STRIPPED = _Reading(_from_sentencepiece, strips_space=True, byte_
 
 
 def _from_decoder(decoder: dict[str, Any]) -> _Reading | None:
-    """The reading that a fast tokenizer's decoder does; None where tokens are not independent."""
+    """The reading that a fast tokenizer's decoder does; None if tokens are not independent."""
     edits: list[Callable[[str], str]] = []
     byte_fallback = byte_level = fused = strips_space = False
     mark = ""
@@ -231,10 +230,10 @@ def _decode(tokenizer: Any, tokens: list[int]) -> str:
 
 
 def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> int | None:
-    """An ordinary token whose text stays as it is whatever follows it."""
+    """An ordinary token whose text does not depend on what follows it."""
     for token, string in enumerate(strings):
         if not string or not (string[-1:].isascii() and string[-1:].isalpha()):
-            continue  # most are ruled out here; so is <0x41>
+            continue  # rules out most of them, and <0x41>
         text = _decode(tokenizer, [token])
         if text.isascii() and text.isalpha() and _decode(tokenizer, [token] * 2).startswith(text):
             return token
@@ -242,7 +241,7 @@ def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> int | None
 
 
 def _agrees(tokenizer: Any, pieces: Pieces, sample: Iterable[int], anchor: int | None) -> bool:
-    """Whether these pieces, alone and behind the anchor, are what ``decode`` gives."""
+    """Whether these pieces, alone and after the anchor, are what ``decode`` gives."""
     for token in sample:
         piece = pieces.middle[token]
         if not _decodes_to(tokenizer, [token], pieces.opening(token, piece)):
@@ -259,7 +258,7 @@ def _decodes_to(tokenizer: Any, tokens: list[int], data: bytes) -> bool:
 
 
 def _ask(tokenizer: Any, strings: Sequence[str | bytes | None], anchor: int | None) -> Pieces:
-    """Pieces from the tokenizer's ``decode`` alone; about 10 µs a token."""
+    """Pieces from the tokenizer's ``decode`` alone: about 10 µs per token."""
     before = [] if anchor is None else [anchor]
     start = _decode(tokenizer, before) if before else ""
 

@@ -1,11 +1,9 @@
-"""A tokenizer as mlxgen sees it: token ids, the bytes of each, prompts and chat templates.
+"""A tokenizer as mlxgen sees it: token ids, the bytes of each, and text to tokens and back.
 
-Owns ``Vocabulary``, the immutable facts of one tokenizer, and everything that asks a
-Hugging Face tokenizer for something. Must never know MLX arrays, models or sequences.
-
-Invariant: a token's piece never depends on its neighbours, apart from the space that some
-tokenizers drop at the start of a text. The text of a sequence is its pieces joined and
-decoded as UTF-8. End-of-sequence tokens have a piece but give no text.
+``Vocabulary`` holds the immutable facts of one tokenizer. Invariant: a token's piece never
+depends on its neighbours, apart from the space that some tokenizers drop at the start of a
+text. The text of a sequence is its pieces, joined and decoded as UTF-8. End-of-sequence
+tokens have a piece but give no text.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from ..errors import OptionError, PromptError
 from ..open_files import limit_kept
 from .pieces import read_pieces
 
-if TYPE_CHECKING:  # mlx-lm brings MLX with it, and these rooms do without
+if TYPE_CHECKING:  # mlx-lm imports MLX, which this room does not need
     from mlx_lm.tokenizer_utils import TokenizerWrapper
     from transformers import PreTrainedTokenizerBase
 
@@ -32,7 +30,7 @@ Token: TypeAlias = int
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
 
-_CACHE = "_mlxgen_vocabulary"  # where a wrapper keeps the vocabulary made from it
+_CACHE = "_mlxgen_vocabulary"  # the attribute of a tokenizer that holds its vocabulary
 
 
 class Vocabulary:
@@ -44,7 +42,7 @@ class Vocabulary:
     special       added tokens that are flagged special, and ``eos``
     added         all added tokens
     strips_space  the text drops the leading space of its first token (SentencePiece)
-    pieces        the bytes each token gives in the middle of a text; b"" for ids of no token
+    pieces        the bytes of each token in the middle of a text; b"" for ids without a token
     """
 
     def __init__(self, wrapper: TokenizerWrapper) -> None:
@@ -68,32 +66,33 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Vocabulary | TokenizerWrapper | PreTrainedTokenizerBase) -> Vocabulary:
-        """The vocabulary of a tokenizer: itself if it is one, else made once and remembered.
+        """The vocabulary of a tokenizer: made once and kept with it, unless it already is one.
 
-        A wrapper remembers its vocabulary until its tokens or its end tokens change. A
-        tokenizer that is not mlx-lm's is wrapped, and the wrapper is remembered with it.
-        OptionError for what is no tokenizer.
+        A tokenizer keeps its vocabulary until its tokens or its end tokens change. One that
+        is not mlx-lm's is wrapped. OptionError if it is not a tokenizer.
         """
         if isinstance(tokenizer, Vocabulary):
             return tokenizer
         if not hasattr(tokenizer, "convert_ids_to_tokens"):
             kind = type(tokenizer).__name__
-            raise OptionError("tokenizer", f"a {kind} is none: give the one of mlx_lm.load")
-        known: _Remembered | None = vars(tokenizer).get(_CACHE)
+            raise OptionError(
+                "tokenizer", f"expected a tokenizer, got {kind}; pass the one from mlx_lm.load"
+            )
+        known: _Kept | None = vars(tokenizer).get(_CACHE)
         if known is not None and known.vocabulary._is_of(tokenizer):
             return known.vocabulary
         vocabulary = cls(_wrapped(tokenizer))
-        vars(tokenizer)[_CACHE] = _Remembered(vocabulary)
+        vars(tokenizer)[_CACHE] = _Kept(vocabulary)
         return vocabulary
 
     def _is_of(self, tokenizer: Any) -> bool:
-        """Whether these are still its facts, and it is no copy that brought ours along."""
+        """Whether these are still its facts (a copy of a tokenizer brings along the original's)."""
         wrapper = self.tokenizer
         if tokenizer is not wrapper and tokenizer is not wrapper._tokenizer:
             return False
         return self.eos == _eos_of(wrapper) and self._length == len(wrapper)
 
-    def __copy__(self) -> Vocabulary:  # copies of what holds a vocabulary share it
+    def __copy__(self) -> Vocabulary:  # copies of objects that hold a vocabulary share it
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Vocabulary:
@@ -114,19 +113,19 @@ class Vocabulary:
         return self.pieces[token] if 0 <= token < self.size else b""
 
     def opening(self, token: Token) -> bytes:
-        """The bytes of a token that is the first of a text."""
+        """The bytes of a token at the start of a text."""
         piece = self.piece(token)
         return self._pieces.opening(token, piece) if piece else b""
 
     def is_ordinary(self, token: Token) -> bool:
-        """Whether a token is plain text: not special, not an end, not a hole."""
+        """Whether a token is plain text: it has bytes, and is neither special nor an end."""
         return bool(self.piece(token)) and token not in self.special
 
     @cached_property
     def _sorted(self) -> tuple[list[bytes], TokenIds]:
-        """The ordinary tokens in the order of their bytes: pieces and, beside them, ids.
+        """The ordinary tokens in the order of their bytes: their pieces and their ids.
 
-        Of tokens with the same bytes the ones that tokenizers only fall back to come last.
+        Of tokens with the same bytes, byte-fallback tokens come last.
         """
         bytes_last = self._pieces.byte_tokens
         tokens = [token for token in range(self.size) if self.is_ordinary(token)]
@@ -166,10 +165,10 @@ class Vocabulary:
     # ---- text to tokens --------------------------------------------------------------------
 
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
-        """The tokens of a raw prompt, as mlx-lm makes them.
+        """The tokens of a raw prompt, as in mlx-lm.
 
-        The tokenizer adds what it adds to a text (usually a begin token), unless the text
-        already starts with the begin token or ``special`` is False.
+        The tokenizer adds its special tokens (usually a begin token), unless the text already
+        starts with the begin token or ``special`` is False.
         """
         begin = self.tokenizer.bos_token
         add = special and (begin is None or not text.startswith(begin))
@@ -178,10 +177,10 @@ class Vocabulary:
     def continue_with(self, data: bytes) -> list[Token]:
         """Tokens that spell ``data`` in the middle of a sequence.
 
-        No begin token, no leading space, and no added tokens: ``<tool_call>`` is spelled.
-        The tokens are those of the tokenizer wherever that gives exactly these bytes. Parts
-        that are not UTF-8 are spelled by the longest tokens that fit. PromptError if the
-        vocabulary cannot spell them.
+        There is no begin token, no leading space and no added token: ``<tool_call>`` is
+        spelled out. The tokens are the tokenizer's own if they give exactly these bytes;
+        parts that are not UTF-8 are spelled with the longest tokens that fit. PromptError if
+        the vocabulary cannot spell them.
         """
         start, end = _character_bounds(data)
         tokens = self._tokenize(data[start:end])
@@ -190,7 +189,7 @@ class Vocabulary:
         return self.longest(data[:start]) + tokens + self.longest(data[end:])
 
     def _tokenize(self, data: bytes) -> list[Token] | None:
-        """The tokenizer's own tokens, or None where they would not spell ``data``."""
+        """The tokenizer's own tokens; None if they do not spell ``data``."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
@@ -199,7 +198,7 @@ class Vocabulary:
             return []
         inner = self.inner
         if inner is not None:
-            # ``encode`` keeps Python's lock, for a second where there is a megabyte of text.
+            # ``encode`` holds the GIL: for a second, if there is a megabyte of text.
             tokens = inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
         else:
             tokens = self.tokenizer.encode(text, add_special_tokens=False)
@@ -209,10 +208,10 @@ class Vocabulary:
 
     @cached_property
     def inner(self) -> Any | None:
-        """The fast tokenizer without what belongs to the start of a text and added tokens.
+        """The fast tokenizer without added tokens and without what it does at a text's start.
 
-        It shares the model, and takes of the normaliser only plain replacements, as the
-        bytes must stay what they are. None for tokenizers written in Python.
+        It shares the model and keeps only the plain replacements of the normaliser, because
+        the bytes must not change. None for tokenizers written in Python.
         """
         backend = getattr(self.tokenizer._tokenizer, "backend_tokenizer", None)
         if backend is None or not hasattr(backend, "pre_tokenizer"):
@@ -235,13 +234,13 @@ class Vocabulary:
         return inner
 
     def longest(self, data: bytes) -> list[Token]:
-        """As ``continue_with``, but by the longest token that fits, again and again."""
+        """As ``continue_with``, but always with the longest token that fits."""
         pieces, ids = self._sorted
         tokens = []
         while data:
             prefix = data
-            # What sorts last among the pieces up to `prefix` either starts it, or a piece
-            # that does is no longer than what the two have in common.
+            # The last piece that sorts up to `prefix` is a prefix of it, or any piece that is
+            # one is no longer than what these two have in common.
             while True:
                 index = bisect_right(pieces, prefix) - 1
                 if index < 0:
@@ -256,7 +255,7 @@ class Vocabulary:
     # ---- tokens to text --------------------------------------------------------------------
 
     def decode(self, tokens: Iterable[Token]) -> str:
-        """The text of a whole sequence, special tokens included and end tokens left out."""
+        """The text of a whole sequence, with special tokens and without end tokens."""
         pieces: list[bytes] = []
         for token in tokens:
             piece = b"" if token in self.eos else self.piece(token)
@@ -265,8 +264,8 @@ class Vocabulary:
         return b"".join(pieces).decode("utf-8", "replace")
 
 
-class _Remembered:
-    """A wrapper's vocabulary, left behind when the wrapper is pickled."""
+class _Kept:
+    """The vocabulary kept with a tokenizer, which is left out when the tokenizer is pickled."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -291,7 +290,7 @@ def _eos_of(wrapper: TokenizerWrapper) -> frozenset[Token]:
 
 
 def _wrapped(tokenizer: Any) -> TokenizerWrapper:
-    with limit_kept():  # importing mlx-lm sets it
+    with limit_kept():  # importing mlx-lm changes the limit of open files
         from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     return tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
@@ -308,7 +307,7 @@ def _packed(value: dict[str, Any]) -> bytes:
 
 
 def _successor(prefix: bytes) -> bytes | None:
-    """The first byte string after all that start with ``prefix``; None if there is none."""
+    """The first byte string after all those that start with ``prefix``; None if there is none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None
 
@@ -324,7 +323,7 @@ def _in_common(first: bytes, second: bytes) -> bytes:
 
 
 def _character_bounds(data: bytes) -> tuple[int, int]:
-    """Where the first whole character may start, and the end of the last whole one."""
+    """Where the first whole character may start, and where the last whole one ends."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1

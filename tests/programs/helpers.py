@@ -14,7 +14,7 @@ LETTERS = [*range(97, 123)]
 
 
 def letters(*, end_after: int | None = None, **options: Any) -> Speaker:
-    """Says the alphabet from wherever the text stands; ends after so many tokens, or never."""
+    """Says the alphabet from where the text stands; ends after so many tokens, or never."""
 
     def say(self: Speaker, generated: list[Token]) -> list[Token]:
         if end_after is not None and len(generated) >= end_after:

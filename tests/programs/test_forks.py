@@ -31,7 +31,7 @@ def texts(run: Any) -> dict[tuple[int, ...], str]:
 # ---- fork(n)
 
 
-def test_fork_goes_on_in_n_branches_with_an_index_each() -> None:
+def test_fork_continues_in_n_branches_with_an_index_each() -> None:
     async def program(g: Guide) -> int:
         before = await g.gen(max_tokens=2)
         fork = await g.fork(3)
@@ -44,7 +44,7 @@ def test_fork_goes_on_in_n_branches_with_an_index_each() -> None:
     assert texts(run) == {(): "ab-0-ab", (1,): "ab-1-ab", (2,): "ab-2-ab"}
 
 
-def test_a_copy_is_given_the_same_results_again_and_nothing_happens_twice() -> None:
+def test_a_copy_is_given_the_same_results_and_nothing_happens_twice() -> None:
     seen: list[Any] = []
 
     async def program(g: Guide) -> None:
@@ -81,7 +81,7 @@ def test_forks_within_forks_are_replayed_too() -> None:
     assert texts(run) == {(): "00", (0, 1): "01", (1,): "10", (1, 1): "11"}
 
 
-def test_a_program_that_takes_another_way_in_its_copy_is_an_error_of_that_branch() -> None:
+def test_a_program_that_diverges_in_its_copy_is_an_error_of_that_branch() -> None:
     calls = []
 
     async def program(g: Guide) -> None:
@@ -94,11 +94,11 @@ def test_a_program_that_takes_another_way_in_its_copy_is_an_error_of_that_branch
 
     run = letters().lm.control(PROMPT, _program(program))
     (error,) = run_over_errors(run)
-    assert isinstance(error, StateError) and "took another way" in str(error)
+    assert isinstance(error, StateError) and "diverged" in str(error)
     assert list(run.errors) == [(1,)] and run.results[()].finish_reason == "stop"
 
 
-def test_a_program_that_returns_early_in_its_copy_took_another_way() -> None:
+def test_a_program_that_returns_early_in_its_copy_diverged() -> None:
     calls = []
 
     async def program(g: Guide) -> None:
@@ -109,7 +109,7 @@ def test_a_program_that_returns_early_in_its_copy_took_another_way() -> None:
 
     run = letters().lm.control(PROMPT, _program(program))
     (error,) = run_over_errors(run)
-    assert "it asked to return, where it was for fixed" in str(error)
+    assert "it returned, but had asked for fixed before" in str(error)
 
 
 def test_a_label_from_before_the_fork_holds_in_every_branch() -> None:
@@ -128,7 +128,7 @@ def test_a_label_from_before_the_fork_holds_in_every_branch() -> None:
 # ---- fork([f, g])
 
 
-def test_fork_starts_one_program_for_each_function_and_goes_on() -> None:
+def test_fork_starts_one_program_for_each_function_and_continues() -> None:
     async def child(g: Guide) -> str:
         await g.fixed("c")
         return await g.gen(max_tokens=2)
@@ -171,7 +171,7 @@ def test_children_may_fork_again_and_are_replayed_from_their_own_start() -> None
     assert texts(run) == {(): "p", (1,): "pc0", (1, 1): "pc1"}
 
 
-def test_a_fork_into_nothing_goes_on_alone() -> None:
+def test_a_fork_into_no_programs_continues_alone() -> None:
     async def program(g: Guide) -> Any:
         assert await g.wait() == []
         return await g.fork([])
@@ -179,7 +179,7 @@ def test_a_fork_into_nothing_goes_on_alone() -> None:
     assert carry_out(program).controller.value == ()
 
 
-def test_what_cannot_be_forked_into_is_refused() -> None:
+def test_a_fork_into_what_is_not_a_program_is_refused() -> None:
     async def program(g: Guide) -> None:
         for wrong in (0, -1, True, ["x"]):
             with pytest.raises(OptionError):
@@ -199,13 +199,13 @@ def test_a_program_uses_the_guide_that_it_was_given() -> None:
 
     run = letters().lm.control(PROMPT, _program(program))
     errors = run_over_errors(run)
-    assert "the guide that it was given" in str(errors[0])
+    assert "use the guide that the program was given" in str(errors[0])
 
 
 # ---- waiting
 
 
-def test_who_waits_for_a_branch_that_failed_is_told() -> None:
+def test_waiting_for_a_branch_that_failed_is_an_error() -> None:
     async def child(g: Guide) -> None:
         await g.gen(max_tokens=2)
         raise LookupError("nothing there")
@@ -228,7 +228,7 @@ def test_who_waits_for_a_branch_that_failed_is_told() -> None:
     assert texts(run)[()] == "went on 0" and texts(run)[0, 1] == "went on 1"
 
 
-def test_who_waits_for_a_branch_that_ended_early_is_told() -> None:
+def test_waiting_for_a_branch_that_ended_early_is_an_error() -> None:
     async def child(g: Guide) -> None:
         await g.gen()
 
@@ -240,11 +240,11 @@ def test_who_waits_for_a_branch_that_ended_early_is_told() -> None:
     assert "branch (1,) ended before its program did: length" in str(error)
 
 
-def test_a_task_says_what_has_become_of_it() -> None:
+def test_a_task_shows_its_state() -> None:
     task = Task((1,))
-    with pytest.raises(StateError, match="goes on"):
+    with pytest.raises(StateError, match="is still running"):
         task.result()
-    assert "going on" in repr(task)
+    assert "running" in repr(task)
     task.finish(3, None)
     task.finish(4, None)
     assert task.result() == 3 and "returned 3" in repr(task)
@@ -337,7 +337,7 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
     assert set(run.errors) == {(), (1,)}
 
 
-def test_variables_hold_text_alone() -> None:
+def test_variables_hold_only_text() -> None:
     async def program(g: Guide) -> None:
         for wrong in (1, None, b"x"):
             with pytest.raises(OptionError):

@@ -27,14 +27,14 @@ OPERATIONS = st.one_of(
 
 
 async def perform(g: Guide, operation: tuple[str, Any], labels: list[tuple[Label, str]]) -> str:
-    """One operation; what it should have put behind the text, by what the guide gave."""
+    """One operation; what it should have appended to the text, by what the guide gave."""
     kind, value = operation
     if kind == "fixed":
         await g.fixed(value)
         return str(value)
     if kind == "gen":
         text = await g.gen(max_tokens=value)
-        assert len(text) <= value  # fewer where the model ends it
+        assert len(text) <= value  # fewer if the model ends it
         return text
     if kind == "until":
         text = await g.gen(stop=value, max_tokens=12)

@@ -84,7 +84,7 @@ def test_what_is_asked_for_may_be_awaited_later() -> None:
 @pytest.mark.parametrize(
     ("ask", "field"),
     [
-        (lambda g: g.backtrack(5), r"label: .* g\.label\(\) .* got 5"),
+        (lambda g: g.backtrack(5), r"label: expected a label, got 5; .* g\.label\(\)"),
         (lambda g: g.fixed(5), "text: .* got 5"),
         (lambda g: g.fixed(["a"]), "text: .* 'a'"),
         (lambda g: g.fixed(g.gen()), "text: .* await it"),
@@ -139,7 +139,7 @@ def test_a_stop_inside_a_token_leaves_the_text_before_it() -> None:
     assert run.results[()].tokens == (ord("a"), speaker.token("bc"), ord("!"))
 
 
-def test_a_stop_behind_a_character_split_over_tokens() -> None:
+def test_a_stop_after_a_character_split_over_tokens() -> None:
     smile = "😀".encode()
     speaker = reciter([*smile[:2], smile[2], smile[3], *b"ab"])
 
@@ -178,7 +178,7 @@ def test_a_limit_counts_what_a_filter_forces() -> None:
     assert carry_out(program).controller.value == "hell"
 
 
-def test_a_piece_is_what_its_filters_say() -> None:
+def test_a_piece_matches_its_filters() -> None:
     async def program(g: Guide) -> dict[str, Any]:
         one = await g.gen(mlxgen.JsonSchema(SCHEMA))
         await g.fixed("; ")
@@ -260,7 +260,7 @@ def test_a_label_is_a_place_to_go_back_to() -> None:
     assert text_of(program) == "keep ab2"
 
 
-def test_the_label_of_a_place_that_is_gone_is_refused() -> None:
+def test_a_label_whose_place_was_taken_back_is_refused() -> None:
     async def program(g: Guide) -> None:
         start = g.label()
         await g.fixed("abc")
@@ -285,7 +285,7 @@ def test_the_prompt_cannot_be_reached_by_labels_but_is_seen() -> None:
     text_of(program)
 
 
-def test_logprobs_add_up_where_they_are_reported() -> None:
+def test_logprobs_add_up_if_they_are_reported() -> None:
     seen = []
 
     async def program(g: Guide) -> None:
@@ -319,7 +319,7 @@ def test_errors_of_a_step_are_raised_where_it_is_awaited() -> None:
     assert carry_out(program).controller.value == "a"
 
 
-def test_what_is_no_program_is_refused() -> None:
+def test_what_is_not_a_program_is_refused() -> None:
     with pytest.raises(OptionError):
         Program("no function")  # type: ignore[arg-type]
 

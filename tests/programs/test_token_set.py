@@ -35,7 +35,7 @@ def test_everything_and_nothing() -> None:
 
 def test_tokens_out_of_range_and_other_sizes_are_refused() -> None:
     for wrong in ([40], [-1], [3, 41]):
-        with pytest.raises(OptionError, match="not in 0 to 39"):
+        with pytest.raises(OptionError, match="expected token ids from 0 to 39"):
             TokenSet(wrong, 40)
     with pytest.raises(OptionError, match="do not mix"):
         TokenSet([1], 40) | TokenSet([1], 41)

@@ -61,7 +61,7 @@ def test_whatever_the_decoder_the_text_of_pairs_is_what_it_decodes(decoder: Any)
         for other in plain
         if text_of(vocabulary, [one, other]) != decode(vocabulary, [one, other])
     ]
-    # BPEDecoder drops the space behind the last token: a text that goes on cannot know.
+    # BPEDecoder drops the space after the last token: a growing text cannot know.
     assert not differing or isinstance(decoder, decoders.BPEDecoder)
 
 
@@ -84,7 +84,7 @@ def test_added_tokens_outside_the_byte_alphabet_are_text() -> None:
     assert text_of(vocabulary, tokens) == decode(vocabulary, tokens)
 
 
-def test_ids_that_are_holes_have_no_bytes() -> None:
+def test_ids_without_a_token_have_no_bytes() -> None:
     tokenizer = Tokenizer(models.BPE(vocab={"</s>": 0, "a": 1, "b": 7}, merges=[]))
     tokenizer.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
@@ -148,7 +148,7 @@ class BytesTokenizer(PythonTokenizer):
 
 
 class SpelledTokenizer(PythonTokenizer):
-    """As Kimi: tiktoken behind strings in the byte-level alphabet."""
+    """As Kimi: tiktoken, with strings in the byte-level alphabet."""
 
     def data(self, string: Any) -> bytes:
         return {"Ġso": b" so", "ä¸": b"\xe4\xb8", "Ń": b"\xad"}.get(string) or string.encode()
@@ -164,7 +164,7 @@ class MarkedTokenizer(PythonTokenizer):
 
 
 class StrippedTokenizer(MarkedTokenizer):
-    """The same, where a text starts without its space."""
+    """The same, but a text starts without its space."""
 
     def decode(self, tokens: list[int], **options: Any) -> str:
         return super().decode(tokens).removeprefix(" ")

@@ -67,7 +67,7 @@ def test_a_tokenizer_that_is_not_mlx_lms_is_wrapped_once() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, "gpt2", 5, {}])
-def test_what_is_no_tokenizer_is_refused(thing: Any) -> None:
+def test_what_is_not_a_tokenizer_is_refused(thing: Any) -> None:
     with pytest.raises(OptionError, match=r"mlx_lm\.load"):
         Vocabulary.of(thing)
 
@@ -305,7 +305,7 @@ def test_word_pieces_continue_words() -> None:
 # ---- the fakes --------------------------------------------------------------------------------
 
 
-def test_the_alphabet_tokenizer_takes_what_it_is_told_to_take() -> None:
+def test_the_alphabet_tokenizer_has_all_bytes_and_the_given_pieces() -> None:
     vocabulary = Vocabulary.of(alphabet_tokenizer(["de", " so", "é中", "def"]))
     assert [vocabulary.piece(token) for token in range(256)] == [bytes([b]) for b in range(256)]
     assert vocabulary.piece(256) == b"de"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
-from mlxgen import Guide, PostSamplingResult, filters
+from mlxgen import Chunk, Guide, PostSamplingResult, Result, filters
 from mlxgen.generate import make_parser
 from mlxgen.server import settings
 from mlxgen.terminal.commands import COMMANDS
@@ -70,6 +71,14 @@ def test_what_a_hook_may_set_is_all_there() -> None:
     read = {"position", "attempt"}
     settable = {name for name in PostSamplingResult.__slots__ if not name.startswith("_")} - read
     assert set(named(first, r"^\w+")) == settable | {"sampled_token"}
+
+
+def test_the_fields_of_a_chunk_and_a_result_are_all_there() -> None:
+    library = page("docs/library.md")
+    first = [row[0] for row in library.table("Chunks and results")]
+    assert sorted(named(first, r"^\w+")) == sorted(field.name for field in fields(Chunk))
+    said = named([library.section("Chunks and results")], r"^(?:result\.)?(\w+)$")
+    assert {field.name for field in fields(Result)} <= set(said)
 
 
 def test_what_a_guide_can_do_is_all_there() -> None:

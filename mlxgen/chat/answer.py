@@ -72,8 +72,8 @@ class Reading:
 class Cut(NamedTuple):
     """What a chunk brought: events, and the spans of the text that they were made of."""
 
-    events: list[ChatEvent]
-    spans: list[Span]
+    events: Sequence[ChatEvent]
+    spans: Sequence[Span]
 
 
 class AnswerReader:
@@ -92,6 +92,7 @@ class AnswerReader:
         self._thoughts = bytearray()  # for each token, whether it was one
         self._first = 0  # the index of the first of them
         self._begun = self._read_given() if reading.given else []
+        self._is_plain = False  # whether all that can come is text
 
     def _read_given(self) -> list[Shown]:
         """Of what the client gave the call that it leaves open, with what there is of it."""
@@ -110,27 +111,34 @@ class AnswerReader:
 
     def push(self, chunk: Chunk, usage: Usage | None = None) -> Cut:
         """Take in a chunk; the last one comes with the ``usage`` of them all."""
-        events: list[ChatEvent] = []
+        finish, text = chunk.finish_reason, chunk.text
+        if self._is_plain and finish is None and not chunk.retract:
+            self._texts.append(text)
+            self._thoughts.append(False)
+            return Cut([Text(text)] if text else [], self._splitter.push(text))
         if chunk.retract:
-            events.extend(self._take_back(chunk.retract))
+            back, self._is_plain = self._take_back(chunk.retract), False
             del self._thoughts[max(0, chunk.index - self._first) :]
         thought = self._splitter.thinking
-        shown, spans = self._read(chunk.text, chunk.finish_reason)
-        events.extend(shown)
+        shown, spans = self._read(text, finish)
         if chunk.token is not None:
             if not self._thoughts:
                 self._first = chunk.index
             self._thoughts.append(thought or self._splitter.thinking)
-        if chunk.finish_reason is not None:
+            self._is_plain = self._splitter.is_plain
+        events: Sequence[ChatEvent] = shown
+        if chunk.retract:
+            events = [*back, *events]
+        if finish is not None:
             assert usage is not None
-            reason = self._reason(chunk.finish_reason)
-            events.append(Ended(reason, usage, self.reasoning_tokens, chunk.stop))
+            ended = Ended(self._reason(finish), usage, self.reasoning_tokens, chunk.stop)
+            events = [*events, ended]
         return Cut(events, spans)
 
-    def cancel(self, usage: Usage) -> list[ChatEvent]:
+    def cancel(self, usage: Usage) -> Sequence[ChatEvent]:
         """The answer ends here, although the generation does not."""
-        events: list[ChatEvent] = [*self._read("", "cancelled")[0]]
-        return [*events, Ended("cancelled", usage, self.reasoning_tokens)]
+        shown, _ = self._read("", "cancelled")
+        return [*shown, Ended("cancelled", usage, self.reasoning_tokens)]
 
     def _read(
         self, text: str, finish: FinishReason | None = None
@@ -140,24 +148,27 @@ class AnswerReader:
         if finish is not None:
             spans += self._splitter.flush(cut=finish in ("length", "cancelled"))
         events, self._begun = self._begun, []
-        return [*events, *self._events(spans)], spans
-
-    def _events(self, spans: Sequence[Span]) -> Iterator[Shown]:
         given = len(self._reading.given)
         for span in spans:
-            known = max(0, given - span.start)
-            if span.kind != "call" and known < len(span.text):
-                yield _OF_KIND[span.kind](span.text[known:])
-            for i, call in enumerate(span.calls):
-                if i:
-                    yield CallEnded()
-                yield self._started(call)
-                if call.arguments:
-                    yield CallArguments(call.arguments)
-            if span.more:
-                yield CallArguments(span.more)
-            if span.ended:
+            if span.kind == "call":
+                events.extend(self._of_call(span))
+            elif span.start >= given:
+                events.append(_OF_KIND[span.kind](span.text))
+            elif span.start + len(span.text) > given:
+                events.append(_OF_KIND[span.kind](span.text[given - span.start :]))
+        return events, spans
+
+    def _of_call(self, span: Span) -> Iterator[Shown]:
+        for i, call in enumerate(span.calls):
+            if i:
                 yield CallEnded()
+            yield self._started(call)
+            if call.arguments:
+                yield CallArguments(call.arguments)
+        if span.more:
+            yield CallArguments(span.more)
+        if span.ended:
+            yield CallEnded()
 
     def _started(self, call: ToolCall) -> CallStarted:
         number, self._calls = self._calls, self._calls + 1
@@ -167,7 +178,7 @@ class AnswerReader:
         calls = self._splitter.calls and not self._splitter.is_unfinished
         return "calls" if calls and reason != "length" else reason
 
-    def _take_back(self, count: int) -> Iterator[ChatEvent]:
+    def _take_back(self, count: int) -> list[Retracted]:
         """Read what is kept anew, and take back what it no longer gives.
 
         What is certain of a text stays so whatever follows it: the events of its beginning are a
@@ -178,11 +189,13 @@ class AnswerReader:
         before = _joined(old._read(text)[0])
         after = _joined(new._read(text[: len(text) - count])[0])
         self._splitter, self._calls, self._texts = new._splitter, new._calls, new._texts
+        gone: list[Retracted] = []
         for i in reversed(range(len(before))):
             kept = after[i] if i < len(after) else None
             if kept == before[i]:
-                return
-            yield Retracted(_end_of(before[i], kept))
+                break
+            gone.append(Retracted(_end_of(before[i], kept)))
+        return gone
 
 
 def _joined(events: Sequence[Shown]) -> list[Shown]:

@@ -128,11 +128,11 @@ class Splitter:
     @property
     def is_plain(self) -> bool:
         """Whether all that can come is content."""
-        return self._state == "content" and not self._edges["content"] and not self._held
+        return not (self._state != "content" or self._edges["content"] or self._held or self._skips)
 
     def push(self, text: str) -> list[Span]:
         """Take in more text; what is certain of it."""
-        if self.is_plain and not self._skips:
+        if self.is_plain:
             return [self._span("content", text)] if text else []
         self._held += text
         return list(self._certain(final=False))

@@ -121,7 +121,7 @@ class Answer:
     ) -> None:
         self._stream.close()
 
-    def __iter__(self) -> Iterator[list[ChatEvent]]:
+    def __iter__(self) -> Iterator[Sequence[ChatEvent]]:
         for place in self._places:
             self._stream.keep(place)
         for chunk in self._stream:
@@ -129,7 +129,7 @@ class Answer:
             self.drafted += chunk.from_draft
             yield self._noted(self._reader.push(chunk, self._stream.usage).events)
 
-    def finish(self) -> list[ChatEvent]:
+    def finish(self) -> Sequence[ChatEvent]:
         """End the answer here, and keep what it has run; returns the last events, if any."""
         self._usage = self._stream.usage
         ended = self.finish_reason is not None
@@ -163,7 +163,7 @@ class Answer:
         used = self._usage.prompt_tokens + self._usage.completion_tokens
         return self._max_context is not None and used >= self._max_context
 
-    def _noted(self, events: list[ChatEvent]) -> list[ChatEvent]:
+    def _noted(self, events: Sequence[ChatEvent]) -> Sequence[ChatEvent]:
         self._text += (event.text for event in events if isinstance(event, Text))
         self._reasoning += (event.text for event in events if isinstance(event, Reasoning))
         return events

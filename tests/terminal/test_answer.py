@@ -201,7 +201,7 @@ def test_reasoning_and_answer_are_told_apart_and_together_are_the_text(
     conversation = Conversation()
     conversation.ask("What is the capital of France?")
     with Answerer(demo).begin(conversation) as given:
-        events = [event for events in given for event in events] + given.finish()
+        events = [event for events in given for event in events] + list(given.finish())
     assert isinstance(events.pop(), Ended)
     text = "".join(getattr(event, "text", "") for event in events)
     assert text == demo.generate(conversation.messages).text

@@ -77,7 +77,13 @@ class ChatChoice:
         deltas: list[dict[str, Any]] = []
         for event in events:
             last = deltas[-1] if deltas else {}
-            if isinstance(event, CallStarted):
+            if isinstance(event, Text | Reasoning):
+                name = "content" if isinstance(event, Text) else "reasoning_content"
+                if name in last:
+                    last[name] += event.text
+                elif isinstance(event, Text) or self._plan.reasoning:
+                    deltas.append({name: event.text})
+            elif isinstance(event, CallStarted):
                 function = {"name": event.name, "arguments": ""}
                 call = {"index": self._called, "id": event.id, "type": "function"}
                 deltas.append({"tool_calls": [{**call, "function": function}]})
@@ -87,12 +93,6 @@ class ChatChoice:
             elif isinstance(event, CallArguments):
                 more = {"index": self._called - 1, "function": {"arguments": event.text}}
                 deltas.append({"tool_calls": [more]})
-            elif isinstance(event, Text) or (isinstance(event, Reasoning) and self._plan.reasoning):
-                name = "content" if isinstance(event, Text) else "reasoning_content"
-                if name in last:
-                    last[name] += event.text
-                else:
-                    deltas.append({name: event.text})
         return deltas
 
     def _extra(self, delta: Delta) -> dict[str, Any]:

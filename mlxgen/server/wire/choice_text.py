@@ -6,7 +6,7 @@ the other choices. Invariant: deltas, put together, do not depend on how chunks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -42,7 +42,7 @@ class TextPlan:
 class Delta:
     """What is new: events, and tokens that are complete."""
 
-    events: list[ChatEvent]
+    events: Sequence[ChatEvent]
     tokens: list[Reported] = field(default_factory=list)
     ids: list[Token] = field(default_factory=list)
     finish: Finish | None = None
@@ -50,7 +50,7 @@ class Delta:
     @property
     def text(self) -> str:
         """The new text, without anything else."""
-        return "".join(event.text for event in self.events if isinstance(event, Text))
+        return "".join([event.text for event in self.events if isinstance(event, Text)])
 
 
 class ChoiceText:
@@ -83,7 +83,7 @@ class ChoiceText:
         report = self._report
         if report is not None:
             report.add(chunk)
-        events, spans = self._reader.push(chunk, usage or Usage())
+        events, spans = self._reader.push(chunk, usage or _NONE)
         delta = Delta(events)
         if chunk.token is not None:
             delta.ids.append(chunk.token)
@@ -99,4 +99,5 @@ class ChoiceText:
         return delta
 
 
+_NONE = Usage()
 _FINISHES: dict[str, Finish] = {"length": "length", "calls": "tool_calls"}

@@ -2,9 +2,8 @@
 
 Owns the options, what is printed where, and the exit status. Must never know anything
 below the engine's public face. Invariant: generated text, and nothing else, goes to
-standard output, with a line end behind it; everything else goes to standard error; wrong input
-gives one line there and exit status 2. What takes long to import comes only after the arguments
-were parsed.
+standard output, with a line end after it; everything else goes to standard error; wrong input
+gives one line there and exit status 2. Slow imports come only after the arguments are checked.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ examples:
 exit status: 0 done (a closed pipe too), 2 wrong input, 130 interrupted
 """
 DEMO = (
-    "this is the small demo model, which knows next to nothing;"
-    " for a real one: --model FOLDER or --model mlx-community/Qwen3-4B-4bit"
+    "this is the small demo model, which knows almost nothing;"
+    " for a real one, use --model FOLDER or --model mlx-community/Qwen3-4B-4bit"
 )
 
-# Options that are handed to the engine under the same name.
+# Options that go to the engine under the same name.
 NUMBERS = (
     "max_tokens",
     "min_tokens",
@@ -70,8 +69,8 @@ NUMBERS = (
     "num_draft_tokens",
 )
 FLAGS = ("ignore_eos", "heal", "close_json")
-DEFAULTS = {  # here, if they are not the engine's
-    **dict.fromkeys(Recommended.__annotations__, "*"),
+DEFAULTS = {  # those that differ from the engine's
+    **dict.fromkeys(Recommended.__annotations__, "see --sampling-defaults"),
     "max_tokens": "what the context holds; with --raw 256",
     "seed": "a new one each time",
     "num_draft_tokens": "4 from a model, 8 from ngram",
@@ -80,7 +79,7 @@ DEFAULTS = {  # here, if they are not the engine's
 
 def _help(name: str) -> str:
     option = OPTIONS[name]
-    return f"{option.brief} (default {DEFAULTS.get(name, option.rule.usually)})"
+    return f"{option.brief} (default: {DEFAULTS.get(name, option.rule.usually)})"
 
 
 class _Version(argparse.Action):
@@ -92,7 +91,7 @@ class _Version(argparse.Action):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser; every destination is an option's name with underscores."""
+    """The parser; every destination is the name of an option, with underscores."""
     parser = Parser(
         prog=NAME,
         description="Generate text with a language model and stream it to standard output.",
@@ -105,56 +104,84 @@ def make_parser() -> argparse.ArgumentParser:
     add("--version", action=_Version, nargs=0, help="print the versions and exit")
 
     add = parser.add_argument_group("model").add_argument
-    add("--model", metavar="NAME", help="a folder or a hub id (the bundled demo model)")
-    add("--revision", help="branch, tag or commit of a hub id")
-    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for the model")
-    add("--draft", metavar="NAME", help="a smaller model that proposes tokens, or ngram: the text")
-    add("--trust-remote-code", action="store_true", help="run Python code that the model brings")
-    add("--ignore-memory-limit", action="store_true", help="load weights that may not fit")
-    add("--wired", action="store_true", help="keep memory wired, as far as the device recommends")
+    add("--model", metavar="NAME", help="a folder or a hub id (default: the bundled demo model)")
+    add("--revision", help="a branch, tag or commit of a hub id")
+    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for this model")
+    add(
+        "--draft",
+        metavar="NAME",
+        help="a smaller model that proposes tokens, or ngram to find them in the text so far",
+    )
+    add(
+        "--trust-remote-code", action="store_true", help="run Python code that comes with the model"
+    )
+    add(
+        "--ignore-memory-limit",
+        action="store_true",
+        help="load weights even if they may not fit in memory",
+    )
+    add("--wired", action="store_true", help="keep memory wired, up to what the device recommends")
 
     add = parser.add_argument_group("prompt").add_argument
-    add("--prompt", help="the same as PROMPT; - reads standard input")
+    add("--prompt", help="the same as PROMPT")
     add("--system", metavar="TEXT", help="a system message before the prompt")
-    add("--chat", action="store_true", help="a conversation, one message a line; /help says more")
-    add("--raw", action="store_true", help="take the prompt as it is, without the chat template")
-    add("--chat-template-args", metavar="JSON", help='such as {"enable_thinking": false}')
+    add(
+        "--chat",
+        action="store_true",
+        help="hold a conversation, one message a line; /help lists its commands",
+    )
+    add(
+        "--raw", action="store_true", help="continue the prompt as it is, without the chat template"
+    )
+    add(
+        "--chat-template-args",
+        metavar="JSON",
+        help='variables of the template, such as {"enable_thinking": false}',
+    )
     add(
         "--allow-control-tokens",
         action="store_true",
-        help="let text such as <|im_end|> in messages be the token, not its spelling",
+        help="read text such as <|im_end|> in messages as that token, not as plain characters",
     )
 
-    add = parser.add_argument_group("generation (default *: see --sampling-defaults)").add_argument
+    add = parser.add_argument_group("generation").add_argument
     for name in NUMBERS:
         kind = float if OPTIONS[name].type is float else int
         add(_flag(name), type=kind, metavar="X" if kind is float else "N", help=_help(name))
     add(
         "--sampling-defaults",
         choices=CHOICES,
-        help="where you say nothing: what the model's makers recommend, greedy where they say "
-        "nothing (model); the likeliest token (greedy); or OpenAI's temperature 1, top_p 1 (model; "
-        "with --raw greedy)",
+        help="sampling options that you do not set: as the model's makers recommend, or greedy if "
+        "they recommend nothing (model); the most likely token each time (greedy); temperature 1 "
+        "and top-p 1 (openai) (default: model; with --raw greedy)",
     )
     for name in FLAGS:
         add(_flag(name), action="store_true", default=None, help=OPTIONS[name].brief)
-    add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
-    add("--ban", dest="banned", action="append", metavar="TEXT", help="avoid it; repeatable")
+    add("--stop", action="append", metavar="TEXT", help="end before this string; repeatable")
+    add(
+        "--ban",
+        dest="banned",
+        action="append",
+        metavar="TEXT",
+        help="never generate this string; repeatable",
+    )
     add(
         "--json-schema",
         metavar="FILE",
-        help="the text must be JSON of this schema, a file or the schema itself; its objects "
-        "have no other keys, unless they have additionalProperties",
+        help="the text must be JSON that matches this schema, given as a file or as JSON; objects "
+        "have only the keys that it names, unless additionalProperties allows more",
     )
-    add("--regex", metavar="PATTERN", help="the text must match this regular expression")
-    add("--lark", metavar="FILE", help="the text must follow this grammar")
+    add("--regex", metavar="PATTERN", help="the whole text must match this regular expression")
+    add("--lark", metavar="FILE", help="the text must follow the Lark grammar in this file")
 
     group = parser.add_argument_group("output")
     add = group.add_mutually_exclusive_group().add_argument
     add("--show-probs", action="store_true", help="colour each token by its probability")
-    add("--json", action="store_true", help="print a JSON object for each chunk, one a line")
+    add("--json", action="store_true", help="print one JSON object per line for each chunk")
     add = group.add_argument
-    add("--top-logprobs", type=int, metavar="N", help="with --json: list the N likeliest tokens")
+    add(
+        "--top-logprobs", type=int, metavar="N", help="with --json: report the N most likely tokens"
+    )
     add("--verbose", action="store_true", help="report speed and memory on standard error")
     return parser
 
@@ -177,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check everything that needs no model, load, generate; returns the exit status."""
+    """Check what needs no model, load the model and generate; returns the exit status."""
     with leaving_at_once(INTERRUPTED):
         text, options, lm = prepare(arguments)
     defaults = defaults_of(lm, arguments)
@@ -191,10 +218,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], LanguageModel]:
-    """The prompt's text, the options and the model; what is wrong with them is raised."""
+    """The prompt's text, the options and the model; raises for what is wrong with them."""
     text = read_first(arguments) if arguments.chat else read_prompt(arguments)
     options = engine_options(arguments)
-    if not arguments.raw:  # thoughts take hundreds of tokens before an answer begins
+    if not arguments.raw:  # a model may think for hundreds of tokens before it answers
         options = {"max_tokens": None} | options
 
     check_together(checked(options))
@@ -217,13 +244,13 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
 
 
 def defaults_of(lm: LanguageModel, arguments: argparse.Namespace) -> dict[str, Any]:
-    """How tokens are chosen where the arguments say nothing."""
+    """The sampling options for what the arguments do not set."""
     choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
     return sampling_defaults(choice, lm.recommended, otherwise=GREEDY)
 
 
 def sampling_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those options that say how tokens are chosen."""
+    """The options that say how tokens are chosen."""
     known = SamplingOptions.__annotations__
     return {name: value for name, value in options.items() if name in known}
 
@@ -262,7 +289,7 @@ def stream_text(
     options: Mapping[str, Any],
     arguments: argparse.Namespace,
 ) -> int:
-    """Generate and print; returns the exit status. An interrupt keeps what is printed."""
+    """Generate and print; returns the exit status. An interrupt keeps the text so far."""
     status, ends_line, last, drafted = 0, True, None, 0
     with lm.stream(prompt, **options) as stream:
         if lm.is_demo:
@@ -287,7 +314,7 @@ def stream_text(
     elif last is not None and last.finish_reason == "length":
         used = usage.prompt_tokens + usage.completion_tokens
         if lm.max_context is not None and used >= lm.max_context:
-            say(f"stopped, as the context of {lm.max_context} tokens is full")
+            say(f"stopped because the context of {lm.max_context} tokens is full")
         elif arguments.max_tokens is None:
             say(f"stopped after {usage.completion_tokens} tokens; --max-tokens allows more")
     return status
@@ -300,11 +327,11 @@ def read_first(arguments: argparse.Namespace) -> str | None:
     """The first message of a conversation, if one was given."""
     for name in ("raw", "json", "show_probs"):
         if getattr(arguments, name):
-            raise OptionError(name, "not for a conversation, leave out one of it and --chat")
+            raise OptionError(name, "cannot be used with --chat; leave out one of them")
     if arguments.text is None and arguments.prompt is None:
         return None
     if "-" in (arguments.text, arguments.prompt):
-        raise OptionError("prompt", "with --chat standard input is the conversation, leave out -")
+        raise OptionError("prompt", "with --chat, standard input is the conversation; leave out -")
     return read_prompt(arguments)
 
 
@@ -314,25 +341,27 @@ def read_prompt(arguments: argparse.Namespace) -> str:
         raise OptionError("prompt", "given twice; use either --prompt or the argument")
     text: str | None = arguments.prompt if arguments.text is None else arguments.text
     if text is None:
-        raise PromptError('there is no prompt; give --prompt "..." or - for standard input')
+        raise PromptError('there is no prompt; pass --prompt "...", or - to read standard input')
     if text == "-":
         try:
             text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
         except UnicodeDecodeError as error:
             raise PromptError(f"standard input is not UTF-8 text ({error.reason})") from error
     if not (text if arguments.raw else text.strip()):
-        raise PromptError("the prompt is empty; give it some text")
+        raise PromptError("the prompt is empty; pass some text")
     for name, value in (("prompt", text), ("system message", arguments.system)):
         if value is not None and any("\ud800" <= c <= "\udfff" for c in value):
             raise PromptError(f"the {name} is not valid UTF-8 text")
     for name in ("system", "chat_template_args", "allow_control_tokens"):
         if arguments.raw and getattr(arguments, name):
-            raise OptionError(name, "--raw takes no chat template, leave out one of the two")
+            raise OptionError(
+                name, "cannot be used with --raw, which has no chat template; leave out one of them"
+            )
     return text
 
 
 def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> Any:
-    """What the engine takes: raw text, or chat messages."""
+    """The prompt for the engine: raw text or chat messages."""
     if arguments.raw:
         return text
     if not lm.tokenizer.has_chat_template:
@@ -350,12 +379,15 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
 
 
 def template_variables(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """What was given for the chat template beside the messages."""
+    """The variables for the chat template, apart from the messages."""
     if arguments.chat_template_args is None:
         return None
     given = _parse_json("chat_template_args", arguments.chat_template_args)
     if not isinstance(given, dict):
-        raise OptionError("chat_template_args", "give a JSON object of the template's variables")
+        raise OptionError(
+            "chat_template_args",
+            'expected a JSON object of variables, such as {"enable_thinking": false}',
+        )
     return given
 
 
@@ -368,9 +400,9 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     elif arguments.show_probs:
         options["top_logprobs"] = 0
     if arguments.top_logprobs is not None and not arguments.json:
-        raise OptionError("top_logprobs", "only --json can show them; add it")
+        raise OptionError("top_logprobs", "only --json shows them; add it")
     if arguments.num_draft_tokens is not None and arguments.draft is None:
-        raise OptionError("num_draft_tokens", "nothing is proposed without --draft; add it")
+        raise OptionError("num_draft_tokens", "has no effect without --draft; add it")
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -383,7 +415,7 @@ def _filters(arguments: argparse.Namespace) -> Iterable[Any]:
 
 
 def _forms(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the text must be: a schema, an expression, a grammar; by kind."""
+    """What the text must match: a schema, an expression, a grammar; by kind."""
     forms = {}
     if arguments.json_schema is not None:
         schema: str = arguments.json_schema
@@ -409,7 +441,7 @@ def _parse_json(option: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(option, f"this is not JSON: {error}") from error
+        raise OptionError(option, f"invalid JSON: {error}") from error
 
 
 # ---- output ----
@@ -424,7 +456,7 @@ def make_renderer(
     if not arguments.show_probs:
         return lambda chunk, usage: chunk.text
     if not wants_colour(sys.stdout, os.environ):
-        say("--show-probs: no colours here, as this is no terminal or NO_COLOR is set")
+        say("--show-probs: no colours, because this is not a terminal or NO_COLOR is set")
         return lambda chunk, usage: chunk.text
     say(f"probability: {legend()}")
     painter = Painter()
@@ -432,9 +464,9 @@ def make_renderer(
 
 
 def json_chunk(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> dict[str, Any]:
-    """A chunk as a JSON object, its keys always the same; ``usage`` only in the last.
+    """A chunk as a JSON object, always with the same keys; only the last one has ``usage``.
 
-    ``text`` is what was delivered with it; a token's own text stands beside its id.
+    ``text`` is what was delivered with the chunk; ``token_text`` is the token's own text.
     """
 
     def spelled(token: Token) -> str:
@@ -463,7 +495,7 @@ def _finite(value: float | None) -> float | None:
 def report(
     arguments: argparse.Namespace, usage: Usage, last: Chunk | None, drafted: int
 ) -> Iterable[str]:
-    """What ``--verbose`` says at the end."""
+    """What ``--verbose`` prints at the end."""
     import mlx.core as mx
 
     run = usage.prompt_tokens - usage.cached_tokens
@@ -473,7 +505,7 @@ def report(
     after_first = usage.completion_tokens - 1
     yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
     if drafted or arguments.draft is not None:
-        yield f"drafted:     {drafted} of these tokens, in {usage.forward_passes} passes in all"
+        yield f"drafted:     {drafted} of these tokens, in {usage.forward_passes} passes in total"
     reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
     yield f"finished:    {reason}" + (
         f" at {last.stop!r}" if last is not None and last.stop else ""
@@ -488,12 +520,12 @@ def _speed(tokens: int, timed: int, seconds: float, cached: str = "") -> str:
 
 def say(line: str) -> None:
     """Print one line on standard error."""
-    if sys.stderr is not None:  # print() would take standard output in its place
+    if sys.stderr is not None:  # print() would use standard output instead
         print(f"{NAME}: {line}", file=sys.stderr, flush=True)
 
 
 def _as_typed(error: MlxgenError) -> str:
-    """The error's text in one line, with an option called what the user typed."""
+    """The error's text in one line, with an option named as the user typed it."""
     text = " ".join(str(error).split())
     return _flag(error.field) + text[len(error.field) :] if isinstance(error, OptionError) else text
 
@@ -505,7 +537,7 @@ def _flag(name: str) -> str:
 
 
 def _give_up_stdout() -> None:
-    """Let the interpreter's last flush go nowhere, as the reader has left."""
+    """Send the interpreter's last flush nowhere, because the reader has left."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,7 +1,7 @@
 """A progress bar for many prompts.
 
-Owns what it looks like. Must never decide anything. Invariant: it writes to standard error
-and leaves it clean.
+Owns how it looks. Must never decide anything. Invariant: it writes to standard error and
+leaves nothing behind there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .engine.batch import Batch
 
 
 def progress_bar(total: int | None, console: Console | None = None) -> Callable[[Batch], object]:
-    """A watcher for ``Batch`` that shows the prompts done of ``total`` and the speed."""
+    """A watcher for ``Batch`` that shows how many of ``total`` prompts are done, and the speed."""
     progress = Progress(
         TextColumn("prompts"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[tokens]:,} tokens, {task.fields[speed]:.0f} a second"),
+        TextColumn("{task.fields[tokens]:,} tokens, {task.fields[speed]:.0f} per second"),
         TimeElapsedColumn(),
         console=console or Console(stderr=True),
         refresh_per_second=4,

@@ -135,7 +135,7 @@ def test_a_chat_may_fill_the_context_and_raw_text_may_not(
 ) -> None:
     monkeypatch.setattr(lm, "max_context", 600)
     outcome = cli("--ignore-eos", "so")
-    assert outcome.err == "mlxgen.generate: stopped, as the context of 600 tokens is full\n"
+    assert outcome.err == "mlxgen.generate: stopped because the context of 600 tokens is full\n"
     messages = [{"role": "user", "content": "so"}]
     whole = lm.generate(messages, ignore_eos=True, max_tokens=None)
     assert outcome.out == ended(whole.text) and whole.usage.completion_tokens > 256
@@ -238,7 +238,7 @@ def test_show_probs_colours_where_colours_are_wanted(
     monkeypatch.setenv("NO_COLOR", "1")
     outcome = cli(*argv)
     assert outcome.out == ended(text)
-    assert "no colours here" in outcome.err
+    assert "no colours, because" in outcome.err
 
 
 def test_verbose_reports_speed_and_memory_on_standard_error(
@@ -339,18 +339,24 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a", "--prompt", "b"], "--prompt: given twice"),
         (["a\udcff"], "not valid UTF-8"),
         (["a", "--system", "\udcff"], "system message is not valid UTF-8"),
-        (["a", "--raw", "--system", "b"], "--system: --raw takes no chat template"),
-        (["a", "--raw", "--chat-template-args", "{}"], "--chat-template-args: --raw"),
-        (["a", "--raw", "--allow-control-tokens"], "--allow-control-tokens: --raw"),
-        (["a", "--chat-template-args", "[]"], "--chat-template-args: give a JSON object"),
-        (["a", "--chat-template-args", "{"], "--chat-template-args: this is not JSON"),
+        (["a", "--raw", "--system", "b"], "--system: cannot be used with --raw"),
+        (
+            ["a", "--raw", "--chat-template-args", "{}"],
+            "--chat-template-args: cannot be used with --raw",
+        ),
+        (
+            ["a", "--raw", "--allow-control-tokens"],
+            "--allow-control-tokens: cannot be used with --raw",
+        ),
+        (["a", "--chat-template-args", "[]"], "--chat-template-args: expected a JSON object"),
+        (["a", "--chat-template-args", "{"], "--chat-template-args: invalid JSON"),
         (["a", "--top-logprobs", "3"], "--top-logprobs: only --json"),
         (["a", "--json", "--top-logprobs", "21"], "--top-logprobs: .*0 to 20"),
         (["a", "--show-probs", "--json"], "not allowed with"),
         (["a", "--nonsense"], r"unrecognized arguments: --nonsense \("),
         (["--promt", "a"], r"--promt; did you mean --prompt\?"),
         (["--temprature=1", "a"], r"did you mean --temperature\?"),
-        (["a", "--json-schema", "{"], "--json-schema: this is not JSON"),
+        (["a", "--json-schema", "{"], "--json-schema: invalid JSON"),
         (["a", "--regex", "a(b"], r"unclosed group \('\(' at character 2\) *$"),
         (["a", "--temp", "1"], "unrecognized arguments"),
         (["a", "--top-k", "few"], "invalid int value"),
@@ -367,13 +373,13 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a", "--model", "what is this?"], "hub id looks like owner/name"),
         (["a", "--revision", "main"], "--revision: only a hub id"),
         (["a", "--adapter", "/nowhere"], "there is no adapter folder /nowhere"),
-        (["a", "--num-draft-tokens", "3"], "--num-draft-tokens: nothing is proposed without"),
+        (["a", "--num-draft-tokens", "3"], "--num-draft-tokens: has no effect without"),
         (["a", "--draft", "ngram", "--num-draft-tokens", "65"], "--num-draft-tokens: .*1 to 64"),
         (["a", "--draft", "/nowhere"], "there is no folder /nowhere"),
-        (["--chat", "--raw"], "--raw: not for a conversation"),
-        (["--chat", "--json"], "--json: not for a conversation"),
-        (["--chat", "--show-probs"], "--show-probs: not for a conversation"),
-        (["--chat", "-"], "--prompt: with --chat standard input is the conversation"),
+        (["--chat", "--raw"], "--raw: cannot be used with --chat"),
+        (["--chat", "--json"], "--json: cannot be used with --chat"),
+        (["--chat", "--show-probs"], "--show-probs: cannot be used with --chat"),
+        (["--chat", "-"], "--prompt: with --chat, standard input is the conversation"),
         (["--chat", "--prompt", ""], "the prompt is empty"),
         (["--chat", "--system", " "], "the system message is empty"),
         (["--chat", "--top-p", "7"], "--top-p: .*7"),

@@ -44,7 +44,7 @@ class Recommended(TypedDict, total=False):
     """The options that a model's makers may recommend."""
 
     temperature: Annotated[float, number(0, 0, 100)]
-    """0 takes the most likely token; 1 draws as the model predicts, and more is more varied. A
+    """0 takes the most likely token, 1 draws as the model predicts, and higher values vary more. A
     number from 0 to 100; default 0."""
     top_p: Annotated[float, number(1, ABOVE_ZERO, 1)]
     """Keep the most likely tokens that together reach this probability; 1 keeps all. A number above
@@ -71,7 +71,7 @@ class SamplingOptions(Recommended, total=False):
     """Subtracted from the logit of a token for each time it was generated. A number from -2 to 2;
     default 0."""
     repetition_context_size: Annotated[int, integer(0, 0)]
-    """Number of the newest tokens that these penalties look at, the prompt's included; 0 is all of
+    """Number of the newest tokens, the prompt included, that the penalties look at; 0 is all of
     them. An integer of at least 0; default 0."""
     xtc_probability: Annotated[float, number(0, 0, 1)]
     """Probability that XTC leaves out the top choices of a draw, all but the least likely. A number

@@ -1,1 +1,1 @@
-"""The conversation in a terminal, and text as a terminal shows it."""
+"""The conversation in a terminal, and coloured text."""

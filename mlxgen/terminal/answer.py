@@ -1,9 +1,9 @@
-"""The model's answer to a conversation: it streams, can be stopped, and costs only what is new.
+"""The model's answer to a conversation: it streams, can be stopped, and runs only what is new.
 
-Owns the way from a conversation to a stream and back: rendering, where the reasoning is, forms
-that begin behind it, and what the prefix cache gets. Must never know a terminal. Invariant: the
-events of an answer, put together, are the model's text; and what an answer has run is in the
-prefix cache when it is finished, whether it ended or was stopped.
+Owns the way from a conversation to a stream and back: the plan of the turn, and what goes into the
+prefix cache. Must never know a terminal. Invariant: the concatenated events of an answer are the
+model's text; and what an answer has run is in the prefix cache once it is finished, whether it
+ended or was stopped.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from .conversation import Conversation
 
 
 class Answerer:
-    """Answers conversations with one model; the calling thread is the one that generates."""
+    """Answers conversations with one model, on the calling thread."""
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm = lm
         self._dialect = Dialect.of(lm.vocabulary)
 
     def check(self, conversation: Conversation) -> None:
-        """Raise ``OptionError`` or ``GrammarError`` for settings and forms that this model cannot
-        follow, which would only be noticed at the next answer."""
+        """Raise ``OptionError`` or ``GrammarError`` now for settings and forms that this model
+        cannot follow, rather than at the next answer."""
         Options.of(conversation.options | {"close_json": None}).check_vocabulary(self.lm.vocab_size)
         if conversation.form is not None:
             conversation.form.bind(self.lm.tokenizer, self.lm.vocab_size)
             self._check_form()
 
     def begin(self, conversation: Conversation) -> Answer:
-        """Start the answer to the message that waits.
+        """Start the answer to the waiting message.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
@@ -63,33 +63,35 @@ class Answerer:
     def _check_form(self) -> None:
         if not self._dialect.takes_forms:
             raise OptionError(
-                "filters", "this model writes headers before its text, and takes no form"
+                "filters",
+                "this model writes headers before its text, so it cannot follow a form; say "
+                "/json off, /regex off or /lark off",
             )
 
     def _check_room(self, tokens: int) -> None:
         if self.lm.max_context is not None and tokens >= self.lm.max_context:
             raise PromptError(
-                f"with this message the conversation has {tokens} tokens, and the context of "
-                f"{self.lm.name} holds {self.lm.max_context}, the answer included: take exchanges "
-                "back with /undo, begin anew with /clear, or write less"
+                f"with this message the conversation has {tokens} tokens, but the context of "
+                f"{self.lm.name} holds {self.lm.max_context}, including the answer; take back "
+                "exchanges with /undo, start over with /clear, or write less"
             )
 
     def _places(self, conversation: Conversation, prompt: Sequence[Token]) -> list[int]:
-        """Where later prompts may part from this one: before the last message, behind it (an
-        answer may be told differently later, without its reasoning), and at the end."""
+        """Where later prompts may differ from this one: before the last message, after it (its
+        answer may be rendered without the reasoning later), and at the end."""
         messages, places = conversation.messages, {len(prompt) - 1}
         for said in (messages[:-1], messages):
-            with contextlib.suppress(PromptError):  # a template may want more messages than these
+            with contextlib.suppress(PromptError):  # a template may need more messages
                 begun = replace(_chat(conversation), messages=said, add_generation_prompt=False)
                 places.add(_in_common(begun.tokens(self.lm.vocabulary), prompt))
         return sorted(places)
 
 
 class Answer:
-    """One answer: a context manager, and an iterator over the events that came with each token.
+    """One answer: a context manager, and an iterator over the events of each token.
 
-    ``finish`` gives the last events; after it ``text``, ``reasoning`` and the rest stay as they
-    are. Without it, on an error, nothing is kept.
+    ``finish`` returns the last events; after it, ``text``, ``reasoning`` and the rest no longer
+    change. Without it, as after an error, nothing goes into the prefix cache.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Answer:
             yield self._noted(self._reader.push(chunk, self._stream.usage).events)
 
     def finish(self) -> Sequence[ChatEvent]:
-        """End the answer here, and keep what it has run; returns the last events, if any."""
+        """End the answer here and cache what it has run; returns the last events, if any."""
         self._usage = self._stream.usage
         ended = self.finish_reason is not None
         rest = [] if ended else self._noted(self._reader.cancel(self._usage))
@@ -149,12 +151,12 @@ class Answer:
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why it ended; ``None`` for one that was stopped."""
+        """Why it ended; ``None`` if it was stopped."""
         return self.last.finish_reason if self.last is not None else None
 
     @property
     def usage(self) -> Usage:
-        """Tokens and seconds until it was finished."""
+        """Tokens and seconds up to the end."""
         return self._usage
 
     @property

@@ -1,8 +1,8 @@
-"""What can be said to the chat itself: lines that begin with a slash.
+"""The chat's commands: lines that begin with a slash.
 
 Owns the commands with their help, the reading of their arguments, and the files that they read
-and write. Must never know how an answer is made or shown. Invariant: a command does all of what
-it says, or raises and has changed nothing.
+and write. Must never know how an answer is made or shown. Invariant: a command does everything
+it says, or raises and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OFF = ("off", "none", "default")
 
 
 class Host(Protocol):
-    """What commands act upon."""
+    """What commands act on."""
 
     conversation: Conversation
 
@@ -37,11 +37,11 @@ class Host(Protocol):
         """Raise for what the model cannot follow."""
 
     def answer(self) -> None:
-        """Have the message that waits answered."""
+        """Answer the waiting message."""
 
 
 class Command(NamedTuple):
-    """``argument`` as the help shows it; ``run`` gets what was typed for it."""
+    """``argument`` is what the help shows; ``run`` gets what was typed for it."""
 
     argument: str
     help: str
@@ -54,18 +54,18 @@ def is_command(text: str) -> bool:
 
 
 def run_command(host: Host, text: str) -> None:
-    """Do what a line says; ``EOFError`` ends the chat, ``OptionError`` says what is wrong."""
+    """Run a command line; ``EOFError`` ends the chat, ``OptionError`` says what is wrong."""
     name, _, argument = text[1:].partition(" ")
     command = COMMANDS.get(name.strip())
     if command is None:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean /{close[0]}?" if close else "/help lists the commands"
         raise OptionError(
-            f"/{name}", f"there is no such command, {hint} ({QUOTES}/{name}{QUOTES} is a message)"
+            f"/{name}", f"there is no such command; {hint} ({QUOTES}/{name}{QUOTES} is a message)"
         )
     argument = argument.strip()
     if argument and not command.argument:
-        raise OptionError(f"/{name}", f"takes nothing behind it, leave out {argument!r}")
+        raise OptionError(f"/{name}", f"expected no argument, got {argument!r}; leave it out")
     command.run(host, argument)
 
 
@@ -81,9 +81,9 @@ def _retry(host: Host, _: str) -> None:
     host.conversation.retry()
     options = host.conversation.values()
     if options["temperature"] == 0:
-        host.note("the temperature is 0: the answer stays the same; say /set temperature 0.8")
+        host.note("the temperature is 0, so the answer stays the same; try /set temperature 0.8")
     elif options["seed"] is not None:
-        host.note("the seed is set: the answer stays the same; say /set seed default")
+        host.note("the seed is set, so the answer stays the same; try /set seed default")
     host.answer()
 
 
@@ -94,7 +94,7 @@ def _edit(host: Host, argument: str) -> None:
         host.note(f"the message was:\n{message}\nwrite the new one:")
         text = host.reader.read().text
     if not text.strip():
-        host.note("nothing was changed")
+        host.note("nothing changed")
         return
     host.conversation.edit(text)
     host.answer()
@@ -104,12 +104,12 @@ def _show(host: Host, _: str) -> None:
     for message in host.conversation.messages:
         host.note(f"[{message['role']}] {message['content']}")
     if not host.conversation.messages:
-        host.note("nothing was said yet")
+        host.note("no messages yet")
 
 
 def _clear(host: Host, _: str) -> None:
     host.conversation.clear()
-    host.note("a new conversation; the settings are as they were")
+    host.note("a new conversation; the settings stay")
 
 
 def _system(host: Host, argument: str) -> None:
@@ -133,7 +133,7 @@ def _set(host: Host, argument: str) -> None:
         star = "*" if known in host.conversation.settings else " "
         host.note(f"{star} {known:<20} {json.dumps(values[known], default=str)}")
     if not name:
-        host.note("* was set here; /set NAME VALUE sets, /set NAME default takes it back")
+        host.note("* was set here; /set NAME VALUE sets an option, /set NAME default resets it")
 
 
 def _form(kind: str, read: Callable[[str], Any], host: Host, argument: str) -> None:
@@ -153,7 +153,7 @@ def _change(host: Host, change: Callable[[Conversation], None]) -> None:
 
 
 def read_value(text: str) -> Any:
-    """A value as JSON, or as the text that it is; ``None`` for the default."""
+    """A value as JSON, or else as plain text; ``None`` is the default."""
     if text in OFF:
         return None
     try:
@@ -170,8 +170,10 @@ def _save(host: Host, argument: str) -> None:
     text = json.dumps(host.conversation.as_json(), indent=2, ensure_ascii=False)
     try:
         if path.exists() and not _is_conversation(path):
-            raise OptionError("/save", f"{path} is something else already; choose another name")
-        beside = path.with_name(path.name + ".part")  # a full disk must not cost the old one
+            raise OptionError(
+                "/save", f"{path} exists and is not a conversation; choose another name"
+            )
+        beside = path.with_name(path.name + ".part")  # a full disk must not destroy the old one
         beside.write_text(text + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
@@ -216,20 +218,20 @@ def _json(command: str, argument: str) -> Any:
     text = argument if given else _text(command, argument)
     try:
         value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except (ValueError, RecursionError) as error:
-        raise OptionError(command, f"{argument} is not JSON: {error}") from error
+        raise OptionError(command, f"invalid JSON in {argument}: {error}") from error
     return value
 
 
 def _path(command: str, argument: str) -> Path:
     if not argument:
-        raise OptionError(command, "say which file")
+        raise OptionError(command, "expected a file name, got nothing")
     if "\0" in argument:
-        raise OptionError(command, "no file has such a name")
+        raise OptionError(command, "expected a file name, got one with a null character")
     try:
         return Path(argument).expanduser()
-    except RuntimeError:  # ~ of somebody who is not there
+    except RuntimeError:  # ~ of a user who does not exist
         return Path(argument)
 
 
@@ -240,8 +242,8 @@ def _help(host: Host, _: str) -> None:
     for name, command in COMMANDS.items():
         host.note(f"/{name} {command.argument:<16}".ljust(26) + command.help)
     host.note(
-        f"A line that ends in \\ goes on; {QUOTES} begins and ends a message of several lines.\n"
-        "Ctrl-C stops an answer, Ctrl-D ends."
+        f"A line that ends in \\ continues; {QUOTES} begins and ends a block of lines.\n"
+        "Ctrl-C stops an answer, Ctrl-D ends the chat."
     )
 
 
@@ -261,23 +263,27 @@ def _count(conversation: Conversation) -> str:
 
 COMMANDS = {
     "undo": Command("", "take back the last exchange", _undo),
-    "retry": Command("", "answer the last message anew", _retry),
-    "edit": Command("[TEXT]", "change the last message and have it answered", _edit),
-    "system": Command("[TEXT|off]", "the system message", _system),
-    "set": Command("[NAME [VALUE]]", "a setting, such as /set temperature 0.3", _set),
+    "retry": Command("", "answer the last message again", _retry),
+    "edit": Command("[TEXT]", "change the last message and answer it again", _edit),
+    "system": Command("[TEXT|off]", "show or set the system message", _system),
+    "set": Command("[NAME [VALUE]]", "show or set an option, such as /set temperature 0.3", _set),
     "json": Command(
         "[FILE|off]",
-        "answers are JSON of a schema",
+        "answers are JSON that matches a schema",
         partial(_form, "json", partial(_json, "/json")),
     ),
-    "regex": Command("[PATTERN|off]", "answers match an expression", partial(_form, "regex", str)),
-    "lark": Command(
-        "[FILE|off]", "answers follow a grammar", partial(_form, "lark", partial(_text, "/lark"))
+    "regex": Command(
+        "[PATTERN|off]", "answers match a regular expression", partial(_form, "regex", str)
     ),
-    "show": Command("", "all that was said", _show),
-    "clear": Command("", "begin anew", _clear),
-    "save": Command("FILE", "write messages and settings as JSON", _save),
-    "load": Command("FILE", "go on with what was saved", _load),
-    "help": Command("", "this list", _help),
-    "quit": Command("", "end", _quit),
+    "lark": Command(
+        "[FILE|off]",
+        "answers follow a Lark grammar",
+        partial(_form, "lark", partial(_text, "/lark")),
+    ),
+    "show": Command("", "show the conversation", _show),
+    "clear": Command("", "start over; the settings stay", _clear),
+    "save": Command("FILE", "write messages and settings to a JSON file", _save),
+    "load": Command("FILE", "continue a saved conversation", _load),
+    "help": Command("", "show this list", _help),
+    "quit": Command("", "end the chat", _quit),
 }

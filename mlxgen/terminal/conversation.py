@@ -1,8 +1,9 @@
-"""A conversation: what was said, and how the next answer is to be made.
+"""A conversation: its messages, and the settings for the next answer.
 
-Owns the exchanges, the system message, the settings and the forms that answers must have, with
-their taking back and their JSON. Must never know a model, a terminal or a file. Invariant: every
-exchange but a message that waits has an answer; what cannot be done raises and changes nothing.
+Owns the exchanges, the system message, the settings and the forms that answers must have, how
+they are taken back, and their JSON. Must never know a model, a terminal or a file. Invariant:
+every message has an answer, except one that is waiting; what cannot be done raises and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from ..errors import OptionError, PromptError, StateError
 from ..filters import AllOf, JsonSchema, Lark, Regex, Specification
 from ..options.table import OPTIONS
 
-# Options that are not for /set, and what to do instead.
+# Options that /set does not take, and what to do instead.
 _ELSEWHERE = {
-    "filters": "say /json, /regex or /lark",
-    "hooks": "only a program can give hooks",
-    "prefix": "only a program can give tokens; say how to begin in the message",
-    "allow_retract": "what was shown stays, leave it out",
-    "top_logprobs": "a chat shows no probabilities, leave it out",
-    "top_candidates": "a chat shows no probabilities, leave it out",
-    "prompt_logprobs": "a chat shows no probabilities, leave it out",
+    "filters": "use /json, /regex or /lark",
+    "hooks": "only a program can pass hooks",
+    "prefix": "only a program can pass tokens; say in the message how to begin",
+    "allow_retract": "a chat cannot delete what it has shown; leave it out",
+    "top_logprobs": "a chat shows no probabilities; leave it out",
+    "top_candidates": "a chat shows no probabilities; leave it out",
+    "prompt_logprobs": "a chat shows no probabilities; leave it out",
 }
 SETTABLE = tuple(name for name in OPTIONS if name not in _ELSEWHERE)
 FORMS: Mapping[str, Callable[[Any], Specification]] = {
@@ -39,7 +40,7 @@ _KEYS = ("messages", "settings", "forms", "template")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A message and its answer; ``reasoning`` is what the model thought before."""
+    """A message and its answer; ``reasoning`` is what the model thought before it."""
 
     message: str
     answer: str
@@ -47,20 +48,20 @@ class Exchange:
 
 
 class _Waiting(NamedTuple):
-    """A message without an answer, and the exchange that it stands in the place of."""
+    """A message without an answer, and the exchange that it replaces."""
 
     message: str
     instead: Exchange | None = None
 
 
 class Conversation:
-    """See the module. ``ask``, ``retry`` and ``edit`` leave a message waiting, which
-    ``answered`` or ``withdraw`` must follow.
+    """See the module. ``ask``, ``retry`` and ``edit`` leave a message waiting; ``answered`` or
+    ``withdraw`` must follow.
 
-    ``settings`` are options of ``LanguageModel.stream``; by default an answer may have as many
-    tokens as the context holds. ``template`` has further variables of the chat template.
-    ``defaults`` are options of the model for what was not set, and ``allow_control_tokens`` is that
-    of ``Chat``; neither is saved with what was said.
+    ``settings`` are options of ``LanguageModel.stream``; by default an answer may fill the
+    context. ``template`` has further variables of the chat template. ``defaults`` are the model's
+    values for options that are not set, and ``allow_control_tokens`` is that of ``Chat``; neither
+    is saved with the conversation.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Conversation:
         self._waiting: _Waiting | None = None
         self.system = system
 
-    # ---- what was said ----
+    # ---- messages ----
 
     @property
     def system(self) -> str | None:
@@ -94,7 +95,7 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """Everything that was said, the message that waits included, as chat messages."""
+        """All chat messages, including the waiting one."""
         said = [] if self._system is None else [{"role": "system", "content": self._system}]
         for exchange in self.exchanges:
             said.append({"role": "user", "content": exchange.message})
@@ -108,45 +109,45 @@ class Conversation:
 
     @property
     def last(self) -> Exchange:
-        """The last exchange; raises ``StateError`` where there is none."""
+        """The last exchange; raises ``StateError`` if there is none."""
         if not self.exchanges:
-            raise StateError("nothing was said yet; write a message")
+            raise StateError("there are no messages yet; write one")
         return self.exchanges[-1]
 
     def ask(self, message: str) -> None:
-        """A new message, which waits for its answer."""
+        """Add a message, which waits for its answer."""
         self._wait(_Waiting(_checked(message, "message")))
 
     def retry(self) -> None:
-        """Let the last message wait for another answer."""
+        """Make the last message wait for another answer."""
         last = self.last
         self._wait(_Waiting(last.message, last))
         self.exchanges.pop()
 
     def edit(self, message: str) -> None:
-        """Put another message in the place of the last one; it waits for its answer."""
+        """Replace the last message; the new one waits for its answer."""
         self._wait(_Waiting(_checked(message, "message"), self.last))
         self.exchanges.pop()
 
     def answered(self, answer: str, reasoning: str = "") -> None:
-        """The answer, or what there is of it, to the message that waits."""
+        """Add the answer, or as much as there is of it, to the waiting message."""
         waiting = self._take_waiting()
         self.exchanges.append(Exchange(waiting.message, answer, reasoning))
 
     def withdraw(self) -> None:
-        """Take the message that waits back; what it stood in the place of is there again."""
+        """Take back the waiting message, and restore what it replaced."""
         waiting = self._take_waiting()
         if waiting.instead is not None:
             self.exchanges.append(waiting.instead)
 
     def undo(self) -> Exchange:
-        """Take the last exchange back."""
+        """Take back the last exchange."""
         last = self.last
         self.exchanges.pop()
         return last
 
     def clear(self) -> None:
-        """Forget every exchange; the system message, settings and forms stay."""
+        """Forget all exchanges; the system message, settings and forms stay."""
         self.exchanges.clear()
         self._waiting = None
 
@@ -163,7 +164,7 @@ class Conversation:
         twin._waiting = self._waiting
         return twin
 
-    # ---- how answers are made ----
+    # ---- settings and forms ----
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -172,7 +173,7 @@ class Conversation:
 
     @property
     def forms(self) -> Mapping[str, Any]:
-        """What answers must be: a JSON schema, a regular expression, a grammar; by kind."""
+        """What answers must match: a JSON schema, a regular expression, a grammar; by kind."""
         return self._forms
 
     @property
@@ -186,16 +187,16 @@ class Conversation:
         return {"max_tokens": None, **self.defaults, **self._settings}
 
     def set(self, name: str, value: Any) -> None:
-        """Set an option; ``None`` is its default. Raises ``OptionError`` as the engine does."""
+        """Set an option; ``None`` is its default. Raises ``OptionError`` for an invalid one."""
         name = name.replace("-", "_")
         changed = {**self._settings, name: _with_ids(name, value)}
         _check(changed, self._forms)
         self._settings = {key: kept for key, kept in changed.items() if kept is not None}
 
     def require(self, kind: str, source: Any) -> None:
-        """Let answers have a form (see ``FORMS``); ``None`` lifts it.
+        """Require a form of answers (see ``FORMS``); ``None`` lifts it.
 
-        Without a form there is nothing to close, so ``close_json`` goes with the last one.
+        ``close_json`` needs a form, so it is reset with the last one.
         """
         changed = {key: kept for key, kept in self._forms.items() if key != kind}
         if source is not None:
@@ -207,7 +208,7 @@ class Conversation:
         self._forms, self._settings = changed, settings
 
     def values(self) -> dict[str, Any]:
-        """Every option that can be set, with the value that is in force."""
+        """Every option that can be set, with its value in force."""
         options = Options.of({**self.options, "filters": _filters(self._forms)})
         sampling = options.sampling
         return {
@@ -228,22 +229,24 @@ class Conversation:
 
     @classmethod
     def of_json(cls, data: Any) -> Conversation:
-        """What ``as_json`` gave; ``OptionError`` names the part that cannot be read."""
+        """The conversation that ``as_json`` gave; ``OptionError`` names a part that is wrong."""
         if not isinstance(data, Mapping) or "messages" not in data:
-            raise OptionError("messages", "there are none; give what /save has written")
+            raise OptionError(
+                "messages", "expected a file that /save has written, got one without messages"
+            )
         for key in data:
             if key not in _KEYS:
                 raise OptionError(
-                    key, f"a conversation has no such part; known: {', '.join(_KEYS)}"
+                    key, f"a conversation has no such part; known are {', '.join(_KEYS)}"
                 )
         for key in _KEYS[1:]:
             if not isinstance(data.get(key, {}), Mapping):
-                raise OptionError(key, "this is no JSON object")
+                raise OptionError(key, f"expected a JSON object, got {type(data[key]).__name__}")
         found = cls(template=data.get("template"))
         found._take_messages(data["messages"])
         for kind, source in data.get("forms", {}).items():
             if kind not in FORMS:
-                raise OptionError(f"forms.{kind}", f"known are {', '.join(FORMS)}")
+                raise OptionError(f"forms.{kind}", f"expected one of {', '.join(FORMS)}")
             found.require(kind, source)
         settings = {name: _with_ids(name, v) for name, v in data.get("settings", {}).items()}
         _check(settings, found._forms)
@@ -252,12 +255,14 @@ class Conversation:
 
     def _take_messages(self, messages: Any) -> None:
         if not isinstance(messages, list):
-            raise OptionError("messages", "this is no list of messages")
+            raise OptionError("messages", f"expected a list, got {type(messages).__name__}")
         for i, message in enumerate(messages):
             role = self._expected(i, message)
             content = message.get("content")
             if not isinstance(content, str):
-                raise OptionError(f"messages[{i}].content", "this is no text")
+                raise OptionError(
+                    f"messages[{i}].content", f"expected text, got {type(content).__name__}"
+                )
             if role == "system":
                 self.system = content
             elif role == "user":
@@ -266,7 +271,7 @@ class Conversation:
                 reasoning = message.get("reasoning_content")
                 self.answered(content, reasoning if isinstance(reasoning, str) else "")
         if self._waiting is not None:
-            raise OptionError("messages", "the last one has no answer; leave it out")
+            raise OptionError("messages", "the last message has no answer; leave it out")
 
     def _expected(self, i: int, message: Any) -> str:
         role = message.get("role") if isinstance(message, Mapping) else None
@@ -274,24 +279,24 @@ class Conversation:
         if i == 0:
             roles.append("system")
         if role not in roles:
-            raise OptionError(f"messages[{i}].role", f"{role!r} is not {' or '.join(roles)}")
+            raise OptionError(f"messages[{i}].role", f"expected {' or '.join(roles)}, got {role!r}")
         return str(role)
 
     def _wait(self, waiting: _Waiting) -> None:
         if self._waiting is not None:
-            raise StateError("a message waits for its answer; it has to come first")
+            raise StateError("a message is waiting for its answer; answer or withdraw it first")
         self._waiting = waiting
 
     def _take_waiting(self) -> _Waiting:
         waiting, self._waiting = self._waiting, None
         if waiting is None:
-            raise StateError("no message waits for an answer")
+            raise StateError("no message is waiting for an answer")
         return waiting
 
 
 def _checked(text: str, what: str) -> str:
     if not text.strip():
-        raise PromptError(f"the {what} is empty; give it some text")
+        raise PromptError(f"the {what} is empty; write some text")
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise PromptError(f"the {what} is not valid UTF-8 text")
     return text
@@ -315,7 +320,7 @@ def _specification(forms: Mapping[str, Any]) -> Specification | None:
 
 
 def _with_ids(name: str, value: Any) -> Any:
-    """JSON's keys are text, and those of ``logit_bias`` token ids."""
+    """JSON has only text keys, but those of ``logit_bias`` are token ids."""
     if name == "logit_bias" and isinstance(value, Mapping):
         return {int(key) if str(key).isdigit() else key: bias for key, bias in value.items()}
     return value

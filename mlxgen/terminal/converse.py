@@ -1,10 +1,10 @@
 """A conversation in a terminal, or over pipes: ``python -m mlxgen.generate --chat``.
 
 Owns the loop of reading and answering, and how an answer is shown. Must never know how a line
-is read, what commands there are, or how an answer is made. Invariants: the model's text, and a
-line end behind it, goes to ``out``, everything else to ``notes``; with the escape sequences
-removed, what is shown is the text, and without a terminal there are none; whatever happens to
-an answer, every message of the conversation has one.
+is read, which commands there are, or how an answer is made. Invariants: the model's text, with a
+line end after it, goes to ``out``, and everything else to ``notes``; without its escape sequences,
+of which there are none outside a terminal, what is shown is the text; whatever happens to an
+answer, every message of the conversation has one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 
 class TerminalChat:
-    """See the module. ``run`` it once; ``report`` says more about each answer.
+    """See the module. Call ``run`` once; ``report`` gives further lines about each answer.
 
-    ``interactive``: a person sits there, who wants to be greeted and can try again.
+    ``interactive``: a person is typing, who is greeted and can try again after an error.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class TerminalChat:
         self._status = 0
 
     def run(self, first: str | None = None, *, notice: str | None = None) -> int:
-        """Converse until the input ends, ``first`` being said already; returns the exit status.
+        """Converse until the input ends, beginning with ``first``; returns the exit status.
 
-        ``notice`` is told as soon as it is sure that there will be a conversation.
+        ``notice`` is shown once the settings are checked.
         """
         self._answerer.check(self.conversation)
         if notice is not None:
@@ -79,11 +79,11 @@ class TerminalChat:
         print(line, file=self._notes, flush=True)
 
     def check(self, conversation: Conversation) -> None:
-        """Raise for what the model cannot follow."""
+        """Raise for settings that the model cannot follow."""
         self._answerer.check(conversation)
 
     def answer(self) -> None:
-        """Stream the answer to the message that waits, and put it into the conversation."""
+        """Stream the answer to the waiting message, and add it to the conversation."""
         brake, answer = Brake(), None
         try:
             with brake, self._answerer.begin(self.conversation) as answer:
@@ -93,7 +93,7 @@ class TerminalChat:
         finally:
             kept = self._settle(answer)
         if not kept:
-            self.note("(stopped before anything came: the conversation is as it was)")
+            self.note("(stopped before the answer began; the conversation is unchanged)")
         elif brake.pressed:
             self.note("(stopped)")
         if answer is not None:
@@ -102,7 +102,7 @@ class TerminalChat:
     # ---- one message ----
 
     def _guarded(self, read: Callable[[], Typed]) -> bool:
-        """Take a message and do what it asks for; returns whether to go on."""
+        """Read a message and do what it asks for; returns whether to continue."""
         try:
             self._take(read())
         except EOFError:
@@ -141,7 +141,7 @@ class TerminalChat:
             screen.end()
 
     def _settle(self, answer: Answer | None) -> bool:
-        """Give the message that waits its answer, or take it back where nothing came."""
+        """Give the waiting message its answer, or withdraw it if there is none."""
         kept = answer is not None and bool(answer.text or answer.reasoning or answer.finish_reason)
         if answer is not None and kept:
             self.conversation.answered(answer.text, answer.reasoning)
@@ -150,11 +150,11 @@ class TerminalChat:
         return kept
 
     def _conclude(self, answer: Answer) -> None:
-        """Say how an answer ended, where that is not as usual."""
+        """Say how an answer ended, if it was cut off."""
         if answer.finish_reason == "length" and answer.fills_context:
             self.note(
                 f"(the context of {answer.usage.prompt_tokens + answer.usage.completion_tokens} "
-                "tokens is full: /undo takes the last exchange back, /clear begins anew)"
+                "tokens is full; /undo takes back the last exchange, /clear starts over)"
             )
         elif answer.finish_reason == "length":
             count = answer.usage.completion_tokens
@@ -165,7 +165,7 @@ class TerminalChat:
 
 
 class _Screen:
-    """Text on its way out, dimmed in part."""
+    """Writes text, some of it dimmed."""
 
     def __init__(self, out: TextIO, *, dims: bool) -> None:
         self._out = out
@@ -199,7 +199,7 @@ def converse(
     notice: str | None = None,
     report: Report | None = None,
 ) -> int:
-    """Run a conversation on the process's own standard streams; returns the exit status."""
+    """Run a conversation on the standard streams of the process; returns the exit status."""
     if not lm.tokenizer.has_chat_template:
         raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
     typing = sys.stdin.isatty()

@@ -1,7 +1,7 @@
-"""Ctrl-C while something runs that should stop and not die, and while nothing runs yet.
+"""Ctrl-C, while an answer runs that should stop, and before anything runs.
 
-Owns the signal's handler for as long as it is entered. Must never know what runs. Invariant:
-afterwards the handler is what it was before.
+Owns the signal's handler while a context is entered. Must never know what runs. Invariant:
+afterwards the handler is the one from before.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 @contextmanager
 def leaving_at_once(status: int) -> Iterator[None]:
-    """A context in which Ctrl-C ends the process with ``status``, without a word.
+    """A context in which Ctrl-C ends the process with ``status`` and prints nothing.
 
-    For a start in which there is nothing to clean up: an exception in the middle of an import of
-    an extension module becomes another one. Where the signal is ignored, or in another thread
-    than the main one, nothing is changed.
+    It is for the start, when there is nothing to clean up: an exception during the import of an
+    extension module turns into another one. If the signal is ignored, or outside the main thread,
+    nothing changes.
     """
     if not _is_ours():
         yield
@@ -39,11 +39,10 @@ def _is_ours() -> bool:
 
 
 class Brake:
-    """A context in which Ctrl-C sets ``pressed``, for those who look at it between two steps.
+    """A context in which Ctrl-C sets ``pressed``, to be checked between two steps.
 
-    Before ``runs`` is set nobody looks, and from the second time on nobody seems to: then it
-    raises ``KeyboardInterrupt`` as usual. Where the signal is ignored, or in another thread
-    than the main one, nothing is changed.
+    Before ``runs`` is set, and from the second press on, it raises ``KeyboardInterrupt`` as usual,
+    because nobody checks. If the signal is ignored, or outside the main thread, nothing changes.
     """
 
     def __init__(self) -> None:

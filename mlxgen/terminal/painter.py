@@ -1,9 +1,9 @@
 """Text coloured by probability, for terminals.
 
-Owns the palette, what counts as a terminal that wants colours, and the escape sequences.
+Owns the palette, the decision whether to use colours, and the escape sequences.
 Must never know where text or probabilities come from. Invariant: with the sequences
-removed, painted text is the text, and after every line and every piece the terminal's own
-colours are back.
+removed, painted text is the original text, and each line and each piece ends with the
+terminal's own colours restored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RESET = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """How text is shown whose probability is ``least`` or more: 256-colour codes."""
+    """The 256-colour codes for text whose probability is ``least`` or more."""
 
     least: float
     background: int
@@ -30,8 +30,8 @@ class Shade:
 
 
 # From blue (likely) over grey to vermilion (unlikely), after the palette of Okabe and Ito:
-# the ends differ for every kind of colour vision. Each background brings a foreground of
-# high contrast, so the terminal's own colours do not matter.
+# the ends differ for every kind of colour vision. Each background has a foreground of high
+# contrast, so the terminal's own colours do not matter.
 _BLACK, _WHITE = 16, 231
 PALETTE = (
     Shade(0.9, 25, _WHITE),
@@ -43,7 +43,7 @@ PALETTE = (
 
 
 def shade(probability: float) -> Shade:
-    """The palette's entry for a probability; what is not a number counts as unlikely."""
+    """The palette's entry for a probability; NaN counts as unlikely."""
     return next((entry for entry in PALETTE if probability >= entry.least), PALETTE[-1])
 
 
@@ -54,7 +54,7 @@ def paint(text: str, probability: float) -> str:
 
 
 class Painter:
-    """Colours the text of a stream of tokens, some of which give their text late.
+    """Colours the text of a stream of tokens, some of which deliver their text late.
 
     Text that comes out at once for several tokens (a character split over them, or text
     that was held for a stop string) takes the colour of the least likely of them.
@@ -86,7 +86,7 @@ def legend() -> str:
 def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Whether to colour what goes to ``stream``.
 
-    ``NO_COLOR`` forbids it and ``FORCE_COLOR`` asks for it where there is no terminal.
+    ``NO_COLOR`` forbids it, and ``FORCE_COLOR`` asks for it even without a terminal.
     """
     if environment.get("NO_COLOR"):
         return False

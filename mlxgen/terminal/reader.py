@@ -1,12 +1,12 @@
 """What a person types: lines that become messages, from a terminal or a pipe.
 
 Owns the rules for messages of several lines, and the two ways to read a line. Must never know
-commands or models. Invariant: what was typed is one ``Typed`` for each message, wherever its
-lines were broken, and the end of the input ends a message too.
+commands or models. Invariant: each message is one ``Typed``, wherever its lines are broken, and
+the end of the input also ends a message.
 
-A line that ends in a backslash goes on with the next one. A line that begins with three quotes
-begins a block, which ends with a line that ends in three quotes; what is between is taken as it
-is. A line break right behind the first quotes, or before the last, is not part of it.
+A line that ends in a backslash continues on the next one. A line that begins with three quotes
+begins a block, which ends with a line that ends in three quotes; the text between is taken as it
+is. A line break right after the first quotes, or right before the last, is not part of it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PROMPT, MORE = "> ", "... "
 
 
 class Typed(NamedTuple):
-    """A message; ``quoted``: it was a block, and so is no command."""
+    """A message; if ``quoted``, it was a block and so is not a command."""
 
     text: str
     quoted: bool = False
 
 
 class Composer:
-    """Lines in, messages out. What was pasted may be a line with line breaks in it."""
+    """Lines in, messages out. A pasted line may itself contain line breaks."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -39,11 +39,11 @@ class Composer:
 
     @property
     def is_open(self) -> bool:
-        """Whether a message has begun that is not complete."""
+        """Whether a message has begun and is not complete."""
         return bool(self._lines)
 
     def push(self, line: str) -> Typed | None:
-        """Take in a line without its end; the message, if it is complete now."""
+        """Add a line without its line end; returns the message if it is complete now."""
         if not self._lines and line.startswith(QUOTES):
             self._in_block = True
             line = line[len(QUOTES) :]
@@ -52,7 +52,7 @@ class Composer:
         return self._complete() if line.endswith(end) == self._in_block else None
 
     def flush(self) -> Typed | None:
-        """The end of the input: the message that was not complete, if there is one."""
+        """The end of the input; returns the message that was not complete, if there is one."""
         return self._complete() if self.is_open else None
 
     def _complete(self) -> Typed:
@@ -65,14 +65,14 @@ class Reader(Protocol):
     """Where messages come from."""
 
     def read(self) -> Typed:
-        """The next message; ``EOFError`` where there is none."""
+        """The next message; raises ``EOFError`` if there is none."""
 
     def edit(self, text: str) -> str | None:
-        """What a person makes of ``text``; ``None`` where a text cannot be shown for it."""
+        """``text`` as the person edited it; ``None`` if it cannot be shown for editing."""
 
 
 class PipeReader:
-    """Lines of a pipe or a file; ``prompt`` is where to ask for them, if anywhere."""
+    """Lines of a pipe or a file; prompts for them are written to ``prompt``, if it is given."""
 
     def __init__(self, lines: BinaryIO, prompt: TextIO | None = None) -> None:
         self._lines = lines
@@ -80,7 +80,7 @@ class PipeReader:
         self._number = 0
 
     def read(self) -> Typed:
-        """As ``Reader.read``; ``PromptError`` for a line that is no text."""
+        """As ``Reader.read``; raises ``PromptError`` for a line that is not text."""
         composer = Composer()
         while True:
             if self._prompt is not None:
@@ -107,14 +107,14 @@ class PipeReader:
 
 
 class TerminalReader:
-    """Lines of a terminal, with editing and a history where ``readline`` is installed."""
+    """Lines of a terminal, with editing and a history if ``readline`` is installed."""
 
     def __init__(self, ask: Callable[[str], str] = input) -> None:
         self._ask = ask
         self._readline = _readline()
 
     def read(self) -> Typed:
-        """As ``Reader.read``; ``KeyboardInterrupt`` drops what was typed."""
+        """As ``Reader.read``; ``KeyboardInterrupt`` discards what was typed."""
         composer = Composer()
         while True:
             try:

@@ -124,14 +124,14 @@ def test_a_fork_and_its_origin_do_not_see_each_other() -> None:
 def test_what_cannot_be_done_says_so_and_changes_nothing() -> None:
     empty = Conversation()
     for act in (empty.undo, empty.retry, lambda: empty.edit("a")):
-        with pytest.raises(StateError, match="nothing was said yet"):
+        with pytest.raises(StateError, match="there are no messages yet"):
             act()
-    with pytest.raises(StateError, match="no message waits"):
+    with pytest.raises(StateError, match="no message is waiting"):
         empty.withdraw()
     made = conversation(("a", "b"))
     made.ask("c")
     for act in (lambda: made.ask("d"), made.retry, lambda: made.edit("d")):
-        with pytest.raises(StateError, match="waits for its answer"):
+        with pytest.raises(StateError, match="is waiting for its answer"):
             act()
     made.withdraw()
     for text in ("", " \n", "\ud800"):
@@ -182,7 +182,7 @@ def test_every_option_can_be_set_or_says_what_to_do_instead() -> None:
         if name in SETTABLE:
             made.set(name, None)
         else:
-            with pytest.raises(OptionError, match=f"^{name}: .*(say|only|leave)"):
+            with pytest.raises(OptionError, match=f"^{name}: .*(use|only|leave)"):
                 made.set(name, None)
     assert set(made.values()) == set(SETTABLE)
     assert made.values()["temperature"] == 0
@@ -240,22 +240,28 @@ def test_json_brings_everything_back() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "messages: there are none"),
-        ({"settings": {}}, "messages: there are none"),
-        ({"messages": 5}, "messages: this is no list"),
-        ({"messages": [5]}, r"messages\[0\].role: None is not user or system"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, r"messages\[0\].role: 'tool'"),
-        ({"messages": [{"role": "user", "content": 5}]}, r"messages\[0\].content: this is no text"),
-        ({"messages": [{"role": "user", "content": "a"}] * 2}, "'user' is not assistant"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "last one has no answer"),
-        ({"messages": [], "extra": 1}, "extra: .*known: messages, settings"),
-        ({"messages": [], "settings": []}, "settings: this is no JSON object"),
+        ([], "messages: expected a file that /save has written"),
+        ({"settings": {}}, "messages: expected a file that /save has written"),
+        ({"messages": 5}, "messages: expected a list, got int"),
+        ({"messages": [5]}, r"messages\[0\].role: expected user or system, got None"),
+        (
+            {"messages": [{"role": "tool", "content": "a"}]},
+            r"messages\[0\].role: expected .* got 'tool'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            r"messages\[0\].content: expected text, got int",
+        ),
+        ({"messages": [{"role": "user", "content": "a"}] * 2}, "expected assistant, got 'user'"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "the last message has no answer"),
+        ({"messages": [], "extra": 1}, "extra: .*known are messages, settings"),
+        ({"messages": [], "settings": []}, "settings: expected a JSON object, got list"),
         (
             {"messages": [], "settings": {"top_p": 7}},
             "top_p: expected a number above 0 and at most 1, got 7",
         ),
         ({"messages": [], "settings": {"hooks": []}}, "hooks: only a program"),
-        ({"messages": [], "forms": {"yaml": 1}}, "forms.yaml: known are json"),
+        ({"messages": [], "forms": {"yaml": 1}}, "forms.yaml: expected one of json"),
     ],
 )
 def test_json_that_is_no_conversation_names_the_part(data: Any, message: str) -> None:

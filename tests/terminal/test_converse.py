@@ -127,7 +127,7 @@ def test_an_interrupt_stops_the_answer_and_keeps_the_text_so_far() -> None:
 def test_an_interrupt_before_anything_came_leaves_the_conversation_as_it_was() -> None:
     talk = Talk(Chatter(press_at(0, "abcdefghijklmnop")), "one", "/show")
     assert talk.shown == ""
-    assert "(stopped before anything came: the conversation is as it was)" in talk.noted
+    assert "(stopped before the answer began; the conversation is unchanged)" in talk.noted
     assert talk.said == []
 
 
@@ -169,7 +169,7 @@ def test_a_full_context_says_what_to_do() -> None:
     )
     assert talk.said == [("c", "c" * 30)]
     filled = Talk(Chatter(lambda message: "x" * 500, max_context=100), "a")
-    assert "(the context of 100 tokens is full: /undo" in filled.noted
+    assert "(the context of 100 tokens is full; /undo" in filled.noted
 
 
 def test_an_answer_that_is_cut_off_says_what_allows_more() -> None:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from types import TracebackType
 
-from .calls import RequestError
+from .errors import RequestError
 
 BODIES = 128 << 20  # bytes of bodies that are read and not yet understood
 _LONGEST_WAIT = 60

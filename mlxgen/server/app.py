@@ -14,11 +14,12 @@ from starlette.exceptions import HTTPException
 
 from .. import __version__
 from .body import Receive
-from .calls import RequestError, error_body, in_force
 from .docs_page import POLICY, docs_page
+from .errors import RequestError, error_body
 from .event_stream import Send, send_error
 from .gate import App, Gate
 from .logs import log_failure
+from .openai.props import in_force
 from .openapi import answers, describe
 from .plain_form import PlainForm
 from .routes import JsonResponse, make_router

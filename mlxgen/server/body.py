@@ -1,7 +1,7 @@
 """Bodies of requests: read within a limit, and understood as strict JSON.
 
 Owns everything between the bytes of a body and an object. Must never know what the fields
-mean: that, and whether its strings are text, is the wire's. Invariant: what ``parse_body``
+mean: that, and whether its strings are text, is the API's. Invariant: what ``parse_body``
 returns is an object without duplicate names, numbers that are none, or NUL characters; all else
 raised ``RequestError`` with a 4xx status.
 """
@@ -14,7 +14,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NoReturn
 
-from .calls import RequestError
+from .errors import RequestError
 
 READING = 30.0  # seconds in which a body has to arrive
 

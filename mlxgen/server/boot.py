@@ -14,10 +14,10 @@ from ..errors import MlxgenError, OptionError
 from ..filters.compiled import Engine as GrammarEngine
 from ..load import load
 from ..model import LanguageModel
-from .calls import ServedModel
 from .engine_thread import Boot
 from .guard import CPU_SECONDS, MEMORY
 from .guard_child import Facts
+from .served_model import ServedModel
 from .settings import Settings
 
 

@@ -20,7 +20,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .body import READING
-from .calls import RequestError
+from .errors import RequestError
 from .event_stream import to_json
 from .room import Phase, Room
 

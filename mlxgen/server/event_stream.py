@@ -19,7 +19,7 @@ from collections.abc import (
 )
 from typing import Any, TypeAlias
 
-from .calls import error_body
+from .errors import error_body
 
 Header: TypeAlias = tuple[bytes, bytes]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]

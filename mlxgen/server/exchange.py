@@ -28,8 +28,9 @@ from typing import Any, TypeAlias
 from ..engine import Row
 from .admission import Visit
 from .body import ClientGone, Receive, check_headers, read_body
-from .calls import Event, RequestError, error_body
+from .call import Event
 from .connection import abort_of
+from .errors import RequestError, error_body
 from .event_stream import EventStream, Header, Send, send_error, send_json
 from .logs import log, log_failure
 from .mailbox import Mailbox

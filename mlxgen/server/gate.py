@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from .calls import RequestError
+from .errors import RequestError
 from .event_stream import send_error
 
 Message: TypeAlias = MutableMapping[str, Any]

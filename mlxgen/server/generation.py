@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ..errors import MlxgenError
-from .calls import Event, Reply, RequestError, as_request_error
+from .call import Event, Reply
+from .errors import RequestError, as_request_error
 from .event_stream import to_json, to_large_json
 from .exchange import Exchange
 from .jobs import Parse, Prepared

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ..errors import GrammarError
-from .calls import RequestError
 from .compiler import STARTING, Compiler, Loss, LostError, within
+from .errors import RequestError
 from .guard_child import Facts, Verdict, packed
 from .line import CrowdedError, Line, Turn
 from .logs import log, log_failure

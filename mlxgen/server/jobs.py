@@ -20,9 +20,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from ..engine import Row
 from ..errors import FilterError
 from .body import parse_body
-from .calls import Call, Job, RequestError, ServedModel
+from .call import Call, Job
+from .errors import RequestError
 from .guard import Guard
 from .line import CrowdedError, Line
+from .served_model import ServedModel
 
 SHORT = 16 << 10  # bytes of a body
 COSTLY = 0.05  # seconds of compiling

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..engine import Chunk, Progress, Usage
-from .calls import RequestError
+from .errors import RequestError
 
 LIMIT = 4096
 PER_ALTERNATIVE = 4  # alternatives that take as much memory as a chunk

@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from .calls import ChatRequest, CompletionRequest
+from .openai.schemas import ChatRequest, CompletionRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
 
 _REF = "#/components/schemas/{model}"

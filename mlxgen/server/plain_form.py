@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from .body import Receive
-from .calls import RequestError
+from .errors import RequestError
 from .event_stream import Send, send_error
 from .gate import App, Scope
 

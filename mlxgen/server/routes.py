@@ -14,21 +14,17 @@ from fastapi import APIRouter, Request, Response
 
 from .. import __version__
 from .body import Receive
-from .calls import (
-    ChatRequest,
-    CompletionRequest,
-    RequestError,
-    parse_chat,
-    parse_completion,
-    parse_llama,
-    props_of,
-    tokenizer_of,
-)
 from .engine_thread import State
+from .errors import RequestError
 from .event_stream import Send, to_json
 from .exchange import Exchange, Work
 from .generation import Generation
 from .metrics import CONTENT_TYPE
+from .openai.chat import parse_chat
+from .openai.completion import parse_completion
+from .openai.llama import parse_llama
+from .openai.props import props_of, tokenizer_of
+from .openai.schemas import ChatRequest, CompletionRequest
 from .openapi import answers, body_of
 from .page import INDEX, PageFile, read_page
 from .service import Service

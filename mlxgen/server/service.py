@@ -19,13 +19,14 @@ from typing import Protocol
 from ..errors import MlxgenError
 from .admission import Admission
 from .boot import Engine, EngineBoot
-from .calls import RequestError, ServedModel
 from .engine_thread import EngineThread, State
+from .errors import RequestError
 from .guard import Guard
 from .jobs import Preparation
 from .logs import log, log_failure
 from .metrics import Metrics
 from .pulse import Pulse
+from .served_model import ServedModel
 from .settings import Settings
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses

@@ -15,13 +15,14 @@ from pydantic import Field
 
 from ..chat import Chat
 from .body import parse_body
-from .calls import RequestError, ServedModel
+from .errors import RequestError
 from .event_stream import to_large_json
 from .exchange import Exchange
-from .wire.fields import Body, Int, Json
-from .wire.messages import Message, rendered
-from .wire.reading import read
-from .wire.rendered import rendered_for
+from .openai.fields import Body, Int, Json
+from .openai.messages import Message, rendered
+from .openai.reading import read
+from .openai.rendered import rendered_for
+from .served_model import ServedModel
 
 MAX_TOKENS = 1 << 20
 

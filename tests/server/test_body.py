@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlxgen.server.body import ClientGone, check_headers, parse_body, read_body
-from mlxgen.server.calls import RequestError
+from mlxgen.server.errors import RequestError
 
 REFUSED = {
     b"": "Expecting value",

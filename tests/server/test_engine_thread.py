@@ -12,8 +12,8 @@ import pytest
 
 from mlxgen.engine import Usage
 from mlxgen.errors import QueueFullError
-from mlxgen.server.calls import RequestError
 from mlxgen.server.engine_thread import COURIER_LIMIT, State
+from mlxgen.server.errors import RequestError
 from mlxgen.server.mailbox import Mailbox
 
 from .fakes import WAIT, FakeEvent, FakeScheduler, Watched

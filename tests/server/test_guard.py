@@ -14,7 +14,7 @@ from mlxgen.filters import Choice, JsonSchema, Lark, Regex
 from mlxgen.filters.compiled import Engine
 from mlxgen.load import load
 from mlxgen.server.boot import engine_of
-from mlxgen.server.calls import RequestError
+from mlxgen.server.errors import RequestError
 from mlxgen.server.guard import Guard, _digest
 from mlxgen.server.guard_child import Facts, SpelledVocabulary, Trial
 from mlxgen.server.settings import read_settings

@@ -15,8 +15,8 @@ import pytest
 from mlxgen.errors import GrammarError
 from mlxgen.filters import JsonSchema, Regex
 from mlxgen.load import load
-from mlxgen.server.calls import RequestError
 from mlxgen.server.compiler import Compiler, within
+from mlxgen.server.errors import RequestError
 from mlxgen.server.guard import Guard
 from mlxgen.server.guard_child import Facts, Verdict, packed
 

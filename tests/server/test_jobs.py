@@ -11,7 +11,7 @@ import pytest
 from mlxgen.server import jobs
 from mlxgen.server.jobs import QUICK_THREADS, SHORT, SLOW_THREADS, Preparation
 
-from .wire.kit import plain
+from .openai.kit import plain
 
 
 @pytest.mark.parametrize(("size", "threads"), [(1, QUICK_THREADS), (SHORT + 1, SLOW_THREADS)])

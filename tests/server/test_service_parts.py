@@ -20,9 +20,9 @@ from mlxgen.engine import Chunk, Stats, Usage
 from mlxgen.engine.chunk import Alternative
 from mlxgen.server.admission import Admission
 from mlxgen.server.app import make_app
-from mlxgen.server.calls import RequestError
 from mlxgen.server.docs_page import docs_page
 from mlxgen.server.engine_thread import State
+from mlxgen.server.errors import RequestError
 from mlxgen.server.event_stream import to_json, to_large_json
 from mlxgen.server.exchange import Exchange
 from mlxgen.server.mailbox import Delivery, Mailbox

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from mlxgen.server.calls import RequestError
+from mlxgen.server.errors import RequestError
 from mlxgen.server.jobs import SHORT, SLOW_THREADS, Preparation
 from mlxgen.server.line import WAITING
 

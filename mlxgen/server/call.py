@@ -1,0 +1,96 @@
+"""A request that was understood, and the reply to it.
+
+Owns the values that pass between an API and the engine's thread. Must never know how
+requests are read, or who sends the events. Invariant: everything in a ``Call`` is
+frozen and may be used in any thread; a ``Reply`` belongs to one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ..engine import Chunk, Progress, Usage
+from ..engine.options import Options
+from ..engine.request.prompt import AnyPrompt
+from ..filters import Specification
+
+Event: TypeAlias = dict[str, Any]
+
+
+class Job(NamedTuple):
+    """One row: ``lm.prepare(job.prompt, job.options)``."""
+
+    prompt: AnyPrompt
+    options: Options
+
+
+class Reply(Protocol):
+    """Chunks in, JSON-ready dictionaries out; one for each call, and sans-IO.
+
+    Pushed chunks give the events of a stream. Where the call asked for none, ``push``
+    and ``finish`` give nothing and ``complete`` gives the answer.
+    """
+
+    def start(self) -> list[Event]:
+        """The first events of a stream."""
+        ...
+
+    def prefilled(self, index: int, progress: Progress) -> list[Event]:
+        """More of the prompt of the job ``index`` was run; the events that may be sent now.
+
+        Not for whole answers, and only for calls that are ``watched``.
+        """
+        ...
+
+    def push(
+        self,
+        index: int,
+        chunk: Chunk,
+        progress: Progress | None = None,
+        usage: Usage | None = None,
+    ) -> list[Event]:
+        """Take in a chunk of the job ``index``; the events that may be sent now.
+
+        ``progress`` comes with chunks of calls that are ``watched``, ``usage`` with the last one.
+        """
+        ...
+
+    def fail(self, error: BaseException) -> Event:
+        """The body of the error: an event that ends a stream, or the whole answer."""
+        ...
+
+    def finish(self, usages: Sequence[Usage]) -> list[Event]:
+        """The last events of a stream (before ``[DONE]``); ``usages`` in the order of jobs."""
+        ...
+
+    def complete(self, usages: Sequence[Usage]) -> Any:
+        """The whole answer; ``usages`` in the order of jobs. Not for streams."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request that was understood.
+
+    - ``jobs``: what has to run; a job's place is the ``index`` for ``Reply.push``.
+    - ``stream``: whether the client wants events.
+    - ``ends_with_done``: whether a stream ends with ``[DONE]``.
+    - ``watched``: whether the reply says how far the jobs are.
+    - ``specs``: the specifications that preparing the jobs will compile, each once.
+    - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which leave
+      tokens out, for ``error_body(error, call.params)``.
+    """
+
+    jobs: tuple[Job, ...]
+    stream: bool
+    watched: bool = False
+    ends_with_done: bool = True
+    specs: tuple[Specification, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict)
+    make_reply: Callable[[str, int], Reply] = field(repr=False)
+
+    def reply(self, *, id: str, created: int) -> Reply:
+        """A new reply. ``id`` as in ``chatcmpl-...``; ``created`` in seconds since 1970."""
+        return self.make_reply(id, created)

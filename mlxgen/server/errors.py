@@ -1,0 +1,135 @@
+"""Errors as OpenAI's clients expect them.
+
+Owns ``RequestError`` and the JSON body of every error. Must never know a request or a
+connection. Invariant: a body names the field at fault wherever one is known, and never
+says more of an unexpected failure than that there was one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ..chat.unsupported import UnsupportedError
+from ..errors import (
+    DeadEndError,
+    FilterError,
+    MlxgenError,
+    ModelError,
+    OptionError,
+    PromptError,
+    QueueFullError,
+)
+
+INVALID = "invalid_request_error"
+_TYPES = {
+    400: INVALID,
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: INVALID,
+    422: INVALID,
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class RequestError(MlxgenError):
+    """A request that cannot be done as it is.
+
+    ``param`` is the field at fault as the client wrote it (``messages[0].content``), or None;
+    ``code`` a word for programs; ``type`` OpenAI's class of error, by default the one of the
+    ``status``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        type: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
+        self.type = type or type_of(status)
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        return _body(self.message, self.type, self.param, self.code)
+
+
+def type_of(status: int) -> str:
+    """OpenAI's class of error for an HTTP status."""
+    return _TYPES.get(status, "server_error" if status >= 500 else INVALID)
+
+
+def error_body(
+    error: BaseException, params: Mapping[str, str] = MappingProxyType({})
+) -> tuple[int, dict[str, Any]]:
+    """The HTTP status and the JSON body for any error.
+
+    What mlxgen raises on purpose is told as it is; of anything else only that it happened.
+    ``params`` are the names that the engine's ``prompt`` and ``filters`` have in a request, and
+    with ``dead_end`` those of all fields that leave tokens out.
+    """
+    if isinstance(error, RequestError):
+        return error.status, error.body()
+    if not isinstance(error, MlxgenError):
+        return 500, _body("the server failed on this request; its log says why", type_of(500))
+    known = as_request_error(error, params)
+    return known.status, known.body()
+
+
+def as_request_error(
+    error: MlxgenError, params: Mapping[str, str] = MappingProxyType({})
+) -> RequestError:
+    """The same error, with the field named as requests name it."""
+    if isinstance(error, RequestError):
+        return error
+    message, param, status = str(error), None, error.status
+    if isinstance(error, DeadEndError):
+        if "dead_end" in params:  # only what the request asks for can leave nothing
+            fields = params["dead_end"]
+            param = fields.split(", ")[0]
+            status = 400
+            message = f"{fields}: no text was found that satisfies this: {message}"
+    elif isinstance(error, ModelError) and error.__cause__ is not None:  # which may say anything
+        message = "the model failed on this request; the server's log says why"
+    elif isinstance(error, OptionError):
+        param = params.get(error.field) or _FIELDS.get(error.field, error.field)
+        message = f"{param}: {message.removeprefix(f'{error.field}: ')}"
+    elif isinstance(error, PromptError):
+        param = params.get("prompt")
+    elif isinstance(error, FilterError):
+        param = error.field or params.get("filters")
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
+    return RequestError(message, status=status, param=param, code=code)
+
+
+_FIELDS = {
+    "stop_tokens": "stop_token_ids",
+    "banned": "banned_strings",
+    "prefix": "prefix_tokens",
+}
+"""What the engine's options are called in requests, where that differs."""
+
+_CODES: tuple[tuple[type[MlxgenError], str], ...] = (
+    (UnsupportedError, "unsupported_value"),
+    (OptionError, "invalid_value"),
+    (PromptError, "invalid_prompt"),
+    (DeadEndError, "dead_end"),
+    (FilterError, "invalid_grammar"),
+    (QueueFullError, "rate_limit_exceeded"),
+)
+
+
+def _body(
+    message: str, type: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    return {"error": {"message": message, "type": type, "param": param, "code": code}}

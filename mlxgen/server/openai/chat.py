@@ -1,0 +1,152 @@
+"""Chat requests: from the body to a ``Call``.
+
+Owns what chats have and completions have not: messages, templates, tools, thinking. Must
+never know how any of these is done. Invariant: every field of a request that was accepted
+has had its effect, or has none on the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ...chat.format import Chat
+from ...chat.turn import Turn
+from ...text import heal_plan
+from ..call import Call, Job
+from ..errors import RequestError
+from ..served_model import ServedModel
+from .chat_choice import CHAT
+from .choice_text import TextPlan
+from .constraints import form_of
+from .generation import (
+    check_context,
+    choices_of,
+    fields_of,
+    given_of,
+    keep_of,
+    limit_of,
+    options_of,
+)
+from .messages import AssistantMessage, rendered
+from .reading import read
+from .rendered import planned
+from .reply import OpenAIReply, ReplyPlan
+from .schemas import ChatRequest
+from .tool_choice import tool_use_of
+
+
+def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
+    """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
+    request = read(body, ChatRequest)
+    model.check_name(request.model)
+    turn = turn_of(request, model)
+    plan = planned(turn, model)
+    prompt = plan.prompt
+    check_context(len(prompt.ids), model, "messages", prefix=request.prefix_tokens)
+    params = fields_of(request, prompt="messages", filters=plan.field, spec=plan.spec)
+    options = options_of(turn.options, model, spec=plan.spec, stop=plan.stop, params=params)
+    choices = choices_of(options, turn.answers)
+    skip = heal_plan(model.vocabulary, prompt.ids)[1] if options.heal else b""
+    text = TextPlan(
+        vocabulary=model.vocabulary,
+        reading=plan.reading,
+        opens_text=not prompt.continue_final_message,
+        skip=len(skip),
+        prefix=options.prefix,
+        reports=options.top_logprobs is not None,
+    )
+    reply = ReplyPlan(
+        model=model.name,
+        texts=[text] * len(choices),
+        choices=len(choices),
+        given=len(options.prefix),
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        logprobs=options.top_logprobs is not None,
+        ids=bool(request.return_token_ids),
+        prompts=[prompt.ids],
+        prompt_logprobs=request.prompt_logprobs is not None,
+        reasoning=request.include_reasoning is not False,
+        timings=bool(request.timings_per_token),
+        progress=bool(request.return_progress),
+        params=params,
+    )
+    return Call(
+        jobs=tuple(Job(prompt, one) for one in choices),
+        stream=reply.stream,
+        watched=reply.timings or reply.progress,
+        specs=() if plan.spec is None else (plan.spec,),
+        params=params,
+        make_reply=partial(OpenAIReply, reply, CHAT),
+    )
+
+
+def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
+    """What a request means."""
+    _check_continuation(request)
+    return Turn(
+        chat=Chat(
+            rendered(request.messages),
+            template=request.chat_template_kwargs or {},
+            continue_final_message=bool(request.continue_final_message),
+        ),
+        tools=tool_use_of(request),
+        form=form_of(request),
+        effort=request.reasoning_effort,
+        keep=keep_of(request, model),
+        options=given_of(
+            request,
+            model,
+            max_tokens=_max_tokens(request),
+            top_logprobs=_top_logprobs(request),
+            prompt_logprobs=request.prompt_logprobs,
+        ),
+        answers=request.n or 1,
+    )
+
+
+def _check_continuation(request: ChatRequest) -> None:
+    """RequestError unless the answer is a new message, or the rest of one that has begun."""
+    going_on = bool(request.continue_final_message)
+    if request.add_generation_prompt is going_on:
+        value, other = ("true", "leave out") if going_on else ("false", "send")
+        raise RequestError(
+            f"add_generation_prompt: {value} means that the answer is "
+            f"{'a new message' if going_on else 'the rest of one'}; {other} "
+            "continue_final_message: true",
+            param="add_generation_prompt",
+            code="invalid_value",
+        )
+    last = request.messages[-1]
+    if going_on and (not isinstance(last, AssistantMessage) or last.tool_calls):
+        raise RequestError(
+            "continue_final_message: the last message is not the beginning of an answer; end "
+            "with one that has the role assistant, and text",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+
+
+def _max_tokens(request: ChatRequest) -> int | None:
+    old, new = request.max_tokens, request.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise RequestError(
+            f"max_tokens: {old} and max_completion_tokens={new} cannot both hold; give one",
+            param="max_tokens",
+            code="invalid_value",
+        )
+    return limit_of(new if new is not None else old)
+
+
+def _top_logprobs(request: ChatRequest) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs is not None:
+        raise RequestError(
+            "top_logprobs: needs logprobs to be true",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    return None

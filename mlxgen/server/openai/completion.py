@@ -1,0 +1,193 @@
+"""Completion requests: from the body to a ``Call``.
+
+Owns what completions have and chats have not: raw prompts, several of them, and their
+echo. Must never know how text is made or sent. Invariant: every field of a request that
+was accepted has had its effect, or has none on the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ...engine.request.prompt import Prompt
+from ...errors import PromptError
+from ...text import heal_plan
+from ...tokens import Token
+from ..call import Call, Job
+from ..errors import RequestError
+from ..served_model import ServedModel
+from .choice_text import TextPlan
+from .completion_choice import COMPLETION
+from .constraints import form_of
+from .fields import name_of, shown
+from .generation import (
+    check_context,
+    choices_of,
+    fields_of,
+    given_of,
+    keep_of,
+    limit_of,
+    options_of,
+)
+from .reading import read
+from .reply import OpenAIReply, ReplyPlan
+from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
+
+DEFAULT_TOKENS = 16
+"""``max_tokens`` of a completion that says nothing, as OpenAI has it."""
+
+
+def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
+    """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
+    return understood(read(body, CompletionRequest), model)[0]
+
+
+def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, ReplyPlan]:
+    """The call of a request, and what its reply was made from; raises as ``parse_completion``."""
+    model.check_name(request.model)
+    form = form_of(request)
+    silent = request.max_tokens == 0
+    if silent and not request.echo:
+        raise RequestError(
+            "max_tokens: 0 is out of range, give 1 or more; 0 is for echo",
+            param="max_tokens",
+            code="invalid_value",
+        )
+    scored = bool(request.echo) and request.logprobs is not None
+    prompts = _prompts(request.prompt)
+    n = request.n or 1
+    if n * len(prompts) > MAX_ROWS:
+        raise RequestError(
+            f"n: {n} answers to each of {len(prompts)} prompts are more than {MAX_ROWS}; send "
+            "several requests",
+            param="n",
+            code="invalid_value",
+        )
+    keep = keep_of(request, model)
+    rows = [_tokens(prompt, model, at)[-keep if keep else 0 :] for at, prompt in prompts]
+    for (at, _), row in zip(prompts, rows, strict=True):
+        check_context(len(row), model, at, prefix=request.prefix_tokens)
+    spec, field = (None, "prompt") if form is None else (form.spec, form.field)
+    params = fields_of(request, prompt="prompt", filters=field, spec=spec)
+    scores = [request.prompt_logprobs, request.logprobs if scored else None]
+    given = given_of(
+        request,
+        model,
+        max_tokens=1 if silent else limit_of(request.max_tokens, DEFAULT_TOKENS),
+        top_logprobs=request.logprobs,
+        prompt_logprobs=max((n for n in scores if n is not None), default=None),
+    )
+    options = options_of(given, model, spec=spec, params=params)
+    choices = choices_of(options, n)
+    texts = [_text(row, options.heal, options.prefix, request, model) for row in rows]
+    cut = request.truncate_prompt_tokens is not None
+    echoes = [
+        _echo(row if cut else prompt, model) if request.echo else ""
+        for row, (_, prompt) in zip(rows, prompts, strict=True)
+    ]
+    reply = ReplyPlan(
+        model=model.name,
+        texts=[text for text in texts for _ in choices],
+        choices=n,
+        given=len(options.prefix),
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        logprobs=request.logprobs is not None,
+        ids=bool(request.return_token_ids),
+        echoes=[echo for echo in echoes for _ in choices],
+        prompts=[row for row in rows for _ in choices],
+        prompt_logprobs=request.prompt_logprobs is not None,
+        silent=silent,
+        timings=bool(request.timings_per_token),
+        progress=bool(request.return_progress),
+        params=params,
+    )
+    call = Call(
+        jobs=tuple(Job(row, one) for row in rows for one in choices),
+        stream=reply.stream,
+        watched=reply.timings or reply.progress,
+        specs=() if spec is None else (spec,),
+        params=params,
+        make_reply=partial(OpenAIReply, reply, COMPLETION),
+    )
+    return call, reply
+
+
+def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
+    """Each prompt and where it stands; ``RequestError`` for what is none."""
+    if isinstance(given, str) or _are_ids(given):
+        return [("prompt", _checked(given, "prompt"))]
+    if not isinstance(given, list):
+        raise _wrong("prompt", given, "a string, a list of token ids, or a list of these")
+    if not given:
+        raise _empty("prompt")
+    if len(given) > MAX_PROMPTS:
+        raise RequestError(
+            f"prompt: has more than {MAX_PROMPTS} items", param="prompt", code="invalid_value"
+        )
+    kind = str if isinstance(given[0], str) else list
+    prompts = []
+    for i, item in enumerate(given):
+        at = f"prompt[{i}]"
+        if not isinstance(item, kind):
+            wanted = "a string" if kind is str else "a list of token ids"
+            raise _wrong(at, item, f"{wanted} as the others" if i else wanted)
+        prompts.append((at, _checked(item, at)))
+    return prompts
+
+
+def _are_ids(given: Any) -> bool:
+    """Whether this is meant as one prompt of token ids."""
+    return isinstance(given, list) and bool(given) and isinstance(given[0], (int, float))
+
+
+def _checked(prompt: Any, at: str) -> str | list[Token]:
+    if not prompt:
+        raise _empty(at)
+    if isinstance(prompt, str):
+        return prompt
+    tokens: list[Token] = []
+    for i, item in enumerate(prompt):
+        if isinstance(item, bool) or not isinstance(item, (int, float)) or item != item // 1:
+            raise _wrong(f"{at}[{i}]", item, "a token id as the others" if i else "a token id")
+        tokens.append(int(item))
+    return tokens
+
+
+def _wrong(at: str, value: Any, wanted: str) -> RequestError:
+    given = name_of(value) if isinstance(value, (list, dict)) else shown(value)
+    return RequestError(f"{at}: {given} is not {wanted}", param=at, code="invalid_type")
+
+
+def _empty(at: str) -> RequestError:
+    return RequestError(f"{at}: is empty, give some text", param=at, code="invalid_value")
+
+
+def _tokens(prompt: str | list[Token], model: ServedModel, at: str) -> tuple[Token, ...]:
+    try:
+        return Prompt.of(prompt, model.vocabulary).tokens
+    except PromptError as error:
+        raise RequestError(f"{at}: {error}", param=at, code="invalid_prompt") from error
+
+
+def _text(
+    prompt: Sequence[Token],
+    heal: bool,
+    prefix: tuple[Token, ...],
+    request: CompletionRequest,
+    model: ServedModel,
+) -> TextPlan:
+    skip = heal_plan(model.vocabulary, prompt)[1] if heal else b""
+    return TextPlan(
+        vocabulary=model.vocabulary,
+        opens_text=False,
+        skip=len(skip),
+        prefix=prefix,
+        reports=request.logprobs is not None,
+    )
+
+
+def _echo(prompt: str | Sequence[Token], model: ServedModel) -> str:
+    return prompt if isinstance(prompt, str) else model.vocabulary.decode(prompt)

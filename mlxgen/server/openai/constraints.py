@@ -1,0 +1,66 @@
+"""What the text of an answer has to be.
+
+Owns ``response_format``, ``json_schema``, ``regex``, ``grammar`` and ``choice``, and what
+specification each is. Must never know tools or thinking. Invariant: there is at most one,
+and it knows the field that it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...chat.tool_use import Form
+from ...errors import MlxgenError
+from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
+from ...filters.gbnf import is_gbnf, lark_of
+from ..errors import RequestError, as_request_error
+from .schemas import GenerationRequest, ObjectFormat, ResponseFormat, SchemaFormat, TextFormat
+
+_MAKERS: dict[str, Callable[[Any], Specification]] = {
+    "json_schema": lambda schema: JsonSchema(schema, closed=True),
+    "regex": lambda pattern: Regex(pattern),
+    "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
+    "choice": lambda options: Choice(options),
+}
+
+
+def form_of(request: GenerationRequest) -> Form | None:
+    """What the text has to be; ``RequestError`` for more than one or a wrong one."""
+    given = [name for name in _MAKERS if getattr(request, name) is not None]
+    format = request.response_format
+    if format is not None and not isinstance(format, TextFormat):
+        given.insert(0, "response_format")
+    if not given:
+        return None
+    field = given[0]
+    if len(given) > 1:
+        raise RequestError(
+            f"{given[1]}: cannot be combined with {field}; the text can be held to one of them",
+            param=given[1],
+            code="invalid_value",
+        )
+    try:
+        if field == "response_format":
+            assert format is not None
+            return Form(field, _of_format(format), is_json=True)
+        return Form(field, _MAKERS[field](getattr(request, field)), is_json=field == "json_schema")
+    except MlxgenError as error:
+        raise as_request_error(error, {"filters": field}) from error
+
+
+def _of_format(format: ResponseFormat) -> Specification:
+    """Without ``strict`` what cannot be enforced of a schema is left out.
+
+    Objects are closed either way, unless the schema opens them.
+    """
+    if isinstance(format, ObjectFormat):
+        return JsonObject()
+    assert isinstance(format, SchemaFormat)
+    named = format.json_schema
+    if named.schema_ is None:
+        return JsonObject()
+    lenient = not named.strict
+    return JsonSchema(
+        named.schema_, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True
+    )

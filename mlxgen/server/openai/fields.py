@@ -1,0 +1,176 @@
+"""The types of fields in request bodies, and what is checked of a body before any field.
+
+Owns strictness: numbers are numbers, never strings or booleans; text is text that can be
+encoded; free JSON is neither deep nor cyclic. Must never know a particular request.
+Invariant: what passed can be walked recursively, encoded and printed without surprise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+from ...options.table import OPTIONS
+from ..errors import RequestError
+
+MAX_DEPTH = 64
+"""How deep a body may be nested."""
+MAX_CHOICES = 128
+"""How many answers one prompt may have."""
+
+
+class Body(BaseModel):
+    """Base of what clients send: strict, frozen, unknown names refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+def _whole(value: Any) -> Any:
+    """JSON has no integers: 5.0 is one."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _no_zero(value: int) -> int:
+    """-1 is no limit, as other servers have it."""
+    if value == 0:
+        raise PydanticKnownError("greater_than_equal", {"ge": 1})
+    return value
+
+
+def _range(name: str, low: float | None = None) -> dict[str, Any]:
+    """The range of an option, for ``Field``; ``low`` is for clients that write one otherwise."""
+    rule = OPTIONS[name].rule
+    return {"ge": rule.low if low is None else low, "le": rule.high}
+
+
+def _of_type(kind: type) -> BeforeValidator:
+    """For literals, where pydantic takes 0 for False and True for 1."""
+
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            expected = json.dumps(kind(kind is int))
+            raise PydanticCustomError("literal_error", "use {expected}", {"expected": expected})
+        return value
+
+    return BeforeValidator(check)
+
+
+Off: TypeAlias = Annotated[Literal[False], _of_type(bool)]
+One: TypeAlias = Annotated[Literal[1], _of_type(int)]
+Int: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+Count: TypeAlias = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Budget: TypeAlias = Annotated[
+    int,
+    Field(ge=-1),
+    AfterValidator(_no_zero),
+    BeforeValidator(_whole),
+    WithJsonSchema({"type": "integer", "minimum": -1, "not": {"const": 0}}),
+]
+Limit: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
+Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_whole)]
+Drafted: TypeAlias = Annotated[
+    int, Field(**_range("num_draft_tokens", low=0)), BeforeValidator(_whole)
+]
+Alternatives: TypeAlias = Annotated[int, Field(**_range("top_logprobs")), BeforeValidator(_whole)]
+TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidator(_whole)]
+Json: TypeAlias = dict[str, Any]
+
+
+def about(text: str) -> Any:
+    """A field that may be left out."""
+    return Field(default=None, description=text)
+
+
+def option(name: str, *, low: float | None = None, also: str = "") -> Any:
+    """A field for an option of the engine; a float has its range, or one from ``low`` on."""
+    found = OPTIONS[name]
+    within = _range(name, low) if found.type is float else {}
+    return Field(default=None, description=found.brief + also, **within)
+
+
+def check_body(body: Any) -> Mapping[str, Any]:
+    """The body, if it is an object that can be handled at all; else a ``RequestError``."""
+    if not isinstance(body, Mapping):
+        raise RequestError(f"the body is {name_of(body)}: send a JSON object", code="invalid_type")
+    level: list[tuple[str, Any]] = [(str(key), value) for key, value in body.items()]
+    for key in body:
+        check_text(key, param=None)
+    for _ in range(MAX_DEPTH):
+        below: list[tuple[str, Any]] = []
+        for field, value in level:
+            if isinstance(value, str):
+                check_text(value, param=field)
+            elif isinstance(value, dict):
+                for key, inner in value.items():
+                    check_text(key, param=field)
+                    below.append((field, inner))
+            elif isinstance(value, list):
+                below.extend((field, inner) for inner in value if not isinstance(inner, int))
+        if not below:
+            return body
+        level = below
+    raise RequestError(
+        f"{level[0][0]}: nested more than {MAX_DEPTH} levels deep",
+        param=level[0][0],
+        code="invalid_value",
+    )
+
+
+def check_text(text: str, *, param: str | None) -> None:
+    """Raise ``RequestError`` for a text that has no UTF-8 form."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        where = f"{param}: " if param else ""
+        raise RequestError(
+            f"{where}a lone surrogate at {error.start} of {shown(text)}, which is no character",
+            param=param,
+            code="invalid_value",
+        ) from error
+
+
+def name_of(value: Any) -> str:
+    """The JSON type of a value, in words."""
+    for kind, name in _NAMES:
+        if isinstance(value, kind):
+            return name
+    return f"a {type(value).__name__}"
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short, ASCII and on one line."""
+    if isinstance(value, (dict, list)):
+        return f"{name_of(value)} of {len(value)}"
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a number of more than 40 digits"
+    if isinstance(value, str):
+        return ascii(value if len(value) <= 80 else f"{value[:77]}...")
+    return json.dumps(value)
+
+
+_NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "a boolean"),
+    (int, "an integer"),
+    (float, "a number"),
+    (str, "a string"),
+    (list, "a list"),
+    (dict, "an object"),
+    (type(None), "null"),
+)

@@ -1,0 +1,164 @@
+"""From the fields that all requests share to the engine's options.
+
+Owns the names, defaults and meanings of these fields where they differ from the engine's.
+Must never know chats, tools or replies. Invariant: an option that the engine would refuse
+is refused here, by the name that it has in the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...engine.options import Options
+from ...errors import MlxgenError
+from ...filters import Specification
+from ...options.table import OPTIONS, understood
+from ...sampling import derive_seed
+from ..errors import RequestError, as_request_error
+from ..served_model import ServedModel
+from .schemas import GenerationRequest
+
+UNBOUNDED = 16_384
+"""``max_tokens`` where neither the request nor the model's context says anything."""
+
+
+def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
+    """The most tokens to generate; None is what the context holds."""
+    if max_tokens is None:
+        return default
+    return None if max_tokens < 0 else max_tokens
+
+
+def check_context(
+    tokens: int, model: ServedModel, param: str, *, prefix: Sequence[Any] | None = None
+) -> None:
+    """Raise ``RequestError`` for a prompt that leaves no room for an answer.
+
+    ``prefix`` is taken as generated already. Clients know the error by its words, or by its code,
+    and make their prompts shorter.
+    """
+    whole = tokens + len(prefix or ())
+    if model.max_context is None or whole < model.max_context:
+        return
+    part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
+    raise RequestError(
+        f"{param}: the prompt is too long: this model's maximum context length is "
+        f"{model.max_context} tokens. However, your request resulted in {whole} tokens{part}, and "
+        "at least one is to be generated; shorten it",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
+    """How many tokens of a prompt ``truncate_prompt_tokens`` leaves: its last ones; None: all."""
+    most = request.truncate_prompt_tokens
+    if most is None or most >= 0:
+        return most
+    if model.max_context is None:
+        return None
+    answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
+    return max(1, model.max_context - min(answer, model.max_context - 1))
+
+
+def fields_of(
+    request: GenerationRequest, *, prompt: str, filters: str, spec: Specification | None
+) -> dict[str, str]:
+    """Which fields of a request its errors come from, for ``as_request_error``."""
+    fields = {"prompt": prompt, "filters": filters}
+    narrowing = [filters] if spec is not None else []
+    narrowing += [name for name in ("banned_strings", "heal") if getattr(request, name)]
+    if narrowing:
+        fields["dead_end"] = ", ".join(narrowing)
+    return fields
+
+
+def given_of(
+    request: GenerationRequest,
+    model: ServedModel,
+    *,
+    max_tokens: int | None,
+    top_logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> dict[str, Any]:
+    """The engine's options as a request has them; what it leaves out is the model's default."""
+    given: dict[str, Any] = dict(model.sampling)
+    asked = {name: getattr(request, name, None) for name in OPTIONS}
+    given |= {name: understood(name, v) for name, v in asked.items() if v is not None}
+    if request.num_draft_tokens == 0:
+        given |= {"draft": "off", "num_draft_tokens": None}
+    given["stop"] = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
+    given["stop_tokens"] = request.stop_token_ids
+    given["banned"] = request.banned_strings
+    given["prefix"] = request.prefix_tokens
+    given["logit_bias"] = _biases(request)
+    given["top_logprobs"] = top_logprobs
+    if prompt_logprobs is not None and request.heal:
+        raise RequestError(
+            "heal: takes tokens of the prompt back whose log-probabilities are wanted; leave it "
+            "out",
+            param="heal",
+            code="invalid_value",
+        )
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError(
+            "prompt_logprobs: is not for streams; leave out stream, or for a completion send echo "
+            "and logprobs",
+            param="prompt_logprobs",
+            code="invalid_value",
+        )
+    given["prompt_logprobs"] = prompt_logprobs
+    if max_tokens is None and model.max_context is None:
+        max_tokens = UNBOUNDED
+    given["max_tokens"] = max_tokens
+    return given
+
+
+def options_of(
+    given: Mapping[str, Any],
+    model: ServedModel,
+    *,
+    spec: Specification | None,
+    stop: str | None = None,
+    params: Mapping[str, str],
+) -> Options:
+    """The options of the first choice: those given, and what the text is held to."""
+    if given.get("close_json") and spec is None:
+        raise RequestError(
+            "close_json: there is nothing to close; give json_schema or another constraint",
+            param="close_json",
+            code="invalid_value",
+        )
+    stops = given["stop"] if stop is None else [*given["stop"], stop]
+    filters = None if spec is None else [spec]
+    try:
+        options = Options.of({**given, "stop": stops, "filters": filters})
+        options.check_vocabulary(model.vocab_size)
+    except MlxgenError as error:
+        raise as_request_error(error, params) from error
+    return options
+
+
+def _biases(request: GenerationRequest) -> dict[int, float] | None:
+    if request.logit_bias is None:
+        return None
+    biases = {}
+    for text, bias in request.logit_bias.items():
+        if not text.isdecimal() or not text.isascii() or len(text) > 12:
+            raise RequestError(
+                f"logit_bias: {text[:40]!r} is not a token id",
+                param="logit_bias",
+                code="invalid_value",
+            )
+        biases[int(text)] = bias
+    return biases
+
+
+def choices_of(options: Options, n: int) -> Sequence[Options]:
+    """The options of ``n`` choices: the first has the given seed, the others seeds made of it."""
+    if options.seed is None:
+        return [options] * n
+    seeds = [options.seed, *(derive_seed(options.seed, i) for i in range(1, n))]
+    return [options, *(replace(options, seed=seed) for seed in seeds[1:])]

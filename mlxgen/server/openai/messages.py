@@ -1,0 +1,153 @@
+"""Chat messages as clients send them, and as chat templates take them.
+
+Owns the models of messages and their parts. Must never know a template or a tokenizer.
+Invariant: ``rendered`` gives every message as plain JSON with its content as one string,
+and says nothing in silence: parts that cannot be shown to the model are refused. What clients
+leave in a message that they send back, of their own or of other servers, is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from ..errors import RequestError
+from .fields import Body, Int, Json
+
+
+class Piece(Body):
+    """Base of what a conversation consists of; unknown names are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TextPart(Piece):
+    """A piece of text."""
+
+    type: Literal["text"]
+    text: str
+    prompt_cache_breakpoint: Json | None = None  # prefixes are cached anyway
+
+
+class RefusalPart(Piece):
+    """A refusal that an earlier answer consisted of."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+Part: TypeAlias = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+Content: TypeAlias = str | list[Part]
+
+
+class FunctionOfCall(Piece):
+    """What was called, with its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallOfMessage(Piece):
+    """A call that an earlier answer made."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionOfCall
+    index: Int | None = None  # clients that gather streams leave it in
+
+
+class SystemMessage(Piece):
+    """Instructions."""
+
+    role: Literal["system", "developer"]
+    content: Content
+    name: str | None = None
+
+
+class UserMessage(Piece):
+    """What the user says."""
+
+    role: Literal["user"]
+    content: Content
+    name: str | None = None
+
+
+class AssistantMessage(Piece):
+    """An earlier answer, or the beginning of one."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallOfMessage] | None = None
+    annotations: list[Any] | None = None  # of clients that send an answer back as it came
+    audio: None = None
+    function_call: None = None
+
+
+class ToolMessage(Piece):
+    """What a tool answered."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: str
+    name: str | None = None
+
+
+Message: TypeAlias = Annotated[
+    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages for a chat template; ``RequestError`` for one that says nothing."""
+    return [_rendered(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _rendered(message: Message, at: str) -> dict[str, Any]:
+    # Templates were written for "system"; only OpenAI's own models know "developer".
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": _text(message.content)}
+    if message.name is not None:
+        plain["name"] = message.name
+    if isinstance(message, ToolMessage):
+        plain["tool_call_id"] = message.tool_call_id
+    if not isinstance(message, AssistantMessage):
+        return plain
+    if message.content is None and message.refusal is not None:
+        plain["content"] = message.refusal
+    if message.reasoning_content is not None:
+        plain["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        plain["tool_calls"] = [_call(call) for call in message.tool_calls]
+    elif plain["content"] is None:
+        raise RequestError(
+            f"{at}.content: an assistant message needs content or tool_calls",
+            param=f"{at}.content",
+            code="missing_required_parameter",
+        )
+    plain["content"] = plain["content"] or ""
+    return plain
+
+
+def _text(content: Content | None) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
+def _call(call: ToolCallOfMessage) -> dict[str, Any]:
+    """Templates take the arguments as an object, and some of them as nothing else."""
+    arguments: Any = call.function.arguments
+    try:
+        decoded = json.loads(arguments)
+    except (ValueError, RecursionError):
+        decoded = None
+    if isinstance(decoded, dict):
+        arguments = decoded
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -1,0 +1,63 @@
+"""``/props``: what the server serves, and what holds where a request says nothing.
+
+Owns the names of llama.cpp's answer, and those of vLLM's ``/tokenizer_info``, as far as they mean
+something here, which clients of local servers ask for. Must never know HTTP. Invariant: ``params``
+are the values that a chat without any options runs with, those of sampling by the names of our own
+requests; nothing else computes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import __version__
+from ...options.table import SamplingOptions, checked
+from ..served_model import ServedModel
+
+_UNLIMITED = -1  # llama.cpp's word for as many tokens as the context holds
+
+
+def in_force(model: ServedModel) -> dict[str, Any]:
+    """Every sampling field of a request, with the value that it has where it is left out."""
+    values = checked(model.sampling)
+    return {name: values[name] for name in SamplingOptions.__annotations__ if name != "logit_bias"}
+
+
+def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
+    """The answer; ``path`` is the model as the server was told of it, ``slots`` are its rows."""
+    sampling = in_force(model)
+    return {
+        "default_generation_settings": {
+            "n_ctx": model.max_context,
+            "params": {
+                **sampling,
+                "repeat_penalty": sampling["repetition_penalty"],
+                "repeat_last_n": sampling["repetition_context_size"] or _UNLIMITED,
+                "n_predict": _UNLIMITED,
+                "max_tokens": _UNLIMITED,
+                "ignore_eos": False,
+                "stop": [],
+                "stream": False,
+            },
+        },
+        "sampling_defaults": model.sampling_choice,
+        "n_ctx": model.max_context,
+        "total_slots": slots,
+        "model_alias": model.name,
+        "model_path": path,
+        "modalities": {"vision": False, "audio": False},
+        "chat_template": model.chat_template,
+        "bos_token": model.bos_token,
+        "eos_token": model.eos_token,
+        "build_info": f"mlxgen {__version__}",
+    }
+
+
+def tokenizer_of(model: ServedModel) -> dict[str, Any]:
+    """What an evaluator without the tokenizer's files asks for, beside ``/tokenize``."""
+    return {
+        "bos_token": model.bos_token or None,
+        "eos_token": model.eos_token or None,
+        "model_max_length": model.max_context,
+        "chat_template": model.chat_template,
+    }

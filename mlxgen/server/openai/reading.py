@@ -1,0 +1,170 @@
+"""From a body to one of the models, or to an error that says which field is wrong and why.
+
+Owns the words for what can be wrong with a field. Must never know what fields mean.
+Invariant: whatever the body, the outcome is a model or a ``RequestError`` whose ``param``
+is the path of the field at fault, and whose message is short.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ..errors import RequestError
+from .fields import check_body, name_of, shown
+from .peers import renamed, translated
+from .schemas import GenerationRequest
+
+M = TypeVar("M", bound=BaseModel)
+_NOTHING = object()
+
+
+def read(body: Any, model: type[M]) -> M:
+    """Validate a body, in which names of other servers may stand for our own.
+
+    Raises ``RequestError`` for the first thing that is wrong with it.
+    """
+    fields = dict(check_body(body))
+    names: Mapping[str, str] = {}
+    if issubclass(model, GenerationRequest):
+        fields, names = translated(fields, model.model_fields)
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise renamed(_translated(error, fields, model), names) from None
+
+
+def _translated(
+    error: ValidationError, body: Mapping[str, Any], model: type[BaseModel]
+) -> RequestError:
+    """The error for the first field at fault; of its alternatives, the one that came furthest."""
+    details = error.errors(include_url=False)
+    placed = [(_path(detail, body), detail) for detail in details]
+    first = placed[0][0][:1]
+    here = [(path, detail) for path, detail in placed if path[:1] == first]
+    deepest = max(len(path) for path, _ in here)
+    path = next(path for path, _ in here if len(path) == deepest)
+    wrong = [detail for other, detail in here if other == path]
+    param = _joined(path)
+    known = _known(model, path) if wrong[0]["type"] == "extra_forbidden" else ()
+    code = _CODES.get(wrong[0]["type"], "invalid_type")
+    return RequestError(f"{param}: {_sentence(wrong, path, known)}", param=param, code=code)
+
+
+def _path(detail: Any, body: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Where in the body: pydantic's location without the names it gives to alternatives."""
+    path = _walked(body, tuple(detail["loc"]), detail["type"]) or ()
+    if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return (*path, detail["ctx"]["discriminator"].strip("'"))
+    return path
+
+
+def _walked(at: Any, location: tuple[Any, ...], kind: str) -> tuple[str | int, ...] | None:
+    """The steps that lead somewhere; None where they miss the field that is unknown.
+
+    The name of an alternative may be that of a field as well: ``text`` is both, in a part of a
+    message. So each step is a field if what follows can be found in there.
+    """
+    if not location:
+        return () if kind != "extra_forbidden" else None
+    step, *rest = location
+    inner = _inside(at, step)
+    if inner is not _NOTHING:
+        if not rest:
+            return (step,)
+        below = _walked(inner, tuple(rest), kind)
+        if below is not None:
+            return (step, *below)
+    elif not rest and kind == "missing":
+        return (step,)
+    return _walked(at, tuple(rest), kind)
+
+
+def _inside(at: Any, step: str | int) -> Any:
+    if isinstance(at, Mapping):
+        return at.get(step, _NOTHING)
+    if isinstance(at, list) and isinstance(step, int) and step < len(at):
+        return at[step]
+    return _NOTHING
+
+
+def _joined(path: Sequence[str | int]) -> str:
+    joined = ""
+    for step in path:
+        name = step if isinstance(step, int) or len(step) <= 64 else f"{step[:61]}..."
+        joined += f"[{name}]" if isinstance(name, int) else f".{name}" if joined else name
+    return joined
+
+
+def _known(model: type[BaseModel], path: Sequence[str | int]) -> Sequence[str]:
+    """The fields of the body; what is known further inside is not worth the search."""
+    if len(path) > 1:
+        return ()
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name[:64], known, 1)
+    return f"there is no such field{f', did you mean {close[0]}?' if close else ''}"
+
+
+def _sentence(wrong: Sequence[Any], path: Sequence[str | int], known: Sequence[str]) -> str:
+    """What is wrong with a field, for the complaints of all its alternatives."""
+    detail = next((d for d in wrong if d["type"] in _LIMITS), wrong[0])
+    kind, value = detail["type"], detail.get("input")
+    context = detail.get("ctx") or {}
+    if kind in _WANTED:
+        wanted = dict.fromkeys(_WANTED[d["type"]] for d in wrong if d["type"] in _WANTED)
+        given = name_of(value) if isinstance(value, (dict, list)) else shown(value)
+        return f"{given} is not {' or '.join(wanted)}"
+    if kind == "extra_forbidden":
+        return _unknown(str(path[-1]), known)
+    if kind in ("missing", "union_tag_not_found"):
+        return "is required"
+    if kind == "union_tag_invalid":
+        return f"{shown(context['tag'])} is not supported here, use {context['expected_tags']}"
+    if kind in _LIMITS:
+        return _LIMITS[kind](value, context)
+    return f"{shown(value)}: {detail['msg']}"
+
+
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dataclass_type": "an object",
+    "none_required": "supported, leave it out",
+}
+
+_LIMITS: dict[str, Callable[[Any, Mapping[str, Any]], str]] = {
+    "greater_than": lambda value, c: f"{shown(value)} is out of range, give more than {c['gt']:g}",
+    "greater_than_equal": lambda value, c: (
+        f"{shown(value)} is out of range, give {c['ge']:g} or more"
+    ),
+    "less_than_equal": lambda value, c: f"{shown(value)} is out of range, give at most {c['le']:g}",
+    "too_long": lambda value, c: f"has more than {c['max_length']} items",
+    "too_short": lambda value, c: f"is empty, give {c['min_length']} or more",
+    "string_too_long": lambda value, c: f"is longer than {c['max_length']} characters",
+    "string_too_short": lambda value, c: "is empty, give some text",
+    "string_pattern_mismatch": lambda value, c: f"{shown(value)} does not match {c['pattern']}",
+    "literal_error": lambda value, c: f"{shown(value)} is not supported, use {c['expected']}",
+}
+
+_CODES = {
+    "extra_forbidden": "unknown_parameter",
+    "missing": "missing_required_parameter",
+    "union_tag_not_found": "missing_required_parameter",
+    "literal_error": "invalid_value",
+    "union_tag_invalid": "invalid_value",
+    **dict.fromkeys(_LIMITS, "invalid_value"),
+}

@@ -1,0 +1,90 @@
+"""What requests have to know of the model.
+
+Owns ``ServedModel``: names, limits, defaults, and the model's dialect. Must never know a request.
+Invariant: frozen, and free of arrays, so that any thread may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..chat.dialect import Dialect
+from ..loading.sampling_defaults import OPENAI, SamplingChoice, sampling_defaults
+from ..tokens import Vocabulary
+from .errors import RequestError
+from .openai.fields import shown
+
+if TYPE_CHECKING:
+    from ..model import LanguageModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """The model behind the server, as far as requests are concerned.
+
+    - ``name`` is what ``/v1/models`` lists; ``aliases`` are other names that requests may use.
+    - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
+      answer together (None: unknown).
+    - ``sampling`` are the options of requests that say nothing, as ``sampling_choice`` has them.
+    - ``dialect`` is how it writes.
+    - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty where there is none.
+    """
+
+    name: str
+    dialect: Dialect
+    vocab_size: int
+    max_context: int | None = None
+    aliases: frozenset[str] = frozenset()
+    sampling: Mapping[str, Any] = field(default_factory=lambda: OPENAI, hash=False)
+    sampling_choice: SamplingChoice = "model"
+    chat_template: str = ""
+    bos_token: str = ""
+    eos_token: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        lm: LanguageModel,
+        *,
+        aliases: Iterable[str] = (),
+        sampling_choice: SamplingChoice = "model",
+    ) -> ServedModel:
+        """What there is to know of a loaded model; for the thread that runs it."""
+        tokenizer: Any = lm.tokenizer
+        return cls(
+            name=lm.name,
+            dialect=Dialect.of(lm.vocabulary),
+            vocab_size=lm.vocab_size,
+            max_context=lm.max_context,
+            aliases=frozenset(aliases),
+            sampling=sampling_defaults(sampling_choice, lm.recommended, otherwise=OPENAI),
+            sampling_choice=sampling_choice,
+            chat_template=_text(getattr(tokenizer, "chat_template", None)),
+            bos_token=_text(tokenizer.bos_token),
+            eos_token=_text(tokenizer.eos_token),
+        )
+
+    def check_name(self, name: str | None) -> None:
+        """RequestError (404) for the name of a model that is not here; None is this one."""
+        if name is None or name == self.name or name in self.aliases:
+            return
+        raise RequestError(
+            f"model: there is no model {shown(name)} here, only {self.name!r}",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's facts."""
+        return self.dialect.vocabulary
+
+
+def _text(given: Any) -> str:
+    """A text of the tokenizer; of several chat templates the one that is used by default."""
+    if isinstance(given, Mapping):
+        given = given.get("default")
+    return given if isinstance(given, str) else ""

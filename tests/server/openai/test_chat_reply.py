@@ -1,0 +1,340 @@
+"""Replies to chats: streamed or whole they say the same, as the official client reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from mlxgen.engine.chunk import Chunk, FinishReason
+from mlxgen.errors import DeadEndError, GrammarError
+from mlxgen.server.openai.chat import parse_chat
+from mlxgen.server.openai.reply import OpenAIReply
+from mlxgen.tokens import Token
+from tests.chat import kit
+from tests.chat.kit import tool
+
+from ...effort import tries
+from .kit import HELLO, chunks_of, demo, usage, without
+
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
+TOOLS = {"tools": [tool()]}
+
+
+def reply(body: dict[str, Any], id: str = "chatcmpl-1") -> OpenAIReply:
+    call = parse_chat({"messages": HELLO, **body}, demo())
+    return cast(OpenAIReply, call.reply(id=id, created=1_700_000_000))
+
+
+def answers(
+    body: dict[str, Any], rows: list[list[Chunk]]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events of a stream, and the whole answer, of the same chunks."""
+    streamed, whole = reply({**body, "stream": True}), reply(body)
+    events = streamed.start()
+    assert whole.start() == []
+    for index, row in enumerate(rows):
+        for chunk in row:
+            events += streamed.push(index, chunk)
+            assert whole.push(index, chunk) == []
+    usages = [usage(7, len(row), 2) for row in rows]
+    assert whole.finish(usages) == []
+    events += streamed.finish(usages)
+    answer = whole.complete(usages)
+    for event in events:
+        ChatCompletionChunk.model_validate(json.loads(json.dumps(event, allow_nan=False)))
+    ChatCompletion.model_validate(json.loads(json.dumps(answer, allow_nan=False)))
+    return events, answer
+
+
+def folded(events: list[dict[str, Any]], choices: int = 1) -> list[dict[str, Any]]:
+    """The choices that a stream's events come to."""
+    out: list[dict[str, Any]] = [{"message": {}, "finish_reason": None} for _ in range(choices)]
+    for event in events:
+        for part in event["choices"]:
+            choice = out[part["index"]]
+            assert choice["finish_reason"] is None, "nothing follows the finish"
+            choice["finish_reason"] = part["finish_reason"]
+            for name, value in part["delta"].items():
+                if name == "tool_calls":
+                    calls = choice["message"].setdefault(name, [])
+                    for call in value:
+                        if "id" in call:
+                            assert call["index"] == len(calls)
+                            calls.append(without(call, "index"))
+                            continue
+                        assert call["index"] == len(calls) - 1
+                        calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+                elif value is not None and name != "role":
+                    choice["message"][name] = choice["message"].get(name, "") + value
+            for name, entries in (part["logprobs"] or {}).items():
+                if entries:
+                    choice.setdefault("logprobs", {}).setdefault(name, []).extend(entries)
+            for name in ("token_ids", "tokens"):
+                choice.setdefault(name, []).extend(part.get(name, []))
+    return out
+
+
+def comparable(choice: dict[str, Any]) -> dict[str, Any]:
+    """A whole choice as `folded` gives it."""
+    message = {k: v for k, v in choice["message"].items() if v is not None and k != "role"}
+    message.setdefault("content", "")
+    logprobs = {k: v for k, v in (choice["logprobs"] or {}).items() if v}
+    plain = {"message": message, "finish_reason": choice["finish_reason"]}
+    ids = {name: choice.get(name, []) for name in ("token_ids", "tokens")}
+    return {**plain, **ids, **({"logprobs": logprobs} if logprobs else {})}
+
+
+def tokens_of(text: str) -> list[Token]:
+    return kit.tokens_of(text, demo().vocabulary)
+
+
+def said(text: str, body: dict[str, Any] | None = None, **how: Any) -> dict[str, Any]:
+    """The whole answer's only choice, for a model that says this."""
+    chunks = chunks_of(tokens_of(text), demo().vocabulary, **how)
+    events, answer = answers(body or {}, [chunks])
+    assert folded(events) == [comparable(answer["choices"][0])]
+    return cast(dict[str, Any], answer["choices"][0])
+
+
+def test_an_answer_has_the_shape_of_the_protocol() -> None:
+    events, answer = answers({}, [chunks_of(tokens_of("Hi."), demo().vocabulary)])
+    assert answer["id"] == events[0]["id"] == "chatcmpl-1"
+    assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
+    assert events[0]["object"] == "chat.completion.chunk"
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    assert events[-1]["choices"][0] == {
+        "index": 0,
+        "delta": {},
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
+    assert answer["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "Hi.",
+        "refusal": None,
+    }
+
+
+def test_thinking_is_apart_from_the_content() -> None:
+    message = said("<think>\nWell.\n</think>\n\nYes.")["message"]
+    assert message["reasoning_content"] == "Well." and message["content"] == "Yes."
+
+
+def test_a_call_is_no_content_and_the_reason_to_finish() -> None:
+    choice = said(f"<think>x</think>\n\n{CALL}", TOOLS)
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert call["type"] == "function" and call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+
+
+def test_arguments_are_streamed_as_they_grow() -> None:
+    chunks = chunks_of(tokens_of(CALL), demo().vocabulary)
+    events, answer = answers(TOOLS, [chunks])
+    deltas = [
+        call
+        for event in events
+        for choice in event["choices"]
+        for call in choice["delta"].get("tool_calls", ())
+    ]
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert deltas[0]["id"] == call["id"] and all(delta["index"] == 0 for delta in deltas)
+    assert all(delta.keys() == {"index", "function"} for delta in deltas[1:])
+    assert len(deltas) >= 5
+
+
+def test_a_call_that_is_cut_off_stays_a_call() -> None:
+    for finish, reason in (("length", "length"), ("stop", "stop")):
+        choice = said(CALL[:-17], TOOLS, finish=finish)
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Os'}
+        assert choice["finish_reason"] == reason and choice["message"]["content"] is None
+
+
+def test_calls_have_names_of_their_own_that_do_not_change() -> None:
+    calls = said(f"{CALL}\n{CALL}", TOOLS)["message"]["tool_calls"]
+    assert calls[0]["id"] != calls[1]["id"] and calls[0]["id"].startswith("call_")
+    assert said(f"{CALL}\n{CALL}", TOOLS)["message"]["tool_calls"] == calls
+
+
+def test_a_bad_call_is_content() -> None:
+    text = "Look: <tool_call>{oops}</tool_call>"
+    choice = said(text, TOOLS)
+    assert choice["message"]["content"] == text and choice["finish_reason"] == "stop"
+
+
+def test_a_length_is_a_length_even_after_a_call() -> None:
+    assert said(CALL, TOOLS, finish="length")["finish_reason"] == "length"
+
+
+def test_the_end_by_a_filter_is_a_stop() -> None:
+    assert said("Hi", finish="filter")["finish_reason"] == "stop"
+
+
+def test_choices_are_told_apart_by_their_index() -> None:
+    rows = [chunks_of(tokens_of(text), demo().vocabulary) for text in ("One.", "Two.")]
+    events, answer = answers({"n": 2}, rows)
+    assert [choice["message"]["content"] for choice in folded(events, 2)] == ["One.", "Two."]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+
+
+def test_a_prompt_is_counted_once_for_all_choices() -> None:
+    rows = [chunks_of(tokens_of("One."), demo().vocabulary) for _ in range(3)]
+    _, answer = answers({"n": 3}, rows)
+    assert answer["usage"]["prompt_tokens"] == 7
+    assert answer["usage"]["completion_tokens"] == sum(map(len, rows))
+    assert answer["usage"]["total_tokens"] == 7 + sum(map(len, rows))
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+def test_tokens_of_the_thinking_are_counted() -> None:
+    tokens = tokens_of("<think>Well</think>Yes.")
+    _, answer = answers({}, [chunks_of(tokens, demo().vocabulary)])
+    thought = tokens.index(4) + 1
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": thought}
+
+
+def test_usage_is_the_last_event_where_it_is_asked_for() -> None:
+    row = chunks_of(tokens_of("Hi."), demo().vocabulary)
+    events, answer = answers({"stream_options": {"include_usage": True}}, [row])
+    assert events[-1]["choices"] == [] and events[-1]["usage"] == answer["usage"]
+    assert all(event["usage"] is None for event in events[:-1])
+    events, _ = answers({"stream_options": {}}, [row])
+    assert all("usage" not in event for event in events)
+
+
+def test_log_probabilities_rejoin_to_the_content() -> None:
+    body = {"logprobs": True, "top_logprobs": 2}
+    choice = said("<think>é</think>Ça 你好 😊", body, logprob=True)
+    data = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
+    assert data.decode() == choice["message"]["content"] == "Ça 你好 😊"
+    thought = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["reasoning_content"])
+    assert thought.decode() == "é"
+    entry = choice["logprobs"]["content"][0]
+    assert entry["logprob"] == -0.5 and len(entry["top_logprobs"]) == 2
+
+
+def test_an_answer_without_content_has_no_entries() -> None:
+    choice = said(CALL, {**TOOLS, "logprobs": True}, logprob=True)
+    assert choice["logprobs"] == {"content": [], "refusal": None}
+
+
+def test_impossible_tokens_have_a_number_that_json_can_say() -> None:
+    (token,) = tokens_of("a")
+    chunk = Chunk("a", token, 0, logprob=float("-inf"), finish_reason="stop")
+    _, answer = answers({"logprobs": True}, [[chunk]])
+    assert answer["choices"][0]["logprobs"]["content"][0]["logprob"] == -9999.0
+
+
+def test_token_ids_and_marks_come_only_when_asked_for() -> None:
+    body = {"logprobs": True, "top_logprobs": 2}
+    text = "<think>a</think>bc"
+    assert "tokens" not in said(text, body, logprob=True)
+    choice = said(text, {**body, "return_token_ids": True}, logprob=True)
+    assert choice["token_ids"] == tokens_of(text)
+    assert [token["id"] for token in choice["tokens"]] == tokens_of(text)
+    assert [token["index"] for token in choice["tokens"]] == list(range(len(tokens_of(text))))
+    begin, thought, end, *rest = [token["part"] for token in choice["tokens"]]
+    assert (begin, thought, end) == ("mark", "reasoning", "mark") and set(rest) == {"content"}
+    first = choice["tokens"][0]
+    assert first["token"] == "<think>" and first["top_logprobs"][0]["id"] == first["id"]
+    assert (first["forced"], first["from_draft"], first["attempts"]) == (False, False, 0)
+    assert said(text, {"return_token_ids": True})["token_ids"] == tokens_of(text)
+
+
+def test_a_prefix_is_not_given_back() -> None:
+    tokens = tokens_of("<think>I see.</think>Yes, of course.")
+    for first in range(1, len(tokens)):
+        body = {"prefix_tokens": tokens[:first], "logprobs": True}
+        chunks = chunks_of(tokens, demo().vocabulary, first=first, logprob=True)
+        events, answer = answers(body, [chunks])
+        (choice,) = folded(events)
+        assert choice == comparable(answer["choices"][0])
+        rest = demo().vocabulary.decode(tokens[first:])
+        assert choice["message"]["content"] == rest.rpartition("</think>")[2]
+        assert answer["usage"]["completion_tokens"] == len(chunks) - first
+
+
+def test_a_call_begun_in_the_prefix_is_given_whole() -> None:
+    tokens = tokens_of(CALL)
+    body = {**TOOLS, "prefix_tokens": tokens[:9]}
+    _, answer = answers(body, [chunks_of(tokens, demo().vocabulary, first=9)])
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+
+
+def test_errors_name_the_field_that_a_grammar_came_from() -> None:
+    failed = reply({"regex": "a"}).fail(GrammarError("Regex('a'): too large"))
+    assert failed["error"]["param"] == "regex"
+    failed = reply({}).fail(DeadEndError("no token is allowed"))
+    assert failed["error"]["type"] == "server_error"
+    failed = reply({}).fail(ValueError("secret"))
+    assert "secret" not in json.dumps(failed)
+
+
+WORDS = st.sampled_from(
+    [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        CALL,
+        CALL[11:-12],
+        "\n",
+        " ",
+        "é😊",
+        "Hello",
+        "你好",
+        "<",
+        "{",
+        '"',
+        "think>",
+    ]
+)
+
+
+@settings(max_examples=tries(150), deadline=None)
+@given(
+    st.lists(WORDS, max_size=7).map("".join),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.sampled_from(["stop", "length", "filter"]),
+    st.one_of(st.none(), st.integers(0, 60)),
+    st.integers(0, 5),
+    st.sampled_from([TOOLS, {}, {**TOOLS, "parallel_tool_calls": False}]),
+    st.booleans(),
+    st.binary(max_size=3),
+)
+def test_a_stream_put_together_is_the_whole_answer(
+    text: str,
+    delays: list[int],
+    finish: FinishReason,
+    cut: int | None,
+    first: int,
+    tools: dict[str, Any],
+    ids: bool,
+    tail: bytes,
+) -> None:
+    vocabulary = demo().vocabulary
+    tokens = [*tokens_of(text), *vocabulary.continue_with(tail), 3]
+    first = min(first, len(tokens) - 1)
+    body = {**tools, "logprobs": True, "top_logprobs": 1, "prefix_tokens": tokens[:first]}
+    if ids:
+        body["return_token_ids"] = True
+    how: dict[str, Any] = {"finish": finish, "cut": cut, "first": first, "logprob": True}
+    late = chunks_of(tokens, vocabulary, delays=delays, **how)
+    events, answer = answers(body, [late])
+    (choice,) = folded(events)
+    assert choice == comparable(answer["choices"][0])
+    _, at_once = answers(body, [chunks_of(tokens, vocabulary, **how)])
+    assert comparable(at_once["choices"][0]) == choice
+    # Bytes of broken characters may make others, where a part is put together or the prefix ends.
+    if "\N{REPLACEMENT CHARACTER}" in vocabulary.decode(tokens) + vocabulary.decode(tokens[:first]):
+        return
+    for part in ("content", "reasoning_content"):
+        entries = choice.get("logprobs", {}).get(part, [])
+        data = b"".join(bytes(entry["bytes"]) for entry in entries)
+        assert data.decode("utf-8", "replace") == choice["message"].get(part, "")

@@ -1,0 +1,154 @@
+"""Replies to completions: streamed or whole they say the same, as the official client reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types import Completion
+
+from mlxgen.engine.chunk import Alternative, Chunk, FinishReason
+from mlxgen.server.openai.completion import parse_completion
+from tests.chat.kit import tokens_of
+
+from ...effort import tries
+from .kit import chunks_of, demo, plain, usage
+
+
+def answers(
+    body: dict[str, Any], rows: list[list[Chunk]], model: Any = None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events of a stream, and the whole answer, of the same chunks."""
+    model = model or demo()
+    streamed = parse_completion({**body, "stream": True}, model).reply(id="cmpl-1", created=5)
+    whole = parse_completion(body, model).reply(id="cmpl-1", created=5)
+    events = streamed.start()
+    assert whole.start() == []
+    for index, row in enumerate(rows):
+        for chunk in row:
+            events += streamed.push(index, chunk)
+            assert whole.push(index, chunk) == []
+    usages = [usage(7, len(row)) for row in rows]
+    events += streamed.finish(usages)
+    answer = whole.complete(usages)
+    for event in json.loads(json.dumps(events, allow_nan=False)):
+        for choice in event["choices"]:  # the client's type knows no choice without it
+            choice["finish_reason"] = choice["finish_reason"] or "stop"
+        Completion.model_validate(event)
+    Completion.model_validate(json.loads(json.dumps(answer, allow_nan=False)))
+    return events, answer
+
+
+def folded(events: list[dict[str, Any]], choices: int = 1) -> list[dict[str, Any]]:
+    """The choices that a stream's events come to."""
+    out: list[dict[str, Any]] = [{"text": "", "finish_reason": None} for _ in range(choices)]
+    for event in events:
+        for part in event["choices"]:
+            choice = out[part["index"]]
+            assert choice["finish_reason"] is None, "nothing follows the finish"
+            choice["text"] += part["text"]
+            choice["finish_reason"] = part["finish_reason"]
+            for name, entries in (part["logprobs"] or {}).items():
+                choice.setdefault("logprobs", {}).setdefault(name, []).extend(entries)
+            for name in ("token_ids", "tokens"):
+                choice.setdefault(name, []).extend(part.get(name, []))
+    return out
+
+
+def comparable(choice: dict[str, Any]) -> dict[str, Any]:
+    logprobs = {k: v for k, v in (choice["logprobs"] or {}).items() if v}
+    plain = {"text": choice["text"], "finish_reason": choice["finish_reason"]}
+    ids = {name: choice.get(name, []) for name in ("token_ids", "tokens")}
+    return {**plain, **ids, **({"logprobs": logprobs} if logprobs else {})}
+
+
+def row(text: str, **how: Any) -> list[Chunk]:
+    tokens = tokens_of(text, demo().vocabulary)
+    return chunks_of(tokens, demo().vocabulary, opens_text=False, **how)
+
+
+def test_an_answer_has_the_shape_of_the_protocol() -> None:
+    events, answer = answers({"prompt": "a"}, [row(" bc")])
+    assert answer["object"] == events[0]["object"] == "text_completion"
+    assert answer["choices"] == [
+        {"index": 0, "text": " bc", "logprobs": None, "finish_reason": "stop"}
+    ]
+    assert answer["usage"]["total_tokens"] == 7 + len(row(" bc"))
+
+
+def test_marks_of_chats_are_plain_text_here() -> None:
+    text = "<think>a</think><tool_call>{}</tool_call>"
+    _, answer = answers({"prompt": "a"}, [row(text)])
+    assert answer["choices"][0]["text"] == text
+
+
+def test_the_prompt_is_echoed_before_each_choice() -> None:
+    body = {"prompt": ["One", "Two"], "n": 2, "echo": True}
+    events, answer = answers(body, [row(f" {i}") for i in range(4)])
+    texts = ["One 0", "One 1", "Two 2", "Two 3"]
+    assert [choice["text"] for choice in answer["choices"]] == texts
+    assert [choice["text"] for choice in folded(events, 4)] == texts
+    ids = demo().vocabulary.encode("One")
+    _, answer = answers({"prompt": ids, "echo": True}, [row(" 0")])
+    assert answer["choices"][0]["text"] == "One 0"
+
+
+def test_each_prompt_is_counted_once() -> None:
+    _, answer = answers({"prompt": ["One", "Two"], "n": 2}, [row(" x") for _ in range(4)])
+    assert answer["usage"]["prompt_tokens"] == 14
+
+
+def test_log_probabilities_have_the_text_and_the_place_of_each_token() -> None:
+    _, answer = answers({"prompt": "a", "logprobs": 2}, [row(" né 😊", logprob=True)])
+    choice = answer["choices"][0]
+    logprobs = choice["logprobs"]
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    for text, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert choice["text"][offset:].startswith(text)
+    assert set(logprobs["token_logprobs"]) == {-0.5}
+    assert all(-0.5 in top.values() for top in logprobs["top_logprobs"])
+
+
+def test_the_token_itself_is_always_among_its_alternatives() -> None:
+    chunk = Chunk("b", 98, 0, logprob=-3.0, top=(Alternative(97, -0.1),), finish_reason="length")
+    _, answer = answers({"prompt": "a", "logprobs": 1}, [[chunk]], plain())
+    assert answer["choices"][0]["logprobs"]["top_logprobs"] == [{"b": -3.0, "a": -0.1}]
+
+
+def test_token_ids_come_only_when_asked_for() -> None:
+    body = {"prompt": "a", "logprobs": 1, "return_token_ids": True}
+    _, answer = answers(body, [row(" bc", logprob=True)])
+    tokens = tokens_of(" bc", demo().vocabulary)
+    choice = answer["choices"][0]
+    assert choice["token_ids"] == [token["id"] for token in choice["tokens"]] == tokens
+
+
+@settings(max_examples=tries(100), deadline=None)
+@given(
+    st.lists(st.integers(3, 1023), min_size=1, max_size=12),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.sampled_from(["stop", "length"]),
+    st.one_of(st.none(), st.integers(0, 20)),
+    st.integers(0, 5),
+    st.booleans(),
+)
+def test_a_stream_put_together_is_the_whole_answer(
+    tokens: list[int],
+    delays: list[int],
+    finish: FinishReason,
+    cut: int | None,
+    first: int,
+    ids: bool,
+) -> None:
+    first = min(first, len(tokens) - 1)
+    body = {"prompt": "a", "logprobs": 1, "prefix_tokens": tokens[:first], "max_tokens": 99}
+    how: dict[str, Any] = {"finish": finish, "cut": cut, "first": first, "logprob": True}
+    chunks = chunks_of(tokens, demo().vocabulary, delays=delays, opens_text=False, **how)
+    events, answer = answers({**body, "return_token_ids": ids}, [chunks])
+    (choice,) = folded(events)
+    whole = answer["choices"][0]
+    assert choice == comparable(whole)
+    assert whole["text"] == "".join(chunk.text for chunk in chunks)
+    assert "".join(whole["logprobs"]["tokens"]) == whole["text"]

@@ -1,0 +1,231 @@
+"""Requests to the demo model, from the body to the answer, through the engine itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from openai.types.chat import ChatCompletion
+
+import mlxgen
+from mlxgen import LanguageModel
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.server.openai.chat import parse_chat
+from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.served_model import ServedModel
+from tests.chat.kit import tool
+
+from .test_chat_reply import comparable, folded
+
+QUESTION = [{"role": "user", "content": "What is the weather in Oslo?"}]
+PERSON = "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon."
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 200}
+SILENT: dict[str, Any] = {**GREEDY, "chat_template_kwargs": {"enable_thinking": False}}
+TOOLS = [tool(), tool("get_time", zone={"type": "string"}, hour={"type": "integer"})]
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return mlxgen.load()
+
+
+@pytest.fixture
+def scheduler(lm: LanguageModel) -> Iterator[Scheduler]:
+    scheduler = Scheduler(lm)
+    yield scheduler
+    scheduler.close()
+
+
+class Desk:
+    """Answers bodies as the server would."""
+
+    def __init__(self, lm: LanguageModel, scheduler: Scheduler) -> None:
+        self.lm, self.scheduler = lm, scheduler
+        self.model = ServedModel.of(lm)
+
+    def events(self, body: dict[str, Any], parse: Any = parse_chat) -> Any:
+        call = parse(body, self.model)
+        reply = call.reply(id="id-1", created=1)
+        events = reply.start()
+        rows = [self.lm.prepare(job.prompt, job.options) for job in call.jobs]
+        tickets = [self.scheduler.submit(row) for row in rows]
+        while self.scheduler.busy:
+            for event in self.scheduler.step():
+                assert event.error is None, event.error
+                for chunk in event.chunks:
+                    events += reply.push(tickets.index(event.ticket), chunk)
+        usages = [ticket.usage for ticket in tickets]
+        return events + reply.finish(usages) if call.stream else reply.complete(usages)
+
+    def chat(self, messages: Any, **fields: Any) -> dict[str, Any]:
+        """The first choice of a whole answer."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        answer = self.events({"messages": messages, **fields})
+        ChatCompletion.model_validate(answer)
+        choice: dict[str, Any] = answer["choices"][0]
+        return choice
+
+
+@pytest.fixture
+def desk(lm: LanguageModel, scheduler: Scheduler) -> Desk:
+    return Desk(lm, scheduler)
+
+
+def called(choice: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The calls of a choice, which are valid against their tools."""
+    calls = []
+    for call in choice["message"].get("tool_calls", ()):
+        name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        (schema,) = (t["function"]["parameters"] for t in TOOLS if t["function"]["name"] == name)
+        jsonschema.validate(arguments, schema)
+        calls.append((name, arguments))
+    return calls
+
+
+def test_the_model_calls_a_tool_when_it_wants_to(desk: Desk) -> None:
+    choice = desk.chat(QUESTION, tools=[tool()], **SILENT)
+    assert called(choice) == [("get_weather", {"city": "Oslo"})]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+
+
+@pytest.mark.parametrize(
+    "text", ["What is the weather in Oslo?", "What is the capital of France?", "Tell me a story."]
+)
+@pytest.mark.parametrize("settings", [SILENT, GREEDY], ids=["silent", "thinking"])
+def test_a_required_call_comes_whatever_was_asked(
+    desk: Desk, text: str, settings: dict[str, Any]
+) -> None:
+    fields = {**settings, "close_json": True, "parallel_tool_calls": False}
+    choice = desk.chat(text, tools=TOOLS, tool_choice="required", **fields)
+    assert choice["finish_reason"] == "tool_calls" and len(called(choice)) == 1
+    assert not choice["message"]["content"]
+
+
+@pytest.mark.parametrize("name", ["get_weather", "get_time"])
+def test_a_named_function_is_called_once(desk: Desk, name: str) -> None:
+    choice = {"type": "function", "function": {"name": name}}
+    answer = desk.chat(QUESTION, tools=TOOLS, tool_choice=choice, **SILENT)
+    assert [function for function, _ in called(answer)] == [name]
+
+
+def test_a_required_call_is_valid_at_any_temperature(desk: Desk) -> None:
+    for seed in range(2):
+        settings = {"temperature": 3.0, "seed": seed, "close_json": True, "max_tokens": 60}
+        fields = {**SILENT, **settings}
+        choice = desk.chat(QUESTION, tools=TOOLS, tool_choice="required", **fields)
+        assert choice["finish_reason"] == "tool_calls" and called(choice)
+
+
+def test_a_call_that_the_length_cuts_off_is_a_call_with_what_there_is(desk: Desk) -> None:
+    def cut(tokens: int) -> dict[str, Any]:
+        fields = {**SILENT, "max_tokens": tokens, "tool_choice": "required"}
+        choice: dict[str, Any] = desk.chat(QUESTION, tools=TOOLS, **fields)
+        return choice
+
+    whole = cut(60)
+    (call,) = whole["message"]["tool_calls"]
+    for tokens in range(2, 60):
+        choice = cut(tokens)
+        if choice["finish_reason"] != "length":
+            return
+        assert not choice["message"]["content"]
+        for part in choice["message"].get("tool_calls", ()):
+            assert part["function"]["name"] == call["function"]["name"]
+            assert call["function"]["arguments"].startswith(part["function"]["arguments"])
+    raise AssertionError("no call was cut off")
+
+
+def test_a_strict_tool_is_called_as_its_schema_wants(desk: Desk) -> None:
+    strict = [{"type": "function", "function": {**t["function"], "strict": True}} for t in TOOLS]
+    choice = desk.chat(QUESTION, tools=strict, parallel_tool_calls=False, **GREEDY)
+    assert len(called(choice)) == 1
+
+
+def test_tools_and_a_form_leave_the_model_the_choice(desk: Desk) -> None:
+    form = {"response_format": {"type": "json_object"}}
+    assert called(desk.chat(QUESTION, tools=[tool()], **form, **SILENT))
+    choice = desk.chat("What is the capital of France?", tools=[tool()], **form, **SILENT)
+    assert called(choice) or isinstance(json.loads(choice["message"]["content"]), dict)
+
+
+def test_a_schema_holds_behind_the_thinking(desk: Desk) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    named = {"name": "person", "schema": schema, "strict": True}
+    choice = desk.chat(
+        PERSON, response_format={"type": "json_schema", "json_schema": named}, **GREEDY
+    )
+    assert choice["message"]["reasoning_content"]
+    assert json.loads(choice["message"]["content"]) == {"name": "Maria", "age": 34}
+
+
+def test_a_grammar_of_llama_cpp_holds(desk: Desk) -> None:
+    grammar = 'root ::= "The answer is " [A-Z] [a-z]{2,8} "."'
+    choice = desk.chat("What is the capital of France?", grammar=grammar, **SILENT)
+    assert choice["message"]["content"] == "The answer is Paris."
+
+
+def test_a_stream_is_the_whole_answer(desk: Desk) -> None:
+    body = {
+        "messages": QUESTION,
+        "tools": TOOLS,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "return_token_ids": True,
+        **GREEDY,
+    }
+    (choice,) = folded(desk.events({**body, "stream": True}))
+    assert choice == comparable(desk.events(body)["choices"][0])
+
+
+def test_choices_differ_and_a_seed_gives_them_again(desk: Desk) -> None:
+    body = {"prompt": "Once upon a time", "n": 3, "seed": 7, "max_tokens": 12, "temperature": 1}
+    first = desk.events(body, parse_completion)
+    again = desk.events(body, parse_completion)
+    texts = [choice["text"] for choice in first["choices"]]
+    assert texts == [choice["text"] for choice in again["choices"]]
+    assert len(set(texts)) > 1
+    alone = desk.events({**body, "n": 1}, parse_completion)
+    assert alone["choices"][0]["text"] == texts[0]
+    assert first["usage"]["completion_tokens"] == 36
+
+
+def test_an_answer_is_taken_up_again_from_its_tokens(desk: Desk) -> None:
+    whole = desk.chat(PERSON, return_token_ids=True, json_schema=True, **GREEDY)
+    ids, content = whole["token_ids"], whole["message"]["content"]
+    for kept in (1, len(ids) // 2, len(ids) - 2):
+        rest = desk.chat(
+            PERSON, return_token_ids=True, json_schema=True, prefix_tokens=ids[:kept], **GREEDY
+        )
+        assert rest["token_ids"] == ids[kept:]
+        assert content.endswith(rest["message"]["content"])
+
+
+def test_tokens_that_the_grammar_forces_are_marked(desk: Desk) -> None:
+    body = {**SILENT, "regex": "Paris is the capital of France", "return_token_ids": True}
+    choice = desk.chat("What is the capital of France?", logprobs=True, **body)
+    assert len(choice["tokens"]) == len(choice["token_ids"])
+    assert all(token["part"] in ("content", None) for token in choice["tokens"])
+    data = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
+    assert data.decode() == choice["message"]["content"] == "Paris is the capital of France"
+
+
+def test_a_stop_is_no_part_of_text_or_log_probabilities(desk: Desk) -> None:
+    choice = desk.chat("What is the capital of France?", stop="ris", logprobs=True, **SILENT)
+    assert choice["message"]["content"] == "The capital of France is Pa"
+    data = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
+    assert data.decode() == "The capital of France is Pa"
+
+
+def test_a_healed_prompt_has_log_probabilities_of_what_is_new(desk: Desk) -> None:
+    body = {"prompt": "Once upon a ti", "heal": True, "logprobs": 1, **GREEDY, "max_tokens": 4}
+    choice = desk.events(body, parse_completion)["choices"][0]
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]

@@ -1,0 +1,218 @@
+"""Every field of every body: wrong types are refused by name, null means default."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import BaseModel
+
+from mlxgen.server.errors import RequestError
+from mlxgen.server.openai.chat import parse_chat
+from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.openai.schemas import ChatRequest, CompletionRequest
+
+from .kit import HELLO, demo, refused
+
+CHAT: dict[str, Any] = {"messages": HELLO}
+TEXT: dict[str, Any] = {"prompt": "Hello"}
+PART, CHOSEN = "messages[0].content[0]", "tool_choice"
+KINDS: dict[str, tuple[Any, type[BaseModel], dict[str, Any]]] = {
+    "chat": (parse_chat, ChatRequest, CHAT),
+    "completion": (parse_completion, CompletionRequest, TEXT),
+}
+VALUES: list[Any] = [
+    True,
+    False,
+    0,
+    -1,
+    7,
+    10**30,
+    -0.5,
+    1.5,
+    1e300,
+    float("nan"),
+    float("inf"),
+    "",
+    "7",
+    "auto",
+    "\x00",
+    [],
+    [0],
+    ["a"],
+    [[]],
+    [None],
+    [True],
+    [1.5],
+    [{}],
+    {},
+    {"a": 1},
+    {"": None},
+    {"type": "nothing"},
+    {"1": "2"},
+]
+FIELDS = [
+    pytest.param(kind, field.alias or name, id=f"{kind} {name}")
+    for kind, (_, model, _) in KINDS.items()
+    for name, field in model.model_fields.items()
+]
+# What the schema cannot say: each of these refuses some values of the right type.
+CHECKED_FURTHER = {
+    "model": "there is only one",
+    "logit_bias": "keys are token ids",
+    "stop_token_ids": "in the vocabulary",
+    "prefix_tokens": "in the vocabulary",
+    "min_tokens": "no more than max_tokens",
+    "xtc_threshold": "in range",
+    "prompt": "not empty, and in the vocabulary",
+    "close_json": "needs a constraint",
+    "tool_choice": "needs tools",
+    "top_logprobs": "needs logprobs",
+    "continue_final_message": "needs an answer to go on with",
+    "add_generation_prompt": "needs continue_final_message to be false",
+    "chat_template_kwargs": "names of variables",
+    "choice": "texts",
+    "max_tokens": "more than the prefix",
+}
+
+
+def schema_of(model: type[BaseModel], name: str) -> Any:
+    whole = model.model_json_schema()
+    return {**whole["properties"][name], "$defs": whole.get("$defs", {})}
+
+
+def fits(value: Any, schema: Any) -> bool:
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
+
+
+def is_finite(value: Any) -> bool:
+    return "NaN" not in json.dumps(value) and "Infinity" not in json.dumps(value)
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_a_value_of_the_wrong_type_is_refused_and_a_right_one_is_taken(
+    kind: str, name: str
+) -> None:
+    parse, model, base = KINDS[kind]
+    schema = schema_of(model, name)
+    for value in VALUES:
+        body = {**base, name: value}
+        right = fits(value, schema) and is_finite(value)
+        if not right:
+            error = refused(parse, body, demo())
+            assert error.param is not None, value
+            assert error.param == name or error.param.startswith((f"{name}.", f"{name}[")), value
+            continue
+        try:
+            parse(body, demo())
+        except RequestError as error:
+            assert name in CHECKED_FURTHER, (value, error)
+            assert (error.param or "").startswith(name) or error.param == "prompt"
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_null_means_default(kind: str, name: str) -> None:
+    parse, model, base = KINDS[kind]
+    if model.model_fields[name if name != "schema" else "schema_"].is_required():
+        assert refused(parse, {**base, name: None}, demo()).param == name
+        return
+    assert parse({**base, name: None}, demo()).jobs == parse(base, demo()).jobs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_has_a_description_for_every_field(kind: str) -> None:
+    _, model, _ = KINDS[kind]
+    for name, field in model.model_fields.items():
+        assert field.description, name
+
+
+def test_required_fields_are_asked_for_by_name() -> None:
+    assert refused(parse_chat, {}, demo()).param == "messages"
+    assert refused(parse_completion, {}, demo()).param == "prompt"
+
+
+def test_an_unknown_field_is_refused_with_the_one_that_was_meant() -> None:
+    error = refused(parse_chat, {**CHAT, "temprature": 1}, demo())
+    assert error.param == "temprature" and "did you mean temperature?" in error.message
+    assert error.code == "unknown_parameter"
+    nested = refused(parse_chat, {**CHAT, "stream_options": {"include": True}}, demo())
+    assert nested.param == "stream_options.include"
+
+
+@pytest.mark.parametrize("body", [None, 5, "x", [], [CHAT], True])
+def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
+    assert "JSON object" in refused(parse_chat, body, demo()).message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**CHAT, "user": "\ud800"},
+        {**CHAT, "metadata": {"\udfff": "x"}},
+        {"messages": [{"role": "user", "content": "a\ud83d"}]},
+        {**CHAT, "\ud800": 1},
+        {
+            **CHAT,
+            "tools": [{"type": "function", "function": {"name": "f", "description": "\ud800"}}],
+        },
+    ],
+)
+def test_half_a_character_is_refused(body: Any) -> None:
+    assert "lone surrogate" in refused(parse_chat, body, demo()).message
+
+
+def test_a_body_that_is_too_deep_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    error = refused(parse_chat, {**CHAT, "json_schema": {"enum": deep}}, demo())
+    assert error.param == "json_schema" and "deep" in error.message
+
+
+def test_messages_name_the_place_in_lists() -> None:
+    cases = [
+        ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
+        ({**CHAT, "stop": ["a", 5]}, "stop[1]"),
+        ({**CHAT, "logit_bias": {"5": "x"}}, "logit_bias.5"),
+        ({**CHAT, "response_format": {"type": "xml"}}, "response_format.type"),
+        ({**CHAT, "tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        (
+            {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}, "x": 1}]},
+            "tools[0].x",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, f"{PART}.text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
+            f"{PART}.text",
+        ),
+        ({**CHAT, "tool_choice": {"type": "function", "function": {}}}, f"{CHOSEN}.function.name"),
+        (
+            {**CHAT, "tool_choice": {"type": "function", "function": {"name": "f"}, "text": 1}},
+            f"{CHOSEN}.text",
+        ),
+    ]
+    for body, param in cases:
+        assert refused(parse_chat, body, demo()).param == param
+
+
+def test_a_message_says_what_was_given_and_what_is_wanted() -> None:
+    error = refused(parse_chat, {**CHAT, "stop": 5}, demo())
+    assert error.message == "stop: 5 is not a string or a list"
+    error = refused(parse_chat, {**CHAT, "n": True}, demo())
+    assert error.message == "n: true is not an integer"
+    error = refused(parse_chat, {**CHAT, "top_p": 2}, demo())
+    assert error.message == "top_p: 2 is out of range, give at most 1"
+
+
+def test_a_huge_value_makes_no_huge_message() -> None:
+    for value in ("x" * 10**6, ["y" * 10**6], {"z" * 10**6: 1}, int("9" * 4000)):
+        for name in ("temperature", "stop", "tools", "model", "no_such_field", "response_format"):
+            refused(parse_chat, {**CHAT, name: value}, demo())
+
+
+def test_a_hundred_thousand_stops_are_refused() -> None:
+    assert refused(parse_chat, {**CHAT, "stop": ["x"] * 100_000}, demo()).param == "stop"

@@ -1,0 +1,52 @@
+"""Whatever the official client can send is known by name: done, or refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types import completion_create_params as completion
+from openai.types.chat import (
+    ChatCompletionAssistantMessageParam,
+    ChatCompletionContentPartTextParam,
+    ChatCompletionDeveloperMessageParam,
+    ChatCompletionFunctionToolParam,
+    ChatCompletionMessageFunctionToolCallParam,
+    ChatCompletionStreamOptionsParam,
+    ChatCompletionSystemMessageParam,
+    ChatCompletionToolMessageParam,
+    ChatCompletionUserMessageParam,
+)
+from openai.types.chat import completion_create_params as chat
+from openai.types.shared_params import FunctionDefinition as FunctionParam
+from openai.types.shared_params.response_format_json_schema import JSONSchema
+from pydantic import BaseModel
+
+from mlxgen.server.openai import messages, schemas
+from mlxgen.server.openai.peers import PEERS
+
+
+@pytest.mark.parametrize(
+    ("sent", "known"),
+    [
+        (chat.CompletionCreateParamsStreaming, schemas.ChatRequest),
+        (completion.CompletionCreateParamsStreaming, schemas.CompletionRequest),
+        (ChatCompletionStreamOptionsParam, schemas.StreamOptions),
+        (ChatCompletionFunctionToolParam, schemas.Tool),
+        (FunctionParam, schemas.FunctionDefinition),
+        (JSONSchema, schemas.NamedSchema),
+        (ChatCompletionSystemMessageParam, messages.SystemMessage),
+        (ChatCompletionDeveloperMessageParam, messages.SystemMessage),
+        (ChatCompletionUserMessageParam, messages.UserMessage),
+        (ChatCompletionAssistantMessageParam, messages.AssistantMessage),
+        (ChatCompletionToolMessageParam, messages.ToolMessage),
+        (ChatCompletionMessageFunctionToolCallParam, messages.ToolCallOfMessage),
+        (ChatCompletionContentPartTextParam, messages.TextPart),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_field_of_the_client_is_known(sent: Any, known: type[BaseModel]) -> None:
+    names = {field.alias or name for name, field in known.model_fields.items()}
+    if issubclass(known, schemas.GenerationRequest):
+        names |= PEERS.keys()
+    assert set(sent.__annotations__) <= names

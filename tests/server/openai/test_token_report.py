@@ -1,0 +1,123 @@
+"""Tokens are aligned with the parts of the text that they gave."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxgen.chat.splitter import Kind
+from mlxgen.engine.chunk import Chunk
+from mlxgen.server.openai.token_report import Reported, TokenReport
+from mlxgen.text import TextDecoder
+from mlxgen.tokens import Vocabulary
+from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
+from tests.fakes.tokenizers import SPLIT_BYTES
+
+BYTES = Vocabulary.of(byte_level_tokenizer())
+SPLIT = [int(BYTES.spelling(data)[0]) for data in SPLIT_BYTES]
+PIECES = Vocabulary.of(sentencepiece_tokenizer())
+
+
+def report(
+    tokens: list[int], spans: list[tuple[Kind, int]], vocabulary: Vocabulary = BYTES, first: int = 0
+) -> list[Reported]:
+    """All that is reported of tokens, with the text cut into spans of these lengths."""
+    out = TokenReport(vocabulary, opens_text=True, prefix=tokens[:first])
+    decoder = TextDecoder(vocabulary)
+    for token in tokens[:first]:
+        decoder.advance(token)
+    at = decoder.end(len(decoder))
+    reported: list[Reported] = []
+    for i, token in enumerate(tokens[first:]):
+        out.add(Chunk("", token, first + i))
+    for kind, length in spans:
+        reported += out.cover(kind, at, at + length)
+        at += length
+    return [*reported, *out.finish()]
+
+
+def test_a_character_split_over_tokens_belongs_to_each_of_them() -> None:
+    tokens = [BYTES.token_of(bytes((byte,))) or 0 for byte in "é!".encode()]
+    first, second, last = report(tokens, [("content", 2)])
+    assert first.parts == {"content": b"\xc3"} and first.text == ""
+    assert second.parts == {"content": b"\xa9"} and second.text == "é"
+    assert last.parts == {"content": b"!"} and last.start == 1
+
+
+def test_a_token_over_a_mark_and_content_has_bytes_in_both() -> None:
+    tokens = BYTES.continue_with(b"abc")
+    assert len(tokens) == 1
+    (token,) = report(tokens, [("mark", 1), ("content", 2)])
+    assert token.parts == {"mark": b"a", "content": b"bc"} and token.kind == "mark"
+
+
+def test_a_token_that_ends_one_character_and_begins_another_part_is_shared() -> None:
+    tokens = [BYTES.token_of(b"\xe4\xb8"), BYTES.token_of(b"\xadA")]
+    assert None not in tokens
+    first, second = report([token or 0 for token in tokens], [("content", 1), ("mark", 1)])
+    assert first.parts == {"content": b"\xe4\xb8"}
+    assert second.parts == {"content": b"\xad", "mark": b"A"} and second.kind == "content"
+
+
+def test_what_a_stop_cut_off_has_no_bytes() -> None:
+    tokens = [*BYTES.continue_with(b"abc"), *BYTES.continue_with(b"de")]
+    first, second = report(tokens, [("content", 2)])
+    assert first.parts == {"content": b"ab"} and first.text == "ab"
+    assert second.parts == {} and second.kind is None
+
+
+def test_the_leading_space_that_a_decoder_drops_is_no_part_of_the_token() -> None:
+    token = PIECES.token_of(b" the")
+    assert token is not None
+    assert report([token], [("content", 3)], PIECES)[0].parts == {"content": b"the"}
+
+
+def test_an_end_token_has_no_bytes() -> None:
+    (end, *_) = BYTES.eos
+    reported = report([*BYTES.continue_with(b"a"), end], [("content", 1)])
+    assert [token.kind for token in reported] == ["content", None]
+
+
+@given(
+    st.lists(st.integers(0, BYTES.size - 1) | st.sampled_from(SPLIT), max_size=12),
+    st.lists(st.tuples(st.sampled_from(["content", "reasoning", "mark"]), st.integers(1, 5))),
+    st.integers(0, 3),
+    st.integers(0, 40),
+    st.sampled_from([BYTES, PIECES]),
+)
+def test_the_bytes_of_a_part_joined_are_its_text(
+    tokens: list[int],
+    wanted: list[tuple[Kind, int]],
+    first: int,
+    cut: int,
+    vocabulary: Vocabulary,
+) -> None:
+    tokens = [token % vocabulary.size for token in tokens]
+    first = min(first, len(tokens))
+    decoder = TextDecoder(vocabulary)
+    for token in tokens:
+        decoder.advance(token)
+    while first and decoder.pending(first):  # then bytes of the first character are the prefix's
+        first -= 1
+    start = decoder.end(first)
+    whole = (decoder.text + decoder.flush())[start:]
+    text = whole[:cut]
+    spans: list[tuple[Kind, int]] = []
+    left = len(text)
+    for kind, length in [*wanted, ("content", max(1, left))]:
+        if left:
+            spans.append((kind, min(length, left)))
+            left -= spans[-1][1]
+    reported = report(tokens, spans, vocabulary, first)
+    assert [token.chunk.token for token in reported] == tokens[first:]
+    for kind in ("content", "reasoning", "mark"):
+        at, part = 0, ""
+        for name, length in spans:
+            part += text[at : at + length] if name == kind else ""
+            at += length
+        data = b"".join(token.parts.get(kind, b"") for token in reported)
+        # Bytes of broken characters may make others, where spans of a part come together or end.
+        unbroken = "\N{REPLACEMENT CHARACTER}" not in text
+        if unbroken or (text == whole and len({name for name, _ in spans}) == 1):
+            assert data.decode("utf-8", "replace") == part
+    assert "".join(token.text for token in reported) == text

@@ -32,7 +32,7 @@ from .engine.prefix.cache import PrefixCache
 from .engine.prefix.file import checked_path
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt
-from .engine.request.row import Row
+from .engine.request.request import Request
 from .engine.scheduling.prefill import take_prefix
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
@@ -112,8 +112,9 @@ class LanguageModel:
 
     def use_draft(self, draft: Any) -> None:
         """What proposes tokens from now on if a generation does not say, as ``draft`` of it."""
-        self.draft = Options.of({"draft": draft}).draft
-        self._drafter(self.draft)
+        options = Options.of({"draft": draft})
+        self.draft = options.draft
+        self._draft_of(options)
 
     def __copy__(self) -> LanguageModel:  # copies of what holds a model share it
         return self
@@ -250,23 +251,23 @@ class LanguageModel:
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` for what is wrong.
         """
-        row = self.prepare(prompt, options_of(options))
+        request = self.prepare(prompt, options_of(options))
         if hasattr(controller, "bind"):
             controller = controller.bind(
                 self.vocabulary,
                 self.vocab_size,
-                prompt=tuple(row.sequence.history),
+                prompt=tuple(request.history),
                 opens_text=Prompt.of(prompt, self.vocabulary).opens_text,
             )
-        return Control(Scheduler(self, limits), row, controller)
+        return Control(Scheduler(self, limits), request, controller)
 
     def _makers(
         self,
         prompts: Iterable[AnyPrompt],
         each: Iterable[GenerationOptions] | None,
         options: GenerationOptions,
-    ) -> Iterator[Callable[[], Row]]:
-        """For each prompt, what makes its row."""
+    ) -> Iterator[Callable[[], Request]]:
+        """For each prompt, what makes its request."""
         others = iter(each) if each is not None else None
         running: list[Any] = []  # filters that are bound already, and so for one prompt
         for index, prompt in enumerate(prompts):
@@ -288,21 +289,22 @@ class LanguageModel:
             running += bound
             yield partial(self._one_of_many, index, prompt, given)
 
-    def _one_of_many(self, index: int, prompt: AnyPrompt, options: Options) -> Row:
+    def _one_of_many(self, index: int, prompt: AnyPrompt, options: Options) -> Request:
         try:
             return self.prepare(prompt, options)
         except MlxgenError as error:
             error.add_note(f"in prompts[{index}]")
             raise
 
-    def prepare(self, given: AnyPrompt, options: Options) -> Row:
-        """A row for a prompt, ready for a ``Scheduler``: all that can be wrong is raised here.
+    def prepare(self, given: AnyPrompt, options: Options) -> Request:
+        """A request for a prompt, ready for a ``Scheduler``: all that can be wrong is raised here.
 
         Any thread may do this, once ``vocab_size`` is known.
         """
         options.check_vocabulary(self.vocab_size)
         prompt = Prompt.of(given, self.vocabulary)
-        row = assemble(
+        self._draft_of(options)
+        return assemble(
             prompt,
             options,
             self.vocabulary,
@@ -310,16 +312,14 @@ class LanguageModel:
             budget=self._budget(prompt, options),
             seed=_seed_of(options),
         )
-        row.drafter = self._drafter(self.draft if options.draft is None else options.draft)
-        return row
 
-    def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Row]:
-        """A row for each job, as ``prepare`` makes it.
+    def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Request]:
+        """A request for each job, as ``prepare`` makes it.
 
         Where jobs that follow one another differ in nothing but their seed, as the choices of a
         request do, the first is prepared and the others are copies of it.
         """
-        rows: list[Row] = []
+        rows: list[Request] = []
         last: tuple[AnyPrompt, Options] | None = None
         for prompt, options in jobs:
             if last is not None and prompt is last[0] and _may_share(last[1], options):
@@ -331,12 +331,11 @@ class LanguageModel:
             last = prompt, options
         return rows
 
-    def _drafter(self, draft: Any) -> Drafter | None:
-        if draft is None or draft == "off":
-            return None
-        if draft == "ngram":
-            return NgramDrafter()
-        check_same_tokens(self.vocabulary, draft.vocabulary, draft.name)
+    def drafter_for(self, options: Options) -> Drafter | None:
+        """What drafts tokens for a generation with these options; it belongs to this thread."""
+        draft = self._draft_of(options)
+        if draft is None or draft == "ngram":
+            return None if draft is None else NgramDrafter()
         return ModelDrafter(
             draft.model,
             draft.make_cache,
@@ -344,6 +343,15 @@ class LanguageModel:
             width=self.vocab_size,
             footprint=draft.footprint,
         )
+
+    def _draft_of(self, options: Options) -> Any:
+        """What the options say of drafts; ``OptionError`` for a model with other tokens."""
+        draft = self.draft if options.draft is None else options.draft
+        if draft is None or draft == "off":
+            return None
+        if draft != "ngram":
+            check_same_tokens(self.vocabulary, draft.vocabulary, draft.name)
+        return draft
 
     def save_prefix(self, prompt: AnyPrompt, path: str | os.PathLike[str]) -> int:
         """Run a prompt and write its KV to a file, for ``load_prefix``; returns its tokens.
@@ -368,8 +376,8 @@ class LanguageModel:
         """
         return self.prefix_cache.load(path)
 
-    def _stream(self, row: Row) -> Stream:
-        seat = Seat(row, KV(self.make_cache))
+    def _stream(self, request: Request) -> Stream:
+        seat = Seat(request, KV(self.make_cache), self.drafter_for(request.options))
         # It is made when somebody asks for it. Another thread may run what is taken here.
         if "prefix_cache" in vars(self) and take_prefix(seat, self.prefix_cache):
             mx.eval(seat.kv.alone.arrays())
@@ -427,5 +435,5 @@ def _may_share(one: Options, other: Options) -> bool:
     return one is other or replace(one, seed=other.seed) == other
 
 
-def _given(row: Row) -> Row:
-    return row
+def _given(request: Request) -> Request:
+    return request

@@ -9,7 +9,7 @@ from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, Prompt
 from .control import Control
 from .limits import Limits, Stats
 from .options import Options
-from .request.row import Row
+from .request.request import Request
 from .scheduling.scheduler import Scheduler, Ticket
 from .session import Session
 from .stream import Stream
@@ -27,8 +27,8 @@ __all__ = [
     "Options",
     "Progress",
     "PromptScore",
+    "Request",
     "Result",
-    "Row",
     "Scheduler",
     "Session",
     "Splice",

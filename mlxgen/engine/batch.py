@@ -14,7 +14,7 @@ from ..errors import MlxgenError
 from .chunk import Chunk, Result, fold
 from .limits import Stats
 from .owner import Owner
-from .request.row import Row
+from .request.request import Request
 from .scheduling.scheduler import Event, Scheduler, Ticket
 
 AHEAD = 8  # rows that are ready beyond those that run
@@ -36,16 +36,16 @@ class Batch:
     def __init__(
         self,
         scheduler: Scheduler,
-        rows: Iterator[Callable[[], Row]],
+        rows: Iterator[Callable[[], Request]],
         watch: Callable[[Batch], object] | None = None,
     ) -> None:
         self._owner = Owner("batch")
         self._closed = False
         self._scheduler = scheduler
-        self._rows: Iterator[Callable[[], Row]] | None = rows
+        self._rows: Iterator[Callable[[], Request]] | None = rows
         self._watch = watch or _unwatched
         self._indexes: dict[Ticket, int] = {}
-        self._given: list[tuple[int, ...]] = []  # each row's prefix
+        self._given: list[tuple[int, ...]] = []  # each request's prefix
         self._chunks: list[list[Chunk]] = []
         self._ready: deque[tuple[int, Chunk] | tuple[int, Exception]] = deque()
         self.results: list[Result | None] = []
@@ -129,9 +129,9 @@ class Batch:
             self._chunks.append([])
             self._given.append(())
             try:
-                row = make()
-                self._given[index] = row.options.prefix
-                self._indexes[self._scheduler.submit(row)] = index
+                request = make()
+                self._given[index] = request.options.prefix
+                self._indexes[self._scheduler.submit(request)] = index
             except MlxgenError as error:
                 self.errors[index] = error
                 self._ready.append((index, error))

@@ -21,7 +21,7 @@ from .chunk import Chunk, Result, Usage, fold
 from .limits import Stats
 from .options import Options
 from .owner import Owner
-from .request.row import Row
+from .request.request import Request
 from .scheduling.scheduler import Event, Scheduler, Ticket
 
 IDLE_CALLS = 10_000  # answers in a row that bring a branch no further, before it is given up
@@ -55,6 +55,7 @@ class _Live:
     """A branch that has not ended."""
 
     __slots__ = (
+        "asked",
         "chunks",
         "controller",
         "given",
@@ -83,6 +84,7 @@ class _Live:
         self.given = len(chunks)  # how many the caller has taken
         self.seen = len(chunks)  # how many the controller was shown
         self.idle = 0  # answers since the last that brought it further
+        self.asked = (0, ticket.request.base)  # the moment of the history, and its length then
         self.wait: Wait | None = None
         self.observe = getattr(controller, "observe", None)
 
@@ -110,7 +112,7 @@ class Control(Generic[C]):
     raise ``StateError``; they may ``close`` it, and read what it has.
     """
 
-    def __init__(self, scheduler: Scheduler, row: Row, controller: C) -> None:
+    def __init__(self, scheduler: Scheduler, request: Request, controller: C) -> None:
         self._owner = Owner("control")
         self._closed = False
         self._scheduler = scheduler
@@ -119,7 +121,7 @@ class Control(Generic[C]):
         self.errors: dict[Path, Exception] = {}
         self._ready: deque[tuple[_Live, Chunk | Exception]] = deque()
         self._woken: deque[_Live] = deque()
-        root = _Live((), 0, scheduler.submit(row), controller, [])
+        root = _Live((), 0, scheduler.submit(request), controller, [])
         self._live: dict[Ticket, _Live] = {root.ticket: root}
         self._known: dict[Path, _Live] = {(): root}  # those that are over too
 
@@ -223,12 +225,12 @@ class Control(Generic[C]):
 
     def _is_undecided(self, live: _Live) -> bool:
         alive = self._live.get(live.ticket) is live
-        return alive and live.wait is None and live.ticket.row.steering is None
+        return alive and live.wait is None and live.ticket.request.steering is None
 
     def _ask(self, live: _Live, waiting: deque[_Live]) -> None:
-        row = live.ticket.row
+        request = live.ticket.request
         try:
-            if live.ticket.start() and (row.finish_reason is not None or row.position):
+            if live.ticket.start() and (request.finish_reason is not None or request.position):
                 for event in self._scheduler.change(live.ticket, 0, ()):  # what filters force
                     self._take(event)
                 return
@@ -236,11 +238,12 @@ class Control(Generic[C]):
                 for chunk in live.chunks[live.seen :]:
                     live.observe(chunk)
                 live.seen = len(live.chunks)
-            back, tokens = row.sequence.changed()
+            back, tokens = request.history.changed_since(*live.asked)
+            live.asked = request.history.moment, len(request.history)
             answer = decide(
                 live.controller.mid_process(live.index, back, tokens),
-                length=len(row.sequence),
-                vocab_size=row.vocab_size,
+                length=len(request.history),
+                vocab_size=request.vocab_size,
             )
             if isinstance(answer, Wait):
                 self._rest(live, answer)
@@ -258,7 +261,7 @@ class Control(Generic[C]):
             self._take_all(self._scheduler.change(live.ticket, decision.backtrack, decision.run))
         if live.ticket.closed:
             return
-        live.ticket.row.steering = decision.steering
+        live.ticket.request.steering = decision.steering
         further = decision.steering is not None or (decision.run and not decision.backtrack)
         self._count(live, idle=not further)
 
@@ -277,6 +280,7 @@ class Control(Generic[C]):
         branches = [live]
         for index, (ticket, controller) in enumerate(zip(twins, copies, strict=True), start=1):
             twin = _Live((*live.path, index), index, ticket, controller, list(live.chunks))
+            twin.asked = live.asked
             self._live[ticket] = self._known[twin.name] = twin
             branches.append(twin)
             waiting.append(twin)

@@ -42,6 +42,11 @@ class History(list[Token]):
             return len(self)
         return self._cuts[bisect_left(self._cuts, (moment + 1,))][1]
 
+    def changed_since(self, moment: int, length: int) -> tuple[int, list[Token]]:
+        """How many of the ``length`` tokens at that moment were cut, and what came instead."""
+        low = min(length, self.low_since(moment))
+        return length - low, self[low:]
+
     def fork(self) -> History:
         """An independent copy, with the same moments."""
         twin = History(self)

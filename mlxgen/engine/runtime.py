@@ -6,7 +6,9 @@ from typing import Any, Protocol
 
 from ..sampling import Sampler
 from .kv import Footprint, LayerCache
+from .options import Options
 from .prefix.cache import PrefixCache
+from .speculation.drafting import Drafter
 
 
 class Runtime(Protocol):
@@ -23,6 +25,9 @@ class Runtime(Protocol):
     @property
     def batches(self) -> bool:
         """Whether several sequences can go through the model together."""
+
+    def drafter_for(self, options: Options) -> Drafter | None:
+        """What drafts tokens for a generation with these options."""
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""

@@ -1,6 +1,6 @@
 """The push interface: the rules of a generation for those who run the model themselves.
 
-Owns the order of events between a caller with logits and one row. Must never hold a
+Owns the order of events between a caller with logits and one request. Must never hold a
 model or a cache. Invariant: every push uses exactly one position of the context, the
 one where the history ends.
 """
@@ -21,10 +21,11 @@ from ..tokens import Token, Vocabulary
 from .chunk import Chunk, FinishReason, Usage
 from .options import Options
 from .owner import OneAtATime
+from .request.accept import Verdict, accept, end, push, rewind, start, take
 from .request.assembly import assemble, xtc_special
+from .request.drawing import next_draw, next_mask
 from .request.prompt import AnyPrompt, Prompt
-from .request.row import Row
-from .request.verdict import Verdict
+from .request.request import Request
 from .step.drawn import Drawn, DrawnView
 
 
@@ -52,7 +53,7 @@ class Session:
     from another thread or from a hook, raises ``StateError``.
     """
 
-    __slots__ = ("_held", "_row", "_sampler", "_turn")
+    __slots__ = ("_held", "_request", "_sampler", "_turn")
 
     @takes_options
     def __init__(
@@ -75,7 +76,7 @@ class Session:
             )
         unknown = Prompt((), opens_text=True, is_known=False)
         read = unknown if prompt is None else Prompt.of(prompt, vocabulary)
-        self._row: Row = assemble(
+        self._request: Request = assemble(
             read,
             checked,
             vocabulary,
@@ -84,7 +85,7 @@ class Session:
             seed=checked.seed if checked.seed is not None else secrets.randbits(63),
             queued=False,
         )
-        self._row.start(forced=False)
+        start(self._request, forced=False)
         self._sampler = Sampler(width, xtc_special=xtc_special(vocabulary))
         self._turn = OneAtATime("session")
         self._held = 0  # positions of the history that the caller's cache holds
@@ -92,45 +93,45 @@ class Session:
     @property
     def history(self) -> list[Token]:
         """All tokens: the prompt without what healing took back, then the generated ones."""
-        return list(self._row.sequence.history)
+        return list(self._request.history)
 
     @property
     def tokens(self) -> list[Token]:
         """The tokens generated so far, ``prefix`` included."""
-        return self._row.sequence.history[self._row.sequence.base :]
+        return self._request.tokens
 
     @property
     def text(self) -> str:
         """The text delivered so far."""
-        return self._row.delivered_text
+        return self._request.outbox.text
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why it ended; ``None`` while it goes on."""
-        return self._row.finish_reason
+        return self._request.finish_reason
 
     @property
     def seed(self) -> int:
         """The seed of the draws, also where none was given."""
-        return self._row.seed
+        return self._request.seed
 
     @property
     def keep(self) -> int:
         """How many positions of the caller's cache are still right; trim it to these."""
-        return max(0, min(self._held, len(self._row.sequence) - 1))
+        return max(0, min(self._held, len(self._request.history) - 1))
 
     @property
     def pending(self) -> list[Token]:
         """The tokens to run next, behind ``keep``; the last one's logits are wanted."""
-        return self._row.sequence.history[self.keep :]
+        return self._request.history[self.keep :]
 
     @property
     def usage(self) -> Usage:
         """Tokens so far; a session knows no passes and no times."""
-        tally = self._row.tally
+        tally = self._request.tally
         return Usage(
-            prompt_tokens=self._row.sequence.base,
-            completion_tokens=self._row.position,
+            prompt_tokens=self._request.base,
+            completion_tokens=self._request.position,
             forced_tokens=tally.forced,
             rewound_tokens=tally.rewound,
             redraws=tally.redraws,
@@ -143,11 +144,11 @@ class Session:
         ``None``: all of them. Raises ``DeadEndError`` where nothing is left.
         """
         with self._turn:
-            return self._row.mask()
+            return next_mask(self._request)
 
     def forced(self) -> list[Token]:
         """The tokens that the filters allow no alternative to, possibly none."""
-        constraint = self._row.sequence.constraint
+        constraint = self._request.constraint
         if constraint is None:
             return []
         with self._turn:
@@ -159,35 +160,35 @@ class Session:
         ``logits`` is an MLX or NumPy array of any float type, [vocab_size] or [1, vocab_size].
         A position that hooks want drawn again is drawn from the same logits.
         """
-        row = self._open()
+        request = self._open()
         array = logits if isinstance(logits, mx.array) else mx.array(np.asarray(logits))
         array = array.reshape(1, -1)
-        if array.shape[1] != row.vocab_size:
+        if array.shape[1] != request.vocab_size:
             raise OptionError(
                 "logits",
-                f"{array.shape[1]} values for a vocabulary of {row.vocab_size}; give "
+                f"{array.shape[1]} values for a vocabulary of {request.vocab_size}; give "
                 f"Session(..., vocab_size={array.shape[1]}) if that is the model's width",
             )
         with self._turn:
-            start = row.position
-            self._held = len(row.sequence)
+            begun = request.position
+            self._held = len(request.history)
             while True:
-                view = DrawnView(Drawn(self._sampler, array, [row.request()], row.want), 0)
-                verdict = row.settle(view.token, view)
-                if verdict is not Verdict.AGAIN or row.position != start:
+                view = DrawnView(Drawn(self._sampler, array, [next_draw(request)], request.want), 0)
+                verdict = accept(request, view.token, view)
+                if verdict is not Verdict.AGAIN or request.position != begun:
                     self._shrink()
-                    return self._chunk(view.token, start, verdict)
+                    return self._chunk(view.token, begun, verdict)
 
     def push_token(self, token: Token) -> Chunk:
         """Put a token that was chosen elsewhere (or is forced) at the next position."""
-        row = self._open()
-        if not 0 <= token < row.vocab_size:
-            raise OptionError("token", f"{token} is not in 0 to {row.vocab_size - 1}")
+        request = self._open()
+        if not 0 <= token < request.vocab_size:
+            raise OptionError("token", f"{token} is not in 0 to {request.vocab_size - 1}")
         with self._turn:
-            start = row.position
-            verdict = row.push(token)
+            begun = request.position
+            verdict = push(request, token)
             self._shrink()
-            return self._chunk(token, start, verdict)
+            return self._chunk(token, begun, verdict)
 
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
         """Take back the last ``tokens`` tokens, or all after the first ``to`` generated ones.
@@ -195,45 +196,46 @@ class Session:
         Raises ``RewindError`` for more than there are; then nothing has changed.
         """
         with self._turn:
-            self._row.rewind(self._row.target_of(tokens, to, self._row.position))
+            rewind(self._request, self._request.target_of(tokens, to, self._request.position))
             self._shrink()
 
     def fork(self, n: int = 1) -> list[Session]:
         """``n`` independent sessions that go on from here, each with a seed of its own."""
         with self._turn:
-            return [self._twin(seed) for seed in self._row.fork_seeds(n)]
+            return [self._twin(seed) for seed in self._request.fork_seeds(n)]
 
     def finish(self, reason: FinishReason = "stop") -> Chunk:
         """End here, unless it has ended; the chunk has no token and the text still held."""
-        row = self._row
-        if row.finish_reason is not None:
-            return Chunk("", None, row.position, finish_reason=row.finish_reason)
+        request = self._request
+        if request.finish_reason is not None:
+            return Chunk("", None, request.position, finish_reason=request.finish_reason)
         with self._turn:
-            row.end(reason)
-            return row.take()[-1]
+            end(request, reason)
+            return take(request)[-1]
 
     def _shrink(self) -> None:
         """What was taken back of the history is no longer right in the caller's cache."""
-        self._held = min(self._held, len(self._row.sequence))
+        self._held = min(self._held, len(self._request.history))
 
-    def _open(self) -> Row:
-        if self._row.finish_reason is not None:
+    def _open(self) -> Request:
+        request = self._request
+        if request.finish_reason is not None:
             raise StateError(
-                f"the session has ended ({self._row.finish_reason}); rewind it or make a new one"
+                f"the session has ended ({request.finish_reason}); rewind it or make a new one"
             )
-        return self._row
+        return request
 
-    def _chunk(self, token: Token, start: int, verdict: Verdict) -> Chunk:
-        chunks = self._row.take()
+    def _chunk(self, token: Token, begun: int, verdict: Verdict) -> Chunk:
+        chunks = take(self._request)
         if verdict is not Verdict.AGAIN:
             return chunks[-1]
-        rewound = start + 1 - self._row.position
+        rewound = begun + 1 - self._request.position
         text = "".join(chunk.text for chunk in chunks)
-        return Chunk(text, token, start, rewound=rewound)
+        return Chunk(text, token, begun, rewound=rewound)
 
     def _twin(self, seed: int) -> Session:
         twin = Session.__new__(Session)
-        twin._row = self._row.fork(seed)
+        twin._request = self._request.fork(seed)
         twin._sampler = self._sampler
         twin._turn = OneAtATime("session")
         twin._held = self._held

@@ -1,6 +1,6 @@
 """The pull interface: an iterator of chunks that can be stepped back.
 
-Owns the order of events between a consumer and one row in a loop of its own. Must never know
+Owns the order of events between a consumer and one request in a loop of its own. Must never know
 how a token is drawn. Invariant: between two ``next()`` calls everything stands at the same token:
 text, filters, stops, cache and what ``tokens`` shows.
 """
@@ -19,6 +19,7 @@ from .chunk import Chunk, FinishReason, Usage
 from .kv import PREFILL_STEP
 from .owner import Owner
 from .prefix.cache import PrefixCache
+from .request.accept import rewind
 from .step.fault import Fault
 from .step.loop import Loop
 from .step.seat import Seat
@@ -72,7 +73,7 @@ class Stream:
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
-            if self._closed or self._seat.row.finish_reason is not None:
+            if self._closed or self._seat.request.finish_reason is not None:
                 if self._closed:
                     self._free()
                 raise StopIteration
@@ -120,19 +121,19 @@ class Stream:
     @property
     def tokens(self) -> list[Token]:
         """The tokens generated so far, ``prefix`` included; those that wait are not."""
-        row = self._seat.row
-        count = self._ready[0].index if self._ready else row.outbox.released
-        return row.sequence.history[row.sequence.base :][:count]
+        request = self._seat.request
+        count = self._ready[0].index if self._ready else request.outbox.released
+        return request.tokens[:count]
 
     @property
     def seed(self) -> int:
         """The seed of the draws, also where none was given."""
-        return self._seat.row.seed
+        return self._seat.request.seed
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why it ended; ``None`` while it goes on."""
-        return None if self._ready else self._seat.row.finish_reason
+        return None if self._ready else self._seat.request.finish_reason
 
     @property
     def usage(self) -> Usage:
@@ -144,8 +145,8 @@ class Stream:
 
         The next draws at these positions are new ones (another attempt of the same seed);
         greedy decoding gives the same token again. Text that a stop or a ban could claim
-        again leaves ``text`` until that is settled anew, and a ban may then reach back behind
-        the place of the rewind: ``Chunk.index`` says where it goes on.
+        again leaves ``text`` until that is settled anew. The tokens that are kept stay, also
+        where a ban's match begins in them, unless ``allow_retract`` lets it say what to delete.
 
         Raises ``RewindError`` for more tokens than were generated here; then nothing has
         changed.
@@ -154,10 +155,10 @@ class Stream:
         if self._closed:
             raise StateError("the stream is closed; a rewind has nothing to go on from")
         seen = len(self.tokens)
-        target = self._seat.row.target_of(tokens, to, seen)
+        target = self._seat.request.target_of(tokens, to, seen)
         self._ready.clear()
         self._loop.rewind(self._seat, target, seen)
-        self._text = [self._seat.row.delivered_text]
+        self._text = [self._seat.request.outbox.text]
         self._failed = self._error = None
 
     def fork(self, n: int = 1) -> list[Stream]:
@@ -170,15 +171,15 @@ class Stream:
         self._owner.check()
         if self._closed or self._failed is not None:
             raise StateError("a stream that is closed or failed cannot be forked")
-        row, seen = self._seat.row, len(self.tokens)
+        request, seen = self._seat.request, len(self.tokens)
         twins = []
-        for seed in row.fork_seeds(n):
+        for seed in request.fork_seeds(n):
             seat = self._seat.fork(seed)
             twin = Stream(self._loop.alike(), seat, self._cache)
             twin._owner = self._owner.alike()
-            if row.position > seen:
-                seat.row.rewind(seen, seen)
-                twin._text = [seat.row.delivered_text]
+            if request.position > seen:
+                rewind(seat.request, seen, seen)
+                twin._text = [seat.request.outbox.text]
             else:
                 twin._ready.extend(self._ready)
                 twin._text = list(self._text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from ..engine import Limits, Options, Row, Scheduler, Ticket
+from ..engine import Limits, Options, Request, Scheduler, Ticket
 from ..errors import MlxgenError, OptionError
 from ..filters.compiled import Engine as GrammarEngine
 from ..load import load
@@ -29,7 +29,7 @@ class Engine(NamedTuple):
     facts: Facts
 
 
-EngineBoot: TypeAlias = Boot[Row, Ticket, Engine]
+EngineBoot: TypeAlias = Boot[Request, Ticket, Engine]
 
 
 def booting(settings: Settings) -> EngineBoot:

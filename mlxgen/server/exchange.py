@@ -25,7 +25,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
-from ..engine import Row
+from ..engine import Request
 from .admission import Visit
 from .body import ClientGone, Receive, check_headers, read_body
 from .call import Event
@@ -107,7 +107,7 @@ class Exchange:
         assert self._visit is not None
         self._visit.understood()
 
-    def submit(self, rows: Sequence[Row], *, watched: bool = False) -> Mailbox:
+    def submit(self, rows: Sequence[Request], *, watched: bool = False) -> Mailbox:
         """Have the engine generate rows, until they end or the exchange does."""
         self._mailbox = Mailbox(len(rows), on_overflow=self._hang_up, watched=watched)
         self.service.engine.submit(rows, self._mailbox)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ..engine import Row
+from ..engine import Request
 from ..errors import FilterError
 from .body import parse_body
 from .call import Call, Job
@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
     """A request that was understood, and its rows in the order of its jobs."""
 
     call: Call
-    rows: Sequence[Row]
+    rows: Sequence[Request]
 
 
 class _Begun(NamedTuple):
@@ -73,7 +73,7 @@ class Preparation:
 
     def __init__(
         self,
-        prepare: Callable[[Sequence[Job]], Sequence[Row]],
+        prepare: Callable[[Sequence[Job]], Sequence[Request]],
         model: ServedModel,
         guard: Guard,
         *,
@@ -166,7 +166,7 @@ class Preparation:
             raise _blamed(error, body) from error
         return Prepared(call, rows)
 
-    def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, Sequence[Row] | None]:
+    def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, Sequence[Request] | None]:
         body = parse_body(data)
         call = parse(body, self._model)
         self._check(call)
@@ -181,7 +181,7 @@ class Preparation:
                 code="invalid_value",
             )
 
-    def _rows(self, call: Call) -> Sequence[Row]:
+    def _rows(self, call: Call) -> Sequence[Request]:
         return self._prepare(call.jobs)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 import mlxgen
+from mlxgen.engine.request.accept import accept
+from mlxgen.engine.request.drawing import next_draw, warm
 from mlxgen.engine.scheduling.scheduler import Event
 from mlxgen.filters import words_of
 from mlxgen.sampling import ForcedView
@@ -64,16 +66,16 @@ def program_work(lm: mlxgen.LanguageModel, tokens: int = 10_000) -> float:
 def _host_work(lm: mlxgen.LanguageModel, controller: Any, tokens: int) -> float:
     run = lm.control(PROMPT, controller, max_tokens=tokens + 1, ignore_eos=True)
     (ticket,) = run._live
-    row = ticket.row
-    row.budget = tokens + 1  # whatever the context holds: no model runs here
+    request = ticket.request
+    request.budget = tokens + 1  # whatever the context holds: no model runs here
     ordinary = [t for t in range(0, lm.vocabulary.size, 2) if lm.vocabulary.is_ordinary(t)][:256]
     view = ForcedView(0)
     start = time.thread_time()  # of this thread alone: nothing else counts here
     for i in range(tokens):
         run._decide()
-        row.request()
-        row.settle(ordinary[i % len(ordinary)], view)
-        row.warm()
+        next_draw(request)
+        accept(request, ordinary[i % len(ordinary)], view)
+        warm(request)
         run._take(Event(ticket, ticket.take()))
         next(run)
     seconds = time.thread_time() - start

@@ -14,6 +14,8 @@ from mlx_lm import stream_generate
 from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
+from mlxgen.engine.request.accept import accept, take
+from mlxgen.engine.request.drawing import next_draw, warm
 from mlxgen.sampling import ForcedView
 
 from .alternate import Comparison, compare
@@ -57,18 +59,18 @@ def timed(stream: Iterator[object], tokens: int) -> float:
 
 
 def host_work(lm: mlxgen.LanguageModel, tokens: int = 20_000) -> float:
-    """Microseconds a token on the host outside MLX: a row that settles known tokens."""
+    """Microseconds a token on the host outside MLX: a request that accepts known tokens."""
     stream = lm.stream(PROMPT, max_tokens=tokens + 1, ignore_eos=True)
-    row = stream._seat.row
-    row.budget = tokens + 1  # whatever the context holds: no model runs here
+    request = stream._seat.request
+    request.budget = tokens + 1  # whatever the context holds: no model runs here
     ordinary = [t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t)][:256]
     view = ForcedView(0)
     start = time.thread_time()  # of this thread alone: nothing else counts here
     for i in range(tokens):
-        row.request()
-        row.settle(ordinary[i % len(ordinary)], view)
-        row.warm()
-        row.take()
+        next_draw(request)
+        accept(request, ordinary[i % len(ordinary)], view)
+        warm(request)
+        take(request)
     seconds = time.thread_time() - start
     mx.clear_cache()
     return seconds / tokens * 1e6

@@ -14,7 +14,7 @@ from typing import Any
 from mlx_lm import stream_generate
 
 import mlxgen
-from mlxgen.engine.request.row import Row
+from mlxgen.engine.request.request import Request
 from mlxgen.engine.speculation.appetite import Appetite
 from mlxgen.engine.speculation.drafting import Proposal
 
@@ -59,7 +59,7 @@ def against_mlx_lm(
     lm: mlxgen.LanguageModel, draft: mlxgen.LanguageModel, prompt: Any, tokens: int, turns: int
 ) -> Comparison:
     """Seconds for the tokens after the first one, both with the draft model, greedy."""
-    ids = list(lm.prepare(prompt, mlxgen.engine.Options.of({})).sequence.history)
+    ids = list(lm.prepare(prompt, mlxgen.engine.Options.of({})).history)
 
     def ours() -> float:
         options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}
@@ -92,7 +92,7 @@ class Wrong:
 
     most = 8
 
-    def propose(self, row: Row, count: int) -> Proposal | None:
+    def propose(self, request: Request, count: int) -> Proposal | None:
         return Proposal.of([self._chance.randrange(self._size) for _ in range(count)])
 
     nbytes = 0
@@ -118,7 +118,7 @@ def in_vain(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> Comparison:
 
     def drafting() -> float:
         stream = lm.stream(PROMPT, **options)
-        stream._seat.row.drafter = Wrong(lm.vocab_size)
+        stream._seat.drafter = Wrong(lm.vocab_size)
         stream._seat.appetite = Appetite(Wrong.most)
         return timed(stream, tokens)
 

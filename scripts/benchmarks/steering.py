@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlxgen
-from mlxgen.engine.request.row import RARELY_FORCED
+from mlxgen.engine.request.request import RARELY_FORCED
 from mlxgen.filters import Constraint, Filter, Replay, tokens_of
 from mlxgen.tokens import Vocabulary
 

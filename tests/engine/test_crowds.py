@@ -136,7 +136,7 @@ def happen(
             asked[twin] = Asked(one.prompt, one.options, same)
     else:
         ticket = dice.choice(living)
-        hall.rewind(ticket, dice.randrange(ticket.row.position + 1))
+        hall.rewind(ticket, dice.randrange(ticket.request.position + 1))
         if asked[ticket].options.keys() & {"temperature", "hooks"}:  # drawn anew, another way
             asked[ticket].certain = False
 

@@ -260,7 +260,7 @@ def test_callers_may_do_all_that_they_may_while_it_is_found_out_whose_fault_it_w
             continue
         match what:
             case "rewind":
-                hall.rewind(ticket, ticket.row.position // 2)
+                hall.rewind(ticket, ticket.request.position // 2)
             case "cancel" if ticket is not tickets[0]:
                 hall.scheduler.cancel(ticket)
             case "fork":
@@ -269,7 +269,7 @@ def test_callers_may_do_all_that_they_may_while_it_is_found_out_whose_fault_it_w
                 hall.submit(max_tokens=3)
     hall.finish()
     for ticket, text in hall.texts.items():
-        wanted = "abc~" if ticket.row.options.filters else letters(ticket.row.budget)
+        wanted = "abc~" if ticket.request.options.filters else letters(ticket.request.budget)
         assert wanted.startswith(text) if what == "cancel" else text == wanted
     assert hall.texts[tickets[0]] == letters(20)
     assert hall.stats.kv_bytes == 0 and not hall.scheduler.busy

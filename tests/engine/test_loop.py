@@ -19,7 +19,7 @@ from mlxgen.engine.chunk import Chunk, FinishReason
 from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.request.row import Row
+from mlxgen.engine.request.request import Request
 from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
 from mlxgen.engine.step.loop import Loop
 from mlxgen.engine.step.seat import Seat
@@ -136,7 +136,7 @@ class Deed(NamedTuple):
     to: int | None
 
 
-def mark(row: Row) -> tuple[int, ...]:
+def mark(row: Request) -> tuple[int, ...]:
     """How far a row has come; no two draws leave the same."""
     return row.position, row.tally.rewound, row.tally.redraws, row.tally.forced
 
@@ -163,8 +163,8 @@ class Seen:
             self.chunks.append(chunk)
             self.reason = chunk.finish_reason
 
-    def rewound(self, row: Row) -> None:
-        self.text = row.delivered_text
+    def rewound(self, row: Request) -> None:
+        self.text = row.outbox.text
         if row.finish_reason is None:  # else it was taken to where it ended, which changes nothing
             self.reason = None
         self.keep(row.outbox.released)
@@ -175,7 +175,7 @@ class Seen:
 
 
 @dataclass(eq=False)
-class Request:
+class Asked:
     """A row in the batch; a fork has a ``parent`` that had ``before`` deeds behind it then."""
 
     prompt: list[int]
@@ -183,7 +183,7 @@ class Request:
     ticket: Ticket
     seen: Seen = field(default_factory=Seen)
     deeds: list[Deed] = field(default_factory=list)
-    parent: Request | None = None
+    parent: Asked | None = None
     before: int = 0
     done: bool = False
     cancelled: bool = False
@@ -193,13 +193,13 @@ def play(loop: Loop, seat: Seat, seen: Seen, deeds: list[Deed], *, to_the_end: b
     """Run a row alone, doing to it what was done in the batch, at the same moments."""
     left, begun = list(deeds), False
     for _ in range(2000):
-        while left and left[0].mark == mark(seat.row):
+        while left and left[0].mark == mark(seat.request):
             to = left.pop(0).to
             if to is None:
-                seat.row.fork_seeds(1)
+                seat.request.fork_seeds(1)
             else:
                 loop.rewind(seat, to)
-                seen.rewound(seat.row)
+                seen.rewound(seat.request)
         ended = seen.reason is not None or seen.error
         if ended or not (left or to_the_end):
             assert not left, "the row never came to where something was done to it"
@@ -218,7 +218,7 @@ def play(loop: Loop, seat: Seat, seen: Seen, deeds: list[Deed], *, to_the_end: b
     raise AssertionError("it never ended")
 
 
-def alone(lm: LanguageModel, request: Request) -> Seen:
+def alone(lm: LanguageModel, request: Asked) -> Seen:
     """What a request comes to in a loop of its own."""
     line = [request]
     while line[0].parent is not None:
@@ -232,7 +232,7 @@ def alone(lm: LanguageModel, request: Request) -> Seen:
         deeds = each.deeds if heir is None else each.deeds[: heir.before + 1]
         play(loop, seat, seen, deeds, to_the_end=heir is None)
         if heir is not None:
-            seat, seen = seat.fork(heir.ticket.row.seed), seen.copy()
+            seat, seen = seat.fork(heir.ticket.request.seed), seen.copy()
     return seen
 
 
@@ -248,37 +248,37 @@ class Crowd:
         lm.prefix_cache.clear()
         self.lm = lm
         self.scheduler = Scheduler(lm, limits)
-        self.requests: list[Request] = []
+        self.requests: list[Asked] = []
 
     @property
-    def live(self) -> list[Request]:
+    def live(self) -> list[Asked]:
         return [request for request in self.requests if not request.done]
 
     def submit(self, prompt: list[int], options: dict[str, Any]) -> None:
         row = self.lm.prepare(prompt, Options.of(options))
-        self.requests.append(Request(prompt, options, self.scheduler.submit(row)))
+        self.requests.append(Asked(prompt, options, self.scheduler.submit(row)))
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: Asked) -> None:
         self.scheduler.cancel(request.ticket)
         self.scheduler.cancel(request.ticket)
         request.done = request.cancelled = True
 
-    def rewind(self, request: Request, share: float) -> None:
-        row = request.ticket.row
+    def rewind(self, request: Asked, share: float) -> None:
+        row = request.ticket.request
         to = row.first + int((row.position - row.first) * share)
         request.deeds.append(Deed(mark(row), to))
         self.scheduler.rewind(request.ticket, to)
         request.seen.rewound(row)
 
-    def fork(self, request: Request) -> None:
-        deed = Deed(mark(request.ticket.row), None)
+    def fork(self, request: Asked) -> None:
+        deed = Deed(mark(request.ticket.request), None)
         try:
             (twin,) = self.scheduler.fork(request.ticket)
         except (QueueFullError, CapacityError, StateError):
             return  # the last one: what filters force has ended it before it began
         request.deeds.append(deed)
         before, seen = len(request.deeds) - 1, request.seen.copy()
-        fork = Request(request.prompt, request.options, twin, seen, parent=request, before=before)
+        fork = Asked(request.prompt, request.options, twin, seen, parent=request, before=before)
         self.requests.append(fork)
         self.scheduler.check_integrity()
 
@@ -380,7 +380,7 @@ def test_a_row_goes_back_behind_the_place_where_it_joined_the_others(
 def test_a_row_goes_back_to_just_where_it_joined_the_others(kind: str) -> None:
     for count in range(17, 22):
         crowd = crowd_of(kind, [3, 5], steps=20, max_tokens=30)
-        position = crowd.requests[0].ticket.row.position
+        position = crowd.requests[0].ticket.request.position
         crowd.rewind(crowd.requests[0], (count + 0.5) / position)
         crowd.finish()
         crowd.compare()

@@ -74,7 +74,7 @@ def test_a_row_may_be_forked_before_it_has_begun_and_ends_once(options: dict[str
     expected = hall.speaker.lm.generate([120] * 40, **{"max_tokens": 5, **options}).text
     texts = hall.finish()
     assert texts[0] == expected and set(texts[2:]) <= {expected}
-    assert first.row.finish_reason is not None
+    assert first.request.finish_reason is not None
 
 
 def test_what_has_ended_is_neither_rewound_nor_forked() -> None:
@@ -99,7 +99,7 @@ def test_a_rewind_to_where_a_row_is_changes_nothing(steps: int, recurrent: bool)
     first = hall.submit(max_tokens=12)
     hall.fork(first)
     hall.steps(steps)
-    hall.rewind(first, first.row.position)
+    hall.rewind(first, first.request.position)
     assert hall.finish() == [letters(12)] * 2
 
 
@@ -193,7 +193,7 @@ def going_back(hall: Hall) -> None:
         hall.steps(50)
         for ticket in tickets:
             if not ticket.closed:
-                hall.rewind(ticket, ticket.row.position // 2)
+                hall.rewind(ticket, ticket.request.position // 2)
 
 
 HAPPENINGS = [crowded, outgrowing, long_beside_short, one_long_prompt, long_forced_runs]

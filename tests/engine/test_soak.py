@@ -46,7 +46,7 @@ def test_a_conversation_that_goes_on_hits_and_says_what_it_says_without(kind: st
             while scheduler.busy:
                 scheduler.step()
                 scheduler.check_integrity()
-            said.append(ticket.row.sequence.history)
+            said.append(ticket.request.history)
             if turn and scheduler is kept:
                 assert ticket.usage.cached_tokens >= len(history) - 8
         assert said[0] == said[1]
@@ -65,7 +65,7 @@ def test_conversations_that_were_rewound_or_branched_hit_too() -> None:
     (twin,) = hall.fork(first)
     hall.finish()
     for ticket in (first, twin, other):
-        history = ticket.row.sequence.history
+        history = ticket.request.history
         again = hall.submit([*history, 67], max_tokens=2)
         hall.finish()
         assert again.usage.cached_tokens >= len(history) - 1
@@ -78,7 +78,7 @@ def test_what_was_taken_back_is_not_kept_as_a_prefix() -> None:
     hall.rewind(ticket, 5)
     hall.scheduler.cancel(ticket)
     hall.finish()
-    again = hall.submit([*ticket.row.sequence.history, *range(97, 110)], max_tokens=2)
+    again = hall.submit([*ticket.request.history, *range(97, 110)], max_tokens=2)
     hall.finish()
     assert again.usage.cached_tokens <= 45
 

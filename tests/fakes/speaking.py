@@ -123,7 +123,7 @@ class Hall:
 
     def rewind(self, ticket: Ticket, to: int) -> None:
         self.scheduler.rewind(ticket, to)
-        self.texts[ticket] = ticket.row.delivered_text
+        self.texts[ticket] = ticket.request.outbox.text
         self.scheduler.check_integrity()
 
     def step(self) -> list[Event]:

@@ -1,7 +1,7 @@
-"""From a prompt and options to a row that is ready to run.
+"""From a prompt and options to a request that is ready to run.
 
-Owns which parts a sequence gets, so that what is not asked for costs nothing. Must never
-know whether the row is pulled by a lane or pushed by a session. Invariant: all that can
+Owns which parts it gets, so that what is not asked for costs nothing. Must never
+know whether it is pulled by a stream or pushed by a session. Invariant: all that can
 be wrong with filters, stops and prefix has been raised when ``assemble`` returns.
 """
 
@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from ...errors import FilterError, OptionError
 from ...filters import Constraint
-from ...sampling import TokenCounts
+from ...sampling import TokenCounts, Want
 from ...text import BanMatcher, Healer, StopMatcher, TextDecoder, Transcript, heal_plan
 from ...tokens import Token, Vocabulary
+from ..history import History
 from ..options import Options
+from .closing import Closing
+from .ending import ends
 from .healing import fed
+from .outbox import Outbox
 from .prompt import Prompt
-from .row import Row
-from .sequence import Sequence
+from .request import RARELY_FORCED, Request
+from .retries import Retries
+from .tally import Tally
 
 
 def xtc_special(vocabulary: Vocabulary) -> list[Token]:
@@ -34,8 +39,8 @@ def assemble(
     budget: int,
     seed: int,
     queued: bool = True,
-) -> Row:
-    """A row with the parts that ``options`` need; ``vocab_size`` is the logits' width.
+) -> Request:
+    """A request with the parts that ``options`` need; ``vocab_size`` is the logits' width.
 
     Raises ``GrammarError`` for filters that cannot be compiled and ``OptionError`` for a
     prefix that they do not allow.
@@ -53,30 +58,57 @@ def assemble(
         strips = prompt.opens_text and vocabulary.strips_space
         constraint = Constraint(options.filters, vocabulary, vocab_size, strips_space=strips)
     sampling = options.sampling
-    sequence = Sequence(
-        tokens,
-        Transcript(decoder, stops, BanMatcher(options.banned) if options.banned else None),
+    counts = None
+    if sampling.penalises:
+        counts = TokenCounts(tokens, window=sampling.repetition_context_size)
+    transcript = Transcript(decoder, stops, BanMatcher(options.banned) if options.banned else None)
+    request = Request(
+        options=options,
+        vocabulary=vocabulary,
+        vocab_size=vocab_size,
+        budget=budget,
+        seed=seed,
+        history=History(tokens),
+        base=len(tokens),
+        first=len(options.prefix),
         constraint=constraint,
+        transcript=transcript,
         healer=healer,
-        counts=TokenCounts(tokens, window=sampling.repetition_context_size)
-        if sampling.penalises
-        else None,
+        counts=counts,
+        closing=None,
+        outbox=Outbox(transcript, "at once"),
+        retries=Retries(),
+        tally=Tally(),
+        want=Want(
+            candidates=options.top_candidates,
+            logprob=options.top_logprobs is not None,
+            top=options.top_logprobs or 0,
+        ),
+        steering=None,
+        finish_reason=None,
+        match=None,
+        forks=0,
+        # None is forced where log-probabilities are wanted: these need a pass for each position
+        unforced=0 if options.top_logprobs is None else RARELY_FORCED,
+        strayed=False,
     )
-    _take_prefix(sequence, options, vocabulary)
-    return Row(sequence, options, vocabulary, vocab_size, budget=budget, seed=seed, queued=queued)
+    _take_prefix(request)
+    request.outbox = Outbox.for_options(options, transcript, queued)
+    if options.close_json and constraint is not None:
+        request.closing = Closing(constraint, budget)
+    return request
 
 
-def _take_prefix(sequence: Sequence, options: Options, vocabulary: Vocabulary) -> None:
-    """Feed a sequence the tokens that count as generated."""
-    ignore_eos = options.ignore_eos
-    for i, token in enumerate(options.prefix):
+def _take_prefix(request: Request) -> None:
+    """Feed a request the tokens that count as generated."""
+    for i, token in enumerate(request.options.prefix):
         try:
-            event = sequence.advance(token, fed(sequence, token, vocabulary, ignore_eos=ignore_eos))
+            event = request.advance(token, fed(request, token))
         except FilterError as error:
             raise OptionError(
                 "prefix", f"the filters do not allow token {token} at {i}: {error}"
             ) from error
-        if event is not None or (token in vocabulary.eos and not ignore_eos):
+        if event is not None or ends(request, token):
             raise OptionError(
                 "prefix", f"token {token} at {i} ends the text; give only the tokens before it"
             )

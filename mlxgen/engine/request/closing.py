@@ -23,11 +23,12 @@ WINDOW = 512  # tokens before the end of the budget in which ends are looked for
 class Closing:
     """The way out of one sequence's filters; see the module."""
 
-    __slots__ = ("_ends", "_left", "_misses", "_next", "_why", "forcing", "way")
+    __slots__ = ("_budget", "_ends", "_left", "_misses", "_next", "_why", "forcing", "way")
 
-    def __init__(self, constraint: Constraint) -> None:
+    def __init__(self, constraint: Constraint, budget: int) -> None:
         self._ends = EndSearch(constraint)
-        self._left = 0  # budget at the last look
+        self._budget = budget
+        self._left = budget  # at the last look
         self._misses = 0  # looks that found nothing since a way was known
         self._next = WINDOW  # the budget at which to look again
         self._why = "the text was ended before an end was looked for"
@@ -35,15 +36,22 @@ class Closing:
         self.way: Sequence[Token] | None = None
 
     @property
+    def at(self) -> int:
+        """Tokens at the last look."""
+        return self._budget - self._left
+
+    @property
     def why(self) -> str:
         """What to say of a text that is not valid at its end."""
         return self._why
 
-    def look(self, left: int, taken: Token | None = None) -> bool:
-        """Find the way from here; False if there was one and now none fits in ``left`` tokens.
+    def look(self, at: int, taken: Token | None = None) -> bool:
+        """Find the way from here; False if there was one and now none fits the budget.
 
-        ``taken`` is the token since the last look: if it is a step on the way, the rest stands.
+        ``at`` are the tokens so far, and ``taken`` the one since the last look: if it is a step on
+        the way, the rest stands.
         """
+        left = self._budget - at
         if self.way and self.way[0] == taken:
             self._left, self.way = left, self.way[1:]
             return True
@@ -80,15 +88,20 @@ class Closing:
         self.way = way
         return way[:1]
 
-    def restart(self, left: int) -> None:
-        """The history was rewound: look anew."""
+    def rewind(self, to: int) -> None:
+        """Look anew behind the first ``to`` tokens, unless the last look was there or before."""
+        if to < self.at:
+            self.restart(to)
+
+    def restart(self, at: int) -> None:
+        """Look anew behind ``at`` tokens: what was decided there does not hold any more."""
         self._misses, self._next, self.forcing, self.way = 0, WINDOW, False, None
-        self.look(left)
+        self.look(at)
 
     def fork(self, constraint: Constraint) -> Closing:
         """An independent copy for a forked constraint."""
         twin = object.__new__(Closing)
-        twin._ends = self._ends.fork(constraint)
+        twin._ends, twin._budget = self._ends.fork(constraint), self._budget
         twin._left, twin._misses, twin._next = self._left, self._misses, self._next
         twin._why, twin.forcing, twin.way = self._why, self.forcing, self.way
         return twin

@@ -7,51 +7,35 @@ the filters see exactly the bytes behind the prompt, tokenised as such.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from ...errors import DeadEndError, FilterError
+from ...errors import DeadEndError
 from ...filters import Constraint, Int32Words, no_tokens
 from ...text import Healer
 from ...tokens import Token, Vocabulary
+from .ending import check_end
+from .request import Request
 
-if TYPE_CHECKING:
-    from .sequence import Sequence
 
-
-def fed(
-    sequence: Sequence, token: Token, vocabulary: Vocabulary, *, ignore_eos: bool
-) -> list[Token] | None:
-    """The tokens that a sequence's filters take for its next one; ``None``: the token itself.
+def fed(request: Request, token: Token) -> list[Token] | None:
+    """The tokens that a request's filters take for its next one; ``None``: the token itself.
 
     Raises ``FilterError`` for an end token where they do not let the text end.
     """
-    if token in vocabulary.eos:
-        constraint = sequence.constraint
-        if not ignore_eos and constraint is not None and not constraint.can_end():
-            raise FilterError(
-                f"the end token {token} is not allowed at position {sequence.generated}: "
-                "the filters do not let the text end there"
-            )
+    if token in request.vocabulary.eos:
+        check_end(request, token)
         return []
-    if sequence.healer is not None and not sequence.healer.done:
-        return healing_feed(sequence.healer, vocabulary, token)
+    if request.healer is not None and not request.healer.done:
+        return _spell(request.vocabulary, request.healer.suffix(token))
     return None
 
 
-def healing_feed(healer: Healer, vocabulary: Vocabulary, token: Token) -> list[Token]:
-    """The tokens that filters take instead of ``token``: its bytes behind the prompt's."""
-    return _spell(vocabulary, healer.suffix(token))
-
-
-def healing_mask(
-    healer: Healer, constraint: Constraint | None, vocabulary: Vocabulary, vocab_size: int
-) -> Int32Words:
+def healing_mask(healer: Healer, request: Request) -> Int32Words:
     """The tokens that go on spelling the prompt's end, and that the filters allow beyond it.
 
     Raises ``DeadEndError`` when the filters allow none of them.
     """
+    constraint, vocabulary, vocab_size = request.constraint, request.vocabulary, request.vocab_size
     candidates = healer.candidates()
     candidates = candidates[candidates < vocab_size]
     if constraint is not None:

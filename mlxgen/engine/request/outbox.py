@@ -14,6 +14,7 @@ once; the first is told what to delete, the second gets settled text only.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -43,41 +44,53 @@ class Accepted(NamedTuple):
 class Outbox:
     """What of one sequence has been delivered, and what waits; see the module.
 
-    ``start`` is the number of tokens that count as delivered before the first one, and
-    ``given`` the number of their characters; ``delivered`` is that of all so far.
+    ``start`` is the number of tokens that count as delivered before the first one; ``delivered``
+    are the characters of ``transcript`` that were, those of these tokens included.
     """
 
     __slots__ = (
+        "_given",
         "_hold",
         "_longest",
         "_mode",
         "_owed",
         "_released",
         "_settled",
+        "_tail",
+        "_taken",
+        "_transcript",
         "_waiting",
         "delivered",
-        "given",
     )
 
-    def __init__(self, mode: Mode, hold: int, start: int = 0, given: int = 0) -> None:
+    def __init__(self, transcript: Transcript, mode: Mode, hold: int = 0, start: int = 0) -> None:
+        self._transcript = transcript
         self._mode = mode
         self._hold = hold
+        self._taken = start  # tokens that were pushed, those before the first included
         self._released = start
         self._settled = start
         self._longest = start  # tokens that there were when something was released
         self._waiting: deque[Accepted] = deque()
         self._owed = 0  # characters to retract with the next chunk
-        self.delivered = self.given = given
+        self._tail = ""  # what the flush put behind the text
+        # Characters that were given are never delivered again, even where a stop could claim them.
+        self.delivered = self._given = transcript.end(start)
 
     @classmethod
-    def for_options(cls, options: Options, queued: bool, given: int) -> Outbox:
+    def for_options(cls, options: Options, transcript: Transcript, queued: bool) -> Outbox:
         """As ``options`` want it; without ``queued`` every token's chunk is due at once."""
         mode: Mode = "at once"
         if options.allow_retract:
             mode = "retracting"
         elif options.hooks or options.banned or options.hold_tokens:
             mode = "when settled" if queued else "pushed"
-        return cls(mode, options.hold_tokens, len(options.prefix), given)
+        return cls(transcript, mode, options.hold_tokens, len(options.prefix))
+
+    @property
+    def text(self) -> str:
+        """The text of all chunks that were released so far."""
+        return self._transcript.slice(self._given, self.delivered) + self._tail
 
     @property
     def released(self) -> int:
@@ -86,14 +99,14 @@ class Outbox:
 
     @property
     def floor(self) -> int:
-        """The smallest length that something automatic may rewind to."""
-        if self._mode == "retracting":
-            return 0
-        return self._settled if self._mode == "pushed" else self._released
+        """The smallest length that a ban may rewind to: what is delivered stands, unless the
+        caller is told what to delete."""
+        return self._released if self._mode == "when settled" else 0
 
     def reach(self, position: int, first: int) -> int:
         """How many tokens a hook may take back at ``position``, where ``first`` were given."""
-        return position + 1 - max(first, self.floor)
+        floor = self._settled if self._mode == "pushed" else self.floor
+        return position + 1 - max(first, floor)
 
     def check_reach(self, back: int, position: int, first: int) -> None:
         """Raise ``RewindError`` if a hook asks for what was delivered, or given.
@@ -120,54 +133,52 @@ class Outbox:
             possible=possible,
         )
 
-    def fork(self) -> Outbox:
-        """An independent copy."""
-        twin = Outbox(self._mode, self._hold, self._released, self.given)
-        twin.delivered = self.delivered
-        twin._settled = self._settled
-        twin._longest = self._longest
-        twin._waiting = self._waiting.copy()
-        twin._owed = self._owed
+    def fork(self, transcript: Transcript) -> Outbox:
+        """An independent copy for a forked transcript."""
+        twin = copy.copy(self)
+        twin._transcript, twin._waiting = transcript, self._waiting.copy()
         return twin
 
     def push(self, accepted: Accepted) -> None:
         """Take in a newly accepted token."""
         self._waiting.append(accepted)
+        self._taken = accepted.position + 1
 
-    def release(self, transcript: Transcript) -> list[Chunk]:
+    def release(self) -> list[Chunk]:
         """The chunks that may go out now."""
-        waiting = self._waiting
+        waiting, transcript = self._waiting, self._transcript
         if not waiting:
             return []
         if self._mode == "at once":
-            return self._take_all(transcript, transcript.safe())
+            return self._take_all(transcript.safe())
         if self._mode == "retracting":
             held_back = transcript.end(max(0, len(transcript) - self._hold))
-            return self._take_all(transcript, min(transcript.safe(with_bans=False), held_back))
+            return self._take_all(min(transcript.safe(with_bans=False), held_back))
         self._longest = max(self._longest, len(transcript))
         if self._mode == "pushed":
             self._settled = transcript.settled(self._hold, self._settled)
-            return self._take_all(transcript, transcript.end(self._settled))
+            return self._take_all(transcript.end(self._settled))
         settled = transcript.settled(self._hold, self._released)
         chunks = []
         while waiting and waiting[0].position < settled:
-            chunks.append(self._take(transcript, transcript.end(waiting[0].position + 1)))
+            chunks.append(self._take(transcript.end(waiting[0].position + 1)))
         return chunks
 
     def finish(
-        self, transcript: Transcript, reason: FinishReason, stop: Stop | None, cut: int | None
+        self, reason: FinishReason, stop: Stop | None = None, cut: int | None = None
     ) -> list[Chunk]:
         """Release everything; ``cut`` is where a stop ends the text, ``None`` for nowhere."""
-        tail = transcript.flush() if cut is None else ""
+        transcript = self._transcript
+        tail = self._tail = transcript.flush() if cut is None else ""
         end = transcript.end(len(transcript)) if cut is None else cut
         chunks = []
         while len(self._waiting) > 1:
             after = self._waiting[0].position + 1
-            chunks.append(self._take(transcript, min(end, transcript.end(after))))
+            chunks.append(self._take(min(end, transcript.end(after))))
         if self._waiting:
-            chunks.append(self._take(transcript, end, tail, reason, stop))
+            chunks.append(self._take(end, tail, reason, stop))
         else:
-            text = self._text(transcript, end) + tail
+            text = self._text(end) + tail
             owed, self._owed = self._owed, 0
             chunks.append(
                 Chunk(text, None, len(transcript), retract=owed, finish_reason=reason, stop=stop)
@@ -178,30 +189,32 @@ class Outbox:
         """Owe no retraction: the consumer rewinds, and looks at the text anew."""
         self._owed = 0
 
-    def rewind(self, to: int, transcript: Transcript) -> None:
+    def rewind(self, to: int) -> None:
         """Forget what was delivered after the first ``to`` tokens.
 
-        ``transcript`` has been rewound already. Delivered characters that are gone, or held
+        The transcript has been rewound already. Delivered characters that are gone, or held
         again, are owed as a retraction where retractions are allowed.
         """
+        if to >= self._taken:
+            return
         while self._waiting and self._waiting[-1].position >= to:
             self._waiting.pop()
+        self._taken, self._tail = to, ""
         self._released = min(self._released, to)
         self._settled = min(self._settled, to)
-        # What was given is never delivered again, even where a stop could claim it.
-        self.given = min(self.given, transcript.end(to))
+        transcript = self._transcript
+        self._given = min(self._given, transcript.end(to))
         safe = transcript.safe(with_bans=self._mode != "retracting")
-        kept = max(self.given, min(self.delivered, safe))
+        kept = max(self._given, min(self.delivered, safe))
         if self._mode == "retracting":
             self._owed += self.delivered - kept
         self.delivered = kept
 
-    def _take_all(self, transcript: Transcript, end: int) -> list[Chunk]:
-        return [self._take(transcript, end) for _ in range(len(self._waiting))]
+    def _take_all(self, end: int) -> list[Chunk]:
+        return [self._take(end) for _ in range(len(self._waiting))]
 
     def _take(
         self,
-        transcript: Transcript,
         end: int,
         tail: str = "",
         reason: FinishReason | None = None,
@@ -210,16 +223,16 @@ class Outbox:
         token, position, logprob, top, candidates, from_draft, forced, attempts, exhausted = (
             self._waiting.popleft()
         )
-        text = self._text(transcript, end) + tail
+        text = self._text(end) + tail
         self._released = position + 1
         owed, self._owed = self._owed, 0
         said = (logprob, top, candidates, from_draft, forced, owed, 0, attempts, exhausted)
         # By place, in the order of the fields: this is done for every token.
         return Chunk(text, token, position, *said, reason, stop)
 
-    def _text(self, transcript: Transcript, end: int) -> str:
+    def _text(self, end: int) -> str:
         start = self.delivered
         if end <= start:
             return ""
         self.delivered = end
-        return transcript.slice(start, end)
+        return self._transcript.slice(start, end)

@@ -89,11 +89,15 @@ class Retries:
         """A ban excludes ``token`` at ``position``."""
         self.banned[position] = self.banned.get(position, frozenset()) | {token}
 
+    def rewind(self, to: int) -> None:
+        """Forget what was decided for positions that another text comes before now."""
+        for table in (self.asked, self.banned):
+            for later in [p for p in table if p > to]:
+                del table[later]
+
     def back(self, target: int, drawn: int) -> None:
         """Positions from ``target`` on will be drawn again; ``drawn`` is behind the last one."""
-        for table in (self.asked, self.banned):
-            for later in [p for p in table if p > target]:
-                del table[later]
+        self.rewind(target)
         for position in range(target, drawn):
             self.attempts[position] = self.attempts.get(position, 0) + 1
         self._forget_wish()

@@ -151,8 +151,8 @@ def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
     found = cache.take(seat.history)
     if found is None or found.length < WORTH_KEEPING:
         return False
-    if seat.row.may_decline:
+    if seat.request.may_decline:
         found.store.expect_rewinds()
     seat.kv.take(found)
-    seat.cached = min(seat.kv.length, seat.row.sequence.base + seat.row.first)
+    seat.cached = min(seat.kv.length, seat.request.base + seat.request.first)
     return True

@@ -32,8 +32,8 @@ from ..chunk import Chunk, FinishReason
 from ..kv import KV, PREFILL_STEP, Slots
 from ..limits import Limits, Stats, default_bytes
 from ..prefix.cache import PrefixCache
-from ..request.row import Row
-from ..request.steering import append
+from ..request.accept import append, end, rewind, take_back
+from ..request.request import Request
 from ..runtime import Runtime
 from ..step.fault import Fault
 from ..step.loop import Loop
@@ -46,8 +46,8 @@ from .trial import Trial
 
 Ticket: TypeAlias = Seat
 
-BEHIND = 64  # pending tokens from which on a row is prefilled again instead of stepped
-HEADROOM = 64  # tokens that every row must have room for
+BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
+HEADROOM = 64  # tokens that every request must have room for
 
 
 class Event(NamedTuple):
@@ -76,6 +76,7 @@ class Scheduler:
         self.limits = limits or Limits()
         self._footprint = lm.footprint
         self._make = lm.make_cache
+        self._drafter_for = lm.drafter_for
         slots = None
         if lm.batches and self.limits.max_batch > 1:
             slots = Slots(lm.make_cache, self._footprint.spare)
@@ -99,7 +100,7 @@ class Scheduler:
 
     # ---- what callers do -------------------------------------------------------------------
 
-    def submit(self, row: Row) -> Ticket:
+    def submit(self, request: Request) -> Ticket:
         """Queue a sequence.
 
         Raises ``QueueFullError`` where no place is left, and ``CapacityError`` for one whose
@@ -110,13 +111,13 @@ class Scheduler:
                 f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        needed = self._footprint.alone(len(row.sequence) + 1)
+        needed = self._footprint.alone(len(request.history) + 1)
         if needed > self.byte_limit:
             raise CapacityError(
-                f"a prompt of {row.sequence.base} tokens needs {needed:,} bytes for its KV cache, "
+                f"a prompt of {request.base} tokens needs {needed:,} bytes for its KV cache, "
                 f"but max_bytes={self.byte_limit:,}; shorten it or raise the limit"
             )
-        ticket = Seat(row, KV(self._make))
+        ticket = Seat(request, KV(self._make), self._drafter_for(request.options))
         self._queue.append(ticket)
         return ticket
 
@@ -131,10 +132,10 @@ class Scheduler:
         """``n`` copies that go on from where a sequence is, each with a seed of its own."""
         if ticket in self._queue and self._open_places and self._fits(ticket):
             ticket.start()
-            if ticket.row.finish_reason is None:
+            if ticket.request.finish_reason is None:
                 self._queue.remove(ticket)
                 self._prefill.add(ticket)
-        if ticket.closed or ticket.row.finish_reason is not None:
+        if ticket.closed or ticket.request.finish_reason is not None:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self._free_places + max(0, self.limits.max_queue - self._waiting):
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
@@ -145,7 +146,7 @@ class Scheduler:
                 self._recover(Fault.of(error), self._events)
         if ticket.closed:
             raise StateError("the sequence has failed; its last event says why")
-        twins = ticket.forks(ticket.row.fork_seeds(n))
+        twins = ticket.forks(ticket.request.fork_seeds(n))
         for twin in twins:
             if ticket in self._queue or not self._open_places or not self._fits(twin):
                 self._preempt(twin)
@@ -158,11 +159,11 @@ class Scheduler:
         """Keep the first ``to`` generated tokens of a sequence that has not ended."""
         if ticket.closed:
             raise StateError("a sequence that has ended cannot be rewound")
-        target = ticket.row.target_of(None, to, ticket.row.position)
+        target = ticket.request.target_of(None, to, ticket.request.position)
         if ticket in self._loop.seats:
             self._loop.rewind(ticket, target)
         else:
-            ticket.row.rewind(target)
+            rewind(ticket.request, target)
 
     def change(self, ticket: Ticket, back: int, tokens: Tokens[Token]) -> list[Event]:
         """Take back the newest ``back`` tokens, the prompt's included, and append others.
@@ -171,8 +172,8 @@ class Scheduler:
         """
         try:
             if back:
-                ticket.row.take_back(back)
-            append(ticket.row, tokens)
+                take_back(ticket.request, back)
+            append(ticket.request, tokens)
             ticket.forget()
         except Exception as error:
             return self._became(ticket, [], error)
@@ -181,7 +182,7 @@ class Scheduler:
 
     def finish(self, ticket: Ticket, reason: FinishReason) -> list[Event]:
         """End a sequence for the caller's reasons; its last chunks are in the result."""
-        ticket.row.end(reason)
+        end(ticket.request, reason)
         return self._became(ticket, ticket.take())
 
     def park(self, ticket: Ticket) -> None:
@@ -325,10 +326,10 @@ class Scheduler:
                 events += self._became(ticket, ticket.take(), error)  # what it forced before
                 continue
             self._queue.remove(ticket)
-            ended = ticket.row.finish_reason is not None
+            ended = ticket.request.finish_reason is not None
             if (begins or ended) and (chunks := ticket.take()):
                 events.append(Event(ticket, chunks))
-            if ticket.row.finish_reason is not None:
+            if ticket.request.finish_reason is not None:
                 self._close(ticket)
                 continue
             self._prefill.add(ticket)
@@ -342,7 +343,7 @@ class Scheduler:
         return True
 
     def _make_room(self, events: list[Event]) -> None:
-        """See to it that every row can grow; the last one to come goes back to the queue."""
+        """See to it that every request can grow; the last one to come goes back to the queue."""
         while True:
             needed = self._needed_soon()
             if needed <= self.byte_limit:
@@ -386,9 +387,9 @@ class Scheduler:
         later: list[int] = []
         slots = self._loop.slots
         for ticket in [*self._loop.seats, *self._prefill, *more]:
-            length = len(ticket.row.sequence)
-            if ticket.row.drafter is not None:
-                alone += ticket.row.drafter.nbytes_at(length + HEADROOM)
+            length = len(ticket.request.history)
+            if ticket.drafter is not None:
+                alone += ticket.drafter.nbytes_at(length + HEADROOM)
             if ticket.slot is None:
                 alone += self._footprint.alone(length + HEADROOM)
                 begun = ticket.kv.length > 0 and ticket not in self._prefill
@@ -402,7 +403,7 @@ class Scheduler:
         return alone + together + sum(ticket.kv.nbytes for ticket in self._parked)
 
     def _fail_for_room(self, ticket: Ticket, events: list[Event]) -> None:
-        if self._footprint.alone(len(ticket.row.sequence) + 1) <= self.byte_limit:
+        if self._footprint.alone(len(ticket.request.history) + 1) <= self.byte_limit:
             return
         self._take_out(ticket)
         events.append(
@@ -410,7 +411,7 @@ class Scheduler:
                 ticket,
                 [],
                 CapacityError(
-                    f"the KV cache of {len(ticket.row.sequence)} tokens does not fit "
+                    f"the KV cache of {len(ticket.request.history)} tokens does not fit "
                     f"max_bytes={self.byte_limit:,}; give a smaller max_tokens or raise the limit"
                 ),
             )
@@ -444,7 +445,7 @@ class Scheduler:
         # All of it first, so that nothing is lost where what follows goes wrong
         events += [Event(*outcome) for outcome in outcomes if outcome.chunks or outcome.error]
         for ticket, _, error in outcomes:
-            reason = ticket.row.finish_reason
+            reason = ticket.request.finish_reason
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
@@ -495,7 +496,7 @@ class Scheduler:
         self._loop.restart()
         for ticket in (*self._prefill, *self._parked):
             ticket.restart()
-        for ticket in [seat for seat in self._loop.seats if seat.row.finish_reason is not None]:
+        for ticket in [seat for seat in self._loop.seats if seat.request.finish_reason is not None]:
             self._deliver([Outcome(ticket, [], fault.error())], events)  # its end was lost
         running = [*self._loop.seats, *self._prefill]
         if fault.short_of_memory:
@@ -549,7 +550,7 @@ class Scheduler:
 
     def _judge(self, trial: Trial, ran: list[Outcome]) -> None:
         """Clear the one that runs alone, once it came through far enough."""
-        if any(o.error is None and o.seat.passes and o.seat.row.finish_reason for o in ran):
+        if any(o.error is None and o.seat.passes and o.seat.request.finish_reason for o in ran):
             trial.works = True
         for ticket in list(self._loop.seats):
             if trial.came_through(ticket):
@@ -587,8 +588,8 @@ class Scheduler:
         for ticket in [*self._loop.seats, *self._prefill, *self._parked]:
             if ticket.slot is None:
                 total += ticket.kv.nbytes
-            if ticket.row.drafter is not None:
-                total += ticket.row.drafter.nbytes
+            if ticket.drafter is not None:
+                total += ticket.drafter.nbytes
         return total
 
     def _shrink_cache(self, to: int) -> None:

@@ -1,7 +1,7 @@
 """The draws behind tokens that are not certain yet.
 
 Owns a look along drafted tokens: what each position's draw would be if they stood. Must never
-decide anything about them. Invariant: afterwards the sequence is what it was, as every part
+decide anything about them. Invariant: afterwards the request is what it was, as every part
 is advanced and rewound in step.
 """
 
@@ -12,61 +12,48 @@ from collections.abc import Callable, Sequence
 from ...errors import DeadEndError, FilterError
 from ...sampling import DrawRow
 from ...tokens import Token
-from ..request.row import Row
+from ..request.drawing import next_draw
+from ..request.ending import ends
+from ..request.healing import fed
+from ..request.request import Request
 
 Next = Callable[[DrawRow], Token | None]
 """From the draw of a position to a token to go on with; ``None``: no further."""
 
 
-def walk(row: Row, choose: Next) -> list[DrawRow]:
+def walk(request: Request, choose: Next) -> list[DrawRow]:
     """The draws at the end of the history and behind each token that ``choose`` names.
 
     Ends where ``choose`` does, at the budget, and where a token would end the text or is not
-    allowed. Raises what ``Row.request`` raises for the first position.
+    allowed. Raises what ``next_draw`` raises for the first position.
     """
-    sequence = row.sequence
-    start = len(sequence)
-    request = _kept(row.request())
-    requests = [request]
+    start = len(request.history)
+    draw = _kept(next_draw(request))
+    draws = [draw]
     try:
-        while sequence.generated + 1 < row.budget:
-            token = choose(request)
+        while request.position + 1 < request.budget:
+            token = choose(draw)
             if token is None:
                 break
             try:
-                event = sequence.advance(token, row.feed(token))
-                if event is not None or row.ends(token):
+                event = request.advance(token, fed(request, token))
+                if event is not None or ends(request, token):
                     break
-                request = _kept(row.request())
+                draw = _kept(next_draw(request))
             except (FilterError, DeadEndError):
                 break
-            requests.append(request)
+            draws.append(draw)
     finally:
-        sequence.rewind(start)
-    return requests
+        request.rewind(start)
+    return draws
 
 
-def draws_behind(row: Row, tokens: Sequence[Token]) -> list[DrawRow]:
+def draws_behind(request: Request, tokens: Sequence[Token]) -> list[DrawRow]:
     """The draws at the end of the history and behind each of ``tokens``, as far as they go."""
     following = iter(tokens)
-    return walk(row, lambda request: next(following, None))
+    return walk(request, lambda draw: next(following, None))
 
 
-def is_free(row: Row, count: int) -> bool:
-    """Whether the next ``count`` draws depend on nothing but their positions."""
-    sequence = row.sequence
-    healing = sequence.healer is not None and not sequence.healer.done
-    return (
-        sequence.constraint is None
-        and sequence.counts is None
-        and not healing
-        and row.position >= row.options.min_tokens
-        and not row.has_exclusions(row.position, row.position + count)
-    )
-
-
-def _kept(request: DrawRow) -> DrawRow:
-    """A request that stays as it is when the sequence goes on."""
-    if request.counts is None:
-        return request
-    return request._replace(counts=request.counts.fork())
+def _kept(draw: DrawRow) -> DrawRow:
+    """A draw that stays as it is when the request goes on."""
+    return draw if draw.counts is None else draw._replace(counts=draw.counts.fork())

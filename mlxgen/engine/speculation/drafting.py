@@ -1,7 +1,7 @@
 """Where drafted tokens come from: a second model, or the text so far.
 
 Owns the two kinds of drafter and what each remembers. Must never know whether a draft was
-accepted. Invariant: a drafter is asked with a row and looks at its history; whatever was
+accepted. Invariant: a drafter is asked with a request and looks at its history; whatever was
 taken back there since the last time, it notices by itself.
 """
 
@@ -18,8 +18,9 @@ from ...tokens import Token, Vocabulary
 from ..history import History
 from ..kv import KV, PREFILL_STEP, CacheFactory, Fed, Footprint, Later, Model, Unread
 from ..kv.held import integers
-from ..request.row import Row
-from .ahead import is_free, walk
+from ..request.drawing import plain_draw
+from ..request.request import Request
+from .ahead import walk
 
 LONGEST_GRAM, SHORTEST_GRAM = 4, 2  # tokens that must be alike for a continuation to be taken
 
@@ -44,8 +45,8 @@ class Drafter(Protocol):
 
     most: int
 
-    def propose(self, row: Row, count: int) -> Proposal | None:
-        """Up to ``count`` tokens behind the row's history; ``None``: nothing comes to mind."""
+    def propose(self, request: Request, count: int) -> Proposal | None:
+        """Up to ``count`` tokens behind the request's history; ``None``: nothing comes to mind."""
 
     @property
     def nbytes(self) -> int:
@@ -74,8 +75,8 @@ class NgramDrafter:
         self._places: dict[tuple[Token, ...], int] = {}  # behind the latest occurrence of a gram
         self._seen = 0  # tokens of the history whose grams are known
 
-    def propose(self, row: Row, count: int) -> Proposal | None:
-        history = row.sequence.history
+    def propose(self, request: Request, count: int) -> Proposal | None:
+        history = request.history
         self._learn(history)
         for size in range(LONGEST_GRAM, SHORTEST_GRAM - 1, -1):
             end = tuple(history[len(history) - size :])
@@ -85,7 +86,7 @@ class NgramDrafter:
                 tokens = history[place : place + count]
                 while len(tokens) < count:  # it repeats itself
                     tokens += history[place : place + count - len(tokens)]
-                return Proposal.of(_allowed(row, tokens))
+                return Proposal.of(_allowed(request, tokens))
         return None
 
     nbytes = 0  # no arrays
@@ -112,11 +113,11 @@ class NgramDrafter:
 
 
 class ModelDrafter:
-    """Drafts with a smaller model of the same tokenizer, under the row's own settings.
+    """Drafts with a smaller model of the same tokenizer, under the request's own settings.
 
     Its filters' masks, penalties and biases hold for the draft as well, so that nothing is
-    drafted that the row could not draw. A position is drawn with the row's own random numbers:
-    where the two models think alike, the same token comes out.
+    drafted that the request could not draw. A position is drawn with the request's own random
+    numbers: where the two models think alike, the same token comes out.
     """
 
     most = 4  # each takes a pass of the draft, and the later ones stand less and less often
@@ -136,11 +137,11 @@ class ModelDrafter:
         self._width = width  # of the main model's logits
         self._kv = KV(make)
 
-    def propose(self, row: Row, count: int) -> Proposal | None:
-        logits = self._catch_up(row.sequence.history)
-        if is_free(row, count + 1):
-            return self._draw_freely(row, logits, count)
-        return self._draw_in_steps(row, logits, count)
+    def propose(self, request: Request, count: int) -> Proposal | None:
+        logits = self._catch_up(request.history)
+        if request.is_free(count + 1):
+            return self._draw_freely(request, logits, count)
+        return self._draw_in_steps(request, logits, count)
 
     @property
     def nbytes(self) -> int:
@@ -175,39 +176,39 @@ class ModelDrafter:
         self._kv.store.checkpoint()
         return logits
 
-    def _draw_freely(self, row: Row, logits: mx.array, count: int) -> Proposal:
+    def _draw_freely(self, request: Request, logits: mx.array, count: int) -> Proposal:
         """Submit all draws at once: none depends on anything but the one before."""
         tokens: list[Fed] = []
         for i in range(count):
             if tokens:
                 logits = self._run(tokens[-1:])
-            token = self._draw(logits, row.plain_request(row.position + i))
+            token = self._draw(logits, plain_draw(request, request.position + i))
             tokens.append(Later(Unread(token), 0))
         return Proposal(tokens, free=True)
 
-    def _draw_in_steps(self, row: Row, logits: mx.array, count: int) -> Proposal | None:
+    def _draw_in_steps(self, request: Request, logits: mx.array, count: int) -> Proposal | None:
         """Draw one token after another, each under the mask that the ones before it leave."""
         drawn: list[Token] = []
         at = logits
 
-        def choose(request: DrawRow) -> Token | None:
+        def choose(draw: DrawRow) -> Token | None:
             nonlocal at
             if len(drawn) == count:
                 return None
             if drawn:
                 at = self._run(drawn[-1:])
-            token = integers(self._draw(at, request))[0]
+            token = integers(self._draw(at, draw))[0]
             if token < 0:
                 return None
             drawn.append(token)
             return token
 
-        walk(row, choose)
+        walk(request, choose)
         return Proposal.of(drawn)
 
-    def _draw(self, logits: mx.array, request: DrawRow) -> mx.array:
-        """A token [1], drawn as the row draws it, but that the likeliest candidates will do."""
-        return self._sampler.sample(_widened(logits, self._width), [request]).token
+    def _draw(self, logits: mx.array, draw: DrawRow) -> mx.array:
+        """A token [1], drawn as the request draws it, but that the likeliest candidates will do."""
+        return self._sampler.sample(_widened(logits, self._width), [draw]).token
 
 
 def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:
@@ -251,7 +252,7 @@ def _is_at(history: Sequence[Token], gram: tuple[Token, ...], place: int) -> boo
     return place >= len(gram) and tuple(history[place - len(gram) : place]) == gram
 
 
-def _allowed(row: Row, tokens: list[Token]) -> list[Token]:
+def _allowed(request: Request, tokens: list[Token]) -> list[Token]:
     """As many of the tokens as the filters would take one after another."""
-    constraint = row.sequence.constraint
+    constraint = request.constraint
     return tokens if constraint is None else tokens[: constraint.validate(tokens)]

@@ -1,9 +1,9 @@
-"""Drafted tokens of one row on their way through the model.
+"""Drafted tokens of one request on their way through the model.
 
-Owns what was proposed, and the draws at each of its positions. Must never change the row.
+Owns what was proposed, and the draws at each of its positions. Must never change the request.
 Invariant: ``requests`` are one more than the tokens that are tested.
 
-A drafted token stands where it is what the row draws there. So a draft never changes the
+A drafted token stands where it is what the request draws there. So a draft never changes the
 text, sampled or not, and it does not matter what was drafted, nor when.
 """
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 from ...sampling import DrawRow
 from ...tokens import Token
 from ..kv import Later
-from ..request.row import Row
+from ..request.drawing import plain_draw
+from ..request.request import Request
 from .ahead import draws_behind
 from .drafting import Proposal
 
@@ -34,12 +35,12 @@ class Guess:
             self._tokens = [t.read() if isinstance(t, Later) else t for t in self.fed]
         return self._tokens
 
-    def look(self, row: Row) -> None:
+    def look(self, request: Request) -> None:
         """Find the draws of all positions, while the model runs."""
         if self.requests:
             return
         if self.free:
-            start = row.position
-            self.requests = [row.plain_request(start + i) for i in range(len(self.fed) + 1)]
+            start = request.position
+            self.requests = [plain_draw(request, start + i) for i in range(len(self.fed) + 1)]
         else:
-            self.requests = draws_behind(row, self.tokens)
+            self.requests = draws_behind(request, self.tokens)

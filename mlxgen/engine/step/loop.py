@@ -1,14 +1,14 @@
 """The step loop: all rows that generate, one or many, through the model together.
 
 Owns the order of a step: forward, masks meanwhile, sample, look-ahead forward, the one host
-synchronisation, settle. Must never decide what a token means (the row does), nor who may
+synchronisation, settle. Must never decide what a token means (the request does), nor who may
 join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
-its row's history, and a draw is from the logits behind that.
+its request's history, and a draw is from the logits behind that.
 
-A row alone runs with the caches of its own and their fast attention path. Several go through
-together in slots, where the model allows it; a row that it does not allow it for runs next
-to them. Whatever a row has pending beyond one token (a forced run, a rewind that a recurrent
-layer could not follow) goes ahead of the common pass, so that no row waits for another's.
+A request alone runs with the caches of its own and their fast attention path. Several go through
+together in slots, where the model allows it; a request that it does not allow it for runs next
+to them. Whatever a request has pending beyond one token (a forced run, a rewind that a recurrent
+layer could not follow) goes ahead of the common pass, so that no request waits for another's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from ...errors import MlxgenError
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
 from ..kv import Model, Slots
+from ..request.accept import rewind
+from ..request.drawing import blind_draw, next_draw, warm
 from ..speculation.guess import Guess
 from .drawn import Drawn
 from .fault import Fault
@@ -52,7 +54,7 @@ class Loop:
         self.passes = Passes(model, slots)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
-        # Pending tokens up to which a row is run here, and not left for a scheduler to prefill
+        # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
         self.longest_run: int | None = None
         self._owed: list[Outcome] = []  # of a step that was interrupted
         self._stopped: set[Seat] = set()  # ended or failed
@@ -88,8 +90,8 @@ class Loop:
             self._in_order()
 
     def rewind(self, seat: Seat, target: int, seen: int | None = None) -> None:
-        """``Row.rewind`` for one that takes part, ended or failed or not."""
-        seat.row.rewind(target, seen)
+        """Have one that takes part go back, ended or failed or not."""
+        rewind(seat.request, target, seen)
         self._stopped.discard(seat)
 
     def step(self) -> list[Outcome]:
@@ -113,7 +115,7 @@ class Loop:
         except BaseException:
             self._halt(outcomes)
             raise
-        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.row.finish_reason)
+        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.request.finish_reason)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -153,7 +155,7 @@ class Loop:
                 outcomes.append(Outcome(seat, [], error))
         self._in_order()
         self._owed = outcomes
-        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.row.finish_reason)
+        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.request.finish_reason)
 
     def _start(self, outcomes: list[Outcome]) -> None:
         """Begin new rows: with what filters force, or with an end before anything is drawn."""
@@ -170,7 +172,7 @@ class Loop:
             if chunks := seat.take():
                 outcomes.append(Outcome(seat, chunks))
         if new and outcomes:  # these are out before the model has run
-            self._forward([seat for seat in new if seat.row.finish_reason is None])
+            self._forward([seat for seat in new if seat.request.finish_reason is None])
 
     def _step(self, outcomes: list[Outcome]) -> None:
         seats = [seat for seat in self.seats if seat not in self._stopped]
@@ -204,7 +206,7 @@ class Loop:
         if kept and blind is not None:
             self._blind = blind
         failed = {o.seat for o in outcomes if o.error is not None}
-        going = [s for s in seats if s.row.finish_reason is None and s not in failed]
+        going = [s for s in seats if s.request.finish_reason is None and s not in failed]
         if not looks or not any(seat.is_ready for seat in going):
             self._forward([seat for seat in going if not seat.is_ready])
         self._warm(seats)
@@ -227,10 +229,10 @@ class Loop:
             _read(seat)
             try:
                 if seat.guess is not None:
-                    seat.guess.look(seat.row)
+                    seat.guess.look(seat.request)
                     own = seat.guess.requests
                 else:
-                    own = [seat.row.request()]
+                    own = [next_draw(seat.request)]
             except Exception as error:
                 seat.forget()
                 outcomes.append(Outcome(seat, seat.take(), error))  # with what is due
@@ -239,7 +241,7 @@ class Loop:
             requests += own
         if not places:
             return None, places
-        want = Want.common([seat.row.want for seat in places])
+        want = Want.common([seat.request.want for seat in places])
         exact = 2 * sum(seat.flat > 0 for seat in places) > len(places)
         logits = logits_of(places)
         return Drawn(self._sampler, logits, requests, want, exact=exact), places
@@ -247,17 +249,17 @@ class Loop:
     def _warm(self, seats: Sequence[Seat]) -> None:
         """Compute the masks of the next position while the model runs."""
         if len(seats) == 1 and seats[0].guess is None:
-            seats[0].row.warm()
+            warm(seats[0].request)
             return
         for seat in seats:
             _read(seat)
             if seat.guess is not None:
                 with contextlib.suppress(Exception):  # raised again by the draw that needs it
-                    seat.guess.look(seat.row)
+                    seat.guess.look(seat.request)
         constraints = [
-            seat.row.sequence.constraint
+            seat.request.constraint
             for seat in seats
-            if seat.row.sequence.constraint is not None and seat.row.finish_reason is None
+            if seat.request.constraint is not None and seat.request.finish_reason is None
         ]
         if constraints:
             fill_masks(constraints)
@@ -270,11 +272,11 @@ class Loop:
         Where most rows are about to be fast-forwarded, token and forced run rather go
         through in one pass behind the draw.
         """
-        if all(seat.row.is_last or _drafts(seat) for seat in ready):
+        if all(seat.request.is_last or _drafts(seat) for seat in ready):
             return False
         if any(_drafts(seat) for seat in ready):  # drafts are made from tokens that are known
             return False
-        return 2 * sum(seat.row.expects_forced for seat in ready) <= len(ready) - len(ready) % 2
+        return 2 * sum(seat.request.expects_forced for seat in ready) <= len(ready) - len(ready) % 2
 
     def _look_ahead(self, ready: list[Seat], drawn: Drawn, idle: list[Seat]) -> Drawn | None:
         """Submit the pass behind tokens that are not known yet, with what others have pending.
@@ -283,8 +285,9 @@ class Loop:
         """
         work = []
         for i, seat in enumerate(ready):
-            store, row = seat.kv.store, seat.row
-            if seat.slot is None and (row.is_last or (row.may_decline and not store.can_undo(1))):
+            store, request = seat.kv.store, seat.request
+            in_vain = request.is_last or (request.may_decline and not store.can_undo(1))
+            if seat.slot is None and in_vain:
                 continue
             work.append(Work(seat, [drawn.later(i)]))
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
@@ -292,17 +295,17 @@ class Loop:
         if not requests:
             mx.async_eval(arrays)
             return None
-        want = Want.common([seat.row.want for seat in ready])
+        want = Want.common([seat.request.want for seat in ready])
         return Drawn(self._sampler, arrays[0], requests, want)
 
     def _blind_requests(self, ready: Sequence[Seat]) -> list[DrawRow]:
         """The draws behind the next ones; none where one of them depends on what that gives."""
         requests = []
         for seat in ready:
-            request = seat.row.blind_request() if not seat.flat and seat.ahead else None
-            if request is None:
+            draw = blind_draw(seat.request) if not seat.flat and seat.ahead else None
+            if draw is None:
                 return []
-            requests.append(request)
+            requests.append(draw)
         return requests
 
     def _forward(self, seats: Sequence[Seat]) -> None:
@@ -318,14 +321,14 @@ class Loop:
 
     def _propose(self, seat: Seat) -> None:
         """Have tokens drafted behind what a seat has pending."""
-        row = seat.row
-        if row.drafter is None or not row.may_draft:
+        request = seat.request
+        if seat.drafter is None or not request.may_draft:
             return
-        count = min(seat.appetite.wanted(row.position), row.budget - row.position - 1)
+        count = min(seat.appetite.wanted(request.position), request.budget - request.position - 1)
         if count <= 0:
             return
         try:
-            proposal = row.drafter.propose(row, count)
+            proposal = seat.drafter.propose(request, count)
         except MlxgenError:  # of its filters: raised again by the draw
             return
         except Exception as error:
@@ -382,17 +385,17 @@ class Loop:
 
 def _drafts(seat: Seat) -> bool:
     """Whether tokens are about to be drafted behind the next one."""
-    row = seat.row
+    request = seat.request
     return (
-        row.drafter is not None
-        and row.may_draft
-        and not row.is_last
-        and seat.appetite.wanted(row.position + 1) > 0
+        seat.drafter is not None
+        and request.may_draft
+        and not request.is_last
+        and seat.appetite.wanted(request.position + 1) > 0
     )
 
 
 def _read(seat: Seat) -> None:
-    """Wait for what is drafted: what this raises is not the row's."""
+    """Wait for what is drafted: what this raises is not the request's."""
     if seat.guess is not None and not seat.guess.free:
         _ = seat.guess.tokens
 
@@ -404,6 +407,6 @@ def _still_stands(drawn: Drawn, ready: Sequence[Seat]) -> bool:
         and seat.logits.array is drawn.logits
         and seat.logits.places[0] == i
         and (request.seed, request.position, request.attempt)
-        == (seat.row.seed, seat.row.position, seat.row.attempt)
+        == (seat.request.seed, seat.request.position, seat.request.attempt)
         for i, (seat, request) in enumerate(zip(ready, drawn.requests, strict=True))
     )

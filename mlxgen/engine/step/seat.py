@@ -1,7 +1,7 @@
-"""A row in the step loop, with where the logits for its next position are.
+"""A request in the step loop, with where the logits for its next position are.
 
 Owns what the loop remembers of one sequence between two steps, and its account of passes
-and times. Must never decide what a token means: that is the row's. Invariant: whether logits are
+and times. Must never decide what a token means: ``accept`` does. Invariant: whether logits are
 those of the next position is asked of what they were computed from, whatever has happened since.
 """
 
@@ -18,8 +18,10 @@ from ...tokens import Token
 from ..chunk import Chunk, Progress, Usage
 from ..history import History
 from ..kv import KV, Slot
-from ..request.row import Row
+from ..request.accept import end, start, take
+from ..request.request import Request
 from ..speculation.appetite import Appetite
+from ..speculation.drafting import Drafter
 from ..speculation.guess import Guess
 from .scores import PromptScores
 
@@ -40,7 +42,7 @@ class Logits(NamedTuple):
 class Seat:
     """See the module. A seat is hashable by identity: it is also the handle of its sequence.
 
-    - ``kv``: its KV cache, alone or in a batch.
+    - ``kv``: its KV cache, alone or in a batch. ``drafter``: names tokens that may come next.
     - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
     - ``ahead``: the same behind tokens that are not known yet.
     - ``pending``: what the model has to run before the next draw, since ``align``.
@@ -60,34 +62,36 @@ class Seat:
         "appetite",
         "cached",
         "closed",
+        "drafter",
         "flat",
         "guess",
         "kv",
         "logits",
         "passes",
         "pending",
+        "request",
         "retried",
-        "row",
         "scores",
     )
 
-    def __init__(self, row: Row, kv: KV) -> None:
-        self.row = row
+    def __init__(self, request: Request, kv: KV, drafter: Drafter | None = None) -> None:
+        self.request = request
         self.kv = kv
+        self.drafter = drafter
         self.logits: Logits | None = None
         self.ahead: Logits | None = None
         self.pending: list[Token] = []
-        most = row.drafter.most if row.drafter is not None else 1
-        self.appetite = Appetite(row.options.num_draft_tokens or most)
+        most = drafter.most if drafter is not None else 1
+        self.appetite = Appetite(request.options.num_draft_tokens or most)
         self.guess: Guess | None = None
         self.flat = 0
         self.passes = 0
         self.cached = 0
         self.closed = self.retried = False
-        wanted = row.options.prompt_logprobs
+        wanted = request.options.prompt_logprobs
         self.scores: PromptScores | None = None
         if wanted is not None:
-            self.scores = PromptScores(self.history[: row.sequence.base], wanted)
+            self.scores = PromptScores(self.history[: request.base], wanted)
         self._started: float | None = None
         self._began = time.perf_counter()
         self._first_token: float | None = None
@@ -95,7 +99,7 @@ class Seat:
     @property
     def history(self) -> History:
         """All of its tokens."""
-        return self.row.sequence.history
+        return self.request.history
 
     @property
     def slot(self) -> Slot | None:
@@ -120,17 +124,17 @@ class Seat:
     @property
     def usage(self) -> Usage:
         """Tokens, passes and seconds so far."""
-        row, first = self.row, self._first_token
+        request, first = self.request, self._first_token
         now = time.perf_counter()
         return Usage(
-            prompt_tokens=row.sequence.base,
+            prompt_tokens=request.base,
             cached_tokens=self.cached,
-            completion_tokens=row.position,
+            completion_tokens=request.position,
             forward_passes=self.passes,
-            forced_tokens=row.tally.forced,
-            rewound_tokens=row.tally.rewound,
-            redraws=row.tally.redraws,
-            incomplete=row.tally.incomplete,
+            forced_tokens=request.tally.forced,
+            rewound_tokens=request.tally.rewound,
+            redraws=request.tally.redraws,
+            incomplete=request.tally.incomplete,
             prompt_seconds=(first if first is not None else now) - self._began,
             generation_seconds=now - first if first is not None else 0.0,
         )
@@ -148,17 +152,17 @@ class Seat:
         """Take what is certain before the first draw; returns whether that is done anew now."""
         if self._started is not None:
             return False
-        if self.row.may_decline:
+        if self.request.may_decline:
             self.kv.store.expect_rewinds()
-        self.row.start()
+        start(self.request)
         self._started = time.perf_counter()  # not before: what an interrupt cut off is done again
         return True
 
     def take(self) -> list[Chunk]:
         """The chunks that may be delivered now."""
-        if self._first_token is None and self.row.position > self.row.first:
+        if self._first_token is None and self.request.position > self.request.first:
             self._first_token = time.perf_counter()
-        chunks = self.row.take()
+        chunks = take(self.request)
         if self.scores is not None and chunks and self.scores.is_complete:
             chunks[0] = replace(chunks[0], prompt=self.scores.read())
             self.scores = None
@@ -187,22 +191,23 @@ class Seat:
 
     def forget(self) -> None:
         """Back to where the history ends, whatever was submitted."""
-        self.row.sequence.rewind(len(self.row.sequence))
+        self.request.rewind(len(self.history))
         self.logits = self.ahead = self.guess = None
 
     def restart(self) -> None:
         """Hold nothing on the device any more: the whole history is to be run again."""
         self.kv.restart()
-        if self.row.drafter is not None:
-            self.row.drafter.restart()
-        if self.row.may_decline:
+        if self.drafter is not None:
+            self.drafter.restart()
+        if self.request.may_decline:
             self.kv.store.expect_rewinds()
         self.cached = 0
         self.logits = self.ahead = self.guess = None
 
     def fork(self, seed: int, kv: KV | None = None) -> Seat:
         """An independent copy outside of a batch that draws from ``seed``."""
-        twin = Seat(self.row.fork(seed), (self.kv if kv is None else kv).fork())
+        drafter = self.drafter.fork() if self.drafter is not None else None
+        twin = Seat(self.request.fork(seed), (self.kv if kv is None else kv).fork(), drafter)
         twin.appetite = self.appetite.fork()
         twin.logits = self.logits  # what is drafted stays with this one
         twin._started = self._started and twin._began
@@ -216,14 +221,14 @@ class Seat:
 
     def close(self) -> None:
         """End the generation and free its cache."""
-        self.row.end("cancelled")
+        end(self.request, "cancelled")
         self.logits = self.ahead = self.guess = None
         self.kv.close()
         self.closed = True
 
     def check_integrity(self) -> None:
         """Assert what holds between two steps; for tests."""
-        self.row.sequence.check_integrity()
+        self.request.check_integrity()
         assert self.ahead is None
         if self.slot is not None:
             assert self.kv.length == self.slot.length

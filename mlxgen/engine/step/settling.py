@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...tokens import Token
 from ..chunk import Chunk
-from ..request.verdict import Verdict
+from ..request.accept import Verdict, accept, fast_forward
 from ..speculation.guess import Guess
 from .drawn import Drawn, DrawnView
 from .seat import Seat
@@ -18,7 +18,7 @@ from .seat import Seat
 class Outcome(NamedTuple):
     """What a step came to for one seat: chunks, or an error that concerns it alone.
 
-    After an error, or when its row has a finish reason, the seat takes no part in further
+    After an error, or when its request has a finish reason, the seat takes no part in further
     steps; it is the caller's to take out, or to rewind.
     """
 
@@ -43,8 +43,8 @@ def settle(seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Outcome
 def _settle_one(seat: Seat, token: Token, view: DrawnView, *, from_draft: bool = False) -> Verdict:
     if token < 0:
         token = view.token  # raises
-    verdict = seat.row.settle(token, view, from_draft=from_draft)
-    return seat.row.fast_forward() if verdict is Verdict.NEXT else verdict
+    verdict = accept(seat.request, token, view, from_draft=from_draft)
+    return fast_forward(seat.request) if verdict is Verdict.NEXT else verdict
 
 
 def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, place: int) -> None:
@@ -64,4 +64,4 @@ def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, p
             break
         if history[start:] != drafted[:at]:
             break
-    seat.appetite.saw(seat.row.position, len(guess.requests) - 1, accepted)
+    seat.appetite.saw(seat.request.position, len(guess.requests) - 1, accepted)

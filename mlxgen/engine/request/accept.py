@@ -1,0 +1,275 @@
+"""What a draw becomes.
+
+Owns the verbs of a request: taking in tokens that were sampled, forced or chosen elsewhere, hooks,
+bans, stops, the end and delivery, in this fixed order, and taking tokens back. Must never run a
+model or evaluate an array: a draw is shown to it as a ``DrawView``. Invariant: ``accept`` takes in
+a token and all that follows from it, or takes tokens back in every part, or raises with the
+history as it was.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from ...errors import DeadEndError, OptionError
+from ...sampling import DrawView, ForcedView
+from ...text import BanMatch, StopMatch
+from ...tokens import Token
+from ..chunk import Alternative, Candidate, Chunk, FinishReason
+from . import ending
+from .drawing import leaves_any
+from .healing import fed
+from .hooks import hear
+from .outbox import Accepted
+from .request import Request
+
+
+class Verdict(enum.Enum):
+    """What a draw came to."""
+
+    NEXT = "accepted"
+    AGAIN = "declined, perhaps with tokens before it: draw again where the history ends"
+    END = "accepted, and the generation has ended"
+
+
+def start(request: Request, *, forced: bool = True) -> Verdict:
+    """Take what is certain before the first draw: an end, or a run that filters force."""
+    _keeps_end_in_reach(request, None)
+    if ending.is_over(request):
+        return _finish(request, "filter")
+    return fast_forward(request) if forced else Verdict.NEXT
+
+
+def accept(request: Request, token: Token, view: DrawView, *, from_draft: bool = False) -> Verdict:
+    """Decide on a sampled token; ``from_draft``: a draft had proposed it."""
+    steering = request.steering
+    if steering is None:
+        return _offer(request, token, view, from_draft=from_draft)
+    request.steering = None  # it is used up
+    back, run = steering.outcome(token)
+    if not back and run[:1] == (token,):
+        verdict = _offer(request, token, view, from_draft=from_draft)
+        return _push_all(request, run[1:]) if verdict is Verdict.NEXT else verdict
+    take_back(request, back, drawn=1)
+    request.tally.redraws += 1
+    return _push_all(request, run) if run else Verdict.AGAIN
+
+
+def push(request: Request, token: Token) -> Verdict:
+    """Put a token that was chosen elsewhere at the next position; hooks see it."""
+    return _offer(request, token, ForcedView(token), forced=True)
+
+
+def append(request: Request, tokens: Sequence[Token]) -> Verdict:
+    """Put a run behind the history, and what filters force behind that.
+
+    Raises ``FilterError`` for a token that the filters do not allow; the ones before it stand.
+    """
+    if request.finish_reason is not None:
+        return Verdict.END
+    verdict = _push_all(request, tokens)
+    return fast_forward(request) if verdict is Verdict.NEXT else verdict
+
+
+def fast_forward(request: Request) -> Verdict:
+    """Append the tokens that the filters force; they go through the model together."""
+    constraint, closing = request.constraint, request.closing
+    if constraint is None or request.options.top_logprobs is not None:
+        return Verdict.NEXT
+    request.unforced += 1
+    while not request.is_healing:
+        run = constraint.forced()
+        if not run and closing is not None and closing.forcing:
+            run = list(closing.way or ())
+        if not run or run[0] in request.retries.excluded(request.position):
+            break
+        request.unforced = 0
+        for token in run:
+            verdict = push(request, token)
+            if verdict is not Verdict.NEXT:
+                return verdict
+            if request.strayed or request.history[-1] != token:  # a hook wanted it otherwise
+                break
+    return Verdict.NEXT
+
+
+def take(request: Request) -> list[Chunk]:
+    """The chunks that may be delivered now; at the end, all that are left."""
+    if request.finish_reason is None:
+        return request.outbox.release()
+    match = request.match
+    if match is None:
+        return request.outbox.finish(request.finish_reason)
+    return request.outbox.finish(request.finish_reason, match.stop, match.start)
+
+
+def end(request: Request, reason: FinishReason) -> None:
+    """End the generation for the caller's reasons, unless it has ended."""
+    if request.finish_reason is None:
+        _finish(request, reason)
+
+
+def rewind(request: Request, target: int, seen: int | None = None) -> None:
+    """Keep the first ``target`` generated tokens for the consumer; draw on from there.
+
+    He has seen ``seen`` tokens, all of them by default: what was generated behind these is as if
+    it never was.
+    """
+    drawn = request.position
+    request.rewind(request.base + target)
+    request.outbox.forgive()
+    if target < drawn:
+        request.retries.back_for(target, drawn if seen is None else seen)
+        request.retries.asked.pop(target, None)
+        request.tally.rewound += drawn - target
+
+
+def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
+    """Take back the newest ``count`` tokens, the prompt's included, delivered or not.
+
+    ``drawn`` more were drawn behind them and never taken in.
+    """
+    before, to = request.position, len(request.history) - count
+    _go_back(request, max(0, to - request.base), before + drawn)
+    request.rewind(to)
+    request.tally.rewound += before - request.position
+
+
+# ---- one token ---------------------------------------------------------------------------------
+
+
+def _push_all(request: Request, tokens: Sequence[Token]) -> Verdict:
+    for token in tokens:
+        verdict = push(request, token)
+        if verdict is not Verdict.NEXT:
+            return verdict
+    return Verdict.NEXT
+
+
+def _offer(
+    request: Request,
+    token: Token,
+    view: DrawView,
+    *,
+    forced: bool = False,
+    from_draft: bool = False,
+) -> Verdict:
+    constraint, options, position = request.constraint, request.options, request.position
+    if options.top_logprobs is not None and constraint is not None and not request.is_led:
+        forced = forced or constraint.only() is not None  # drawn for its log-probability
+    withheld = exhausted = False
+    if options.hooks:
+        heard = hear(request, token, view)
+        if heard.target is not None:
+            _go_back(request, heard.target, position + 1)
+            request.retries.ask(heard.target, heard.exclude, heard.temperature)
+            if heard.exclude and not leaves_any(request, frozenset()):
+                request.retries.admit_all()
+            return _declined(request, position - heard.target)
+        if heard.token != token:
+            token, forced, from_draft = heard.token, False, False
+        withheld, exhausted = heard.withheld, heard.exhausted
+    request.strayed = withheld
+    attempts = request.attempt
+    event = request.advance(token, () if withheld else fed(request, token))
+    reason = ending.reason(request, token, event)
+    if reason is not None and not isinstance(event, BanMatch):
+        event = _ban_at_end(request, event) or event
+    if isinstance(event, BanMatch):
+        return _ban(request, event)
+    if not _keeps_end_in_reach(request, None if withheld else token):
+        request.rewind(request.base + position)
+        return _declined(request)  # and then nothing but the way to the end
+    request.retries.accepted()
+    request.tally.forced += forced
+    wanted = options.top_logprobs
+    logprob, top = _report(token, view, wanted) if wanted is not None else (None, ())
+    others = _candidates(view, options.top_candidates) if options.top_candidates else ()
+    request.outbox.push(
+        Accepted(token, position, logprob, top, others, from_draft, forced, attempts, exhausted)
+    )
+    if reason is None:
+        return Verdict.NEXT
+    request.match = event
+    return _finish(request, reason)
+
+
+def _declined(request: Request, rewound: int = 0) -> Verdict:
+    """A token was not taken in; ``rewound`` others were taken back with it."""
+    request.tally.redraws += 1
+    request.tally.rewound += rewound
+    return Verdict.AGAIN
+
+
+def _report(
+    token: Token, view: DrawView, wanted: int
+) -> tuple[float | None, tuple[Alternative, ...]]:
+    logprob, top = view.report(token, wanted)
+    return logprob, tuple(Alternative(*pair) for pair in top)
+
+
+def _candidates(view: DrawView, count: int) -> tuple[Candidate, ...]:
+    tokens, probs = view.best(count)
+    return tuple(map(Candidate, tokens.tolist(), probs.tolist()))
+
+
+def _keeps_end_in_reach(request: Request, taken: Token | None) -> bool:
+    """Whether a valid end still fits, as far as ``close_json`` was asked for."""
+    closing = request.closing
+    return closing is None or request.is_healing or closing.look(request.position, taken)
+
+
+def _finish(request: Request, reason: FinishReason) -> Verdict:
+    constraint, closing = request.constraint, request.closing
+    if closing is not None and constraint is not None and not constraint.can_end():
+        request.tally.incomplete = closing.why
+    request.finish_reason = reason
+    return Verdict.END
+
+
+# ---- back --------------------------------------------------------------------------------------
+
+
+def _go_back(request: Request, target: int, drawn: int) -> None:
+    """Keep the first ``target`` of the generated tokens, of which ``drawn`` were drawn."""
+    closing = request.closing
+    anew = closing is not None and closing.at <= target
+    request.rewind(request.base + target)
+    if closing is not None and anew:  # what is excluded there now may change the way
+        closing.restart(target)
+    request.retries.back(target, drawn)
+
+
+def _ban_at_end(request: Request, event: StopMatch | None) -> BanMatch | None:
+    try:
+        return ending.ban_at_end(request, event)
+    except OptionError:  # an expression takes too long
+        request.rewind(len(request.history) - 1)
+        raise
+
+
+def _ban(request: Request, match: BanMatch) -> Verdict:
+    """Go back to the token that holds the match's first character, and exclude it there.
+
+    What was delivered stands: where the match begins in it, the first token behind is excluded.
+    """
+    target = request.transcript.token_at(match.start)
+    drawn, retries = request.position, request.retries
+    if target < request.first:
+        request.rewind(len(request.history) - 1)
+        raise DeadEndError(
+            f"the banned {match.pattern!r} begins inside the given prefix, at token {target}"
+        )
+    target = max(target, request.outbox.floor)
+    token = request.history[request.base + target]
+    if not retries.spend(target, drawn):
+        request.rewind(len(request.history) - 1)
+        raise DeadEndError(
+            f"bans have taken back {retries.spent} draws of a text that has come to"
+            f" {retries.furthest} tokens, {match.pattern!r} the last of them: there is"
+            " hardly a text without them; ban less"
+        )
+    _go_back(request, target, drawn)
+    retries.ban(target, token)
+    return _declined(request, drawn - 1 - target)

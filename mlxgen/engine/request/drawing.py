@@ -1,0 +1,111 @@
+"""How the next token of a request is to be drawn.
+
+Owns the order in which healing, filters, exclusions, the forced way to an end, ``min_tokens`` and a
+controller's mask come together. Must never change any of them but ``Closing``, which looks for
+another way where its own is excluded. Invariant: a mask that is returned allows at least one token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Set
+
+from ...errors import DeadEndError
+from ...filters import Int32Words, without_tokens, words_of
+from ...sampling import DrawRow
+from ...tokens import Token
+from .closing import Closing
+from .ending import too_early
+from .healing import healing_mask
+from .request import Request
+
+
+def next_draw(request: Request) -> DrawRow:
+    """The next draw. Raises ``DeadEndError`` where no token is left for it."""
+    steering, retries = request.steering, request.retries
+    return DrawRow(
+        request.options.sampling,
+        request.seed,
+        request.position,
+        request.attempt,
+        next_mask(request),
+        request.counts,
+        retries.temperature if steering is None else steering.temperature,
+    )
+
+
+def plain_draw(request: Request, position: int) -> DrawRow:
+    """The draw of a later position, if nothing but the position goes into it."""
+    attempt = request.retries.attempts.get(position, 0)
+    return DrawRow(request.options.sampling, request.seed, position, attempt)
+
+
+def blind_draw(request: Request) -> DrawRow | None:
+    """The draw behind the next one, where it does not depend on what that gives."""
+    position = request.position + 1
+    steered = request.constraint is not None or request.counts is not None
+    steered = steered or request.steering is not None or request.is_healing
+    if steered or request.may_decline or position < request.options.min_tokens:
+        return None
+    return plain_draw(request, position)
+
+
+def next_mask(request: Request) -> Int32Words | None:
+    """The allowed next tokens as packed bits; ``None``: all of them.
+
+    Raises ``DeadEndError`` where nothing is left.
+    """
+    return _mask(request, request.closing, request.retries.excluded(request.position))
+
+
+def leaves_any(request: Request, exclude: Set[Token]) -> bool:
+    """Whether any token could come next if a hook excluded these."""
+    excluded = request.retries.excluded(request.position).union(exclude)
+    try:
+        _mask(request, None, excluded)  # a way to the end is given up for another token
+    except DeadEndError:
+        return False
+    return True
+
+
+def warm(request: Request) -> None:
+    """Compute the filters' next mask now, while the model runs; the draw will ask for it."""
+    if request.constraint is not None:
+        with contextlib.suppress(Exception):  # raised again by the draw that needs it
+            request.constraint.mask()
+
+
+def _mask(
+    request: Request, closing: Closing | None, excluded: frozenset[Token]
+) -> Int32Words | None:
+    constraint, healer, vocab_size = request.constraint, request.healer, request.vocab_size
+    words: Int32Words | None
+    if healer is not None and not healer.done:
+        words = healing_mask(healer, request)
+    else:
+        words = constraint.mask() if constraint is not None else None
+    if closing is not None and closing.forcing:
+        step = closing.way[:1] if closing.way else sorted(request.vocabulary.eos - excluded)
+        if not step or not excluded.isdisjoint(step):
+            step = closing.avoid(excluded)
+        if step:
+            return words_of(step, vocab_size)
+    excluded = excluded.union(too_early(request))
+    steered = request.steering.words if request.steering is not None else None
+    if steered is not None:
+        words = steered if words is None else words & steered
+    elif not excluded:
+        return words
+    if excluded:
+        words = without_tokens(words, excluded, vocab_size)
+    assert words is not None
+    if not words.any():
+        by = "excluded or banned" + (
+            ", or refused by the filters" if constraint is not None else ""
+        )
+        by += ", or not in the controller's mask" if steered is not None else ""
+        raise DeadEndError(
+            f"position {request.position} is given up: every token there is {by}; allow more, "
+            "or rewind further"
+        )
+    return words

@@ -1,0 +1,278 @@
+"""One generation on the host's side: its state, and what may be asked of it.
+
+Owns the token history of a sequence and the parts that were built from it: filters, text, healing,
+token counts, the way to a valid end, what was delivered, and what repeated draws depend on. Must
+never know why a token was chosen or taken back (``accept`` does), nor what runs a model. Invariant:
+every part stands at the same length of the history; a rewind happens in all of them or in none.
+
+Nothing else in mlxgen undoes a token. The KV cache is no part: it is aligned to the history
+before a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from ...errors import FilterError, OptionError, RewindError
+from ...filters import Constraint
+from ...sampling import TokenCounts, Want, derive_seed
+from ...text import BanMatch, Healer, StopMatch, Transcript
+from ...tokens import Token, Vocabulary
+from ..chunk import FinishReason
+from ..history import History
+from ..options import Options
+from .closing import Closing
+from .outbox import Outbox
+from .retries import Retries
+from .steering import Steering
+from .tally import Tally
+
+RARELY_FORCED = 32  # sampled tokens without a forced run after which none is expected
+
+
+class Part(Protocol):
+    """What stands at the end of the generated tokens."""
+
+    def rewind(self, to: int) -> None:
+        """Keep what was made of the first ``to`` of them; nothing happens with no more."""
+
+
+class Forkable(Protocol):
+    """What can be copied."""
+
+    def fork(self: F) -> F:
+        """An independent copy."""
+        ...
+
+
+F = TypeVar("F", bound=Forkable)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """See the module. No field has a default, so that a copy cannot forget one.
+
+    - ``vocab_size``: the width of the logits.
+    - ``budget``: tokens that may be generated, ``options.prefix`` included.
+    - ``history``: the prompt's ``base`` tokens, then the generated ones, of which the ``first``
+      were given.
+    - ``constraint`` to ``retries``: the parts. ``counts`` covers the prompt, too.
+    - ``want``: what a draw has to report; hooks add to it what they look at.
+    - ``steering``: how a controller wants the next token drawn.
+    - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
+    - ``forks``: seeds given to forks so far.
+    - ``unforced``: sampled tokens since the last run that filters forced.
+    - ``strayed``: whether the filters were kept from the last token.
+    """
+
+    options: Options
+    vocabulary: Vocabulary
+    vocab_size: int
+    budget: int
+    seed: int
+    history: History
+    base: int
+    first: int
+    constraint: Constraint | None
+    transcript: Transcript
+    healer: Healer | None
+    counts: TokenCounts | None
+    closing: Closing | None
+    outbox: Outbox
+    retries: Retries
+    tally: Tally
+    want: Want
+    steering: Steering | None
+    finish_reason: FinishReason | None
+    match: StopMatch | None
+    forks: int
+    unforced: int
+    strayed: bool
+
+    # ---- the history and its parts ---------------------------------------------------------
+
+    @property
+    def parts(self) -> list[Part]:
+        """All that stands at the end of the generated tokens; the filters first, as only they
+        may fail to go back."""
+        every = self.constraint, self.transcript, self.healer, self.closing
+        return [*(part for part in every if part is not None), self.outbox, self.retries]
+
+    def advance(
+        self, token: Token, fed: Tokens[Token] | None = None
+    ) -> BanMatch | StopMatch | None:
+        """Append one token; returns the ban or the stop that its text completed.
+
+        ``fed`` are the tokens that the filters take instead of this one: none for a token
+        that is withheld from them. Raises ``FilterError`` for what they do not allow, and
+        ``OptionError`` where a banned expression takes too long; then nothing has changed.
+        """
+        if self.healer is not None:
+            self.healer.advance(token)
+        if self.constraint is not None:
+            try:
+                if fed is None:
+                    self.constraint.advance(token)
+                else:
+                    self.constraint.advance_as(fed)
+            except FilterError:
+                if self.healer is not None:
+                    self.healer.rewind(self.position)
+                raise
+        if self.counts is not None:
+            self.counts.advance(token)
+        self.history.append(token)
+        try:
+            return self.transcript.advance(token)
+        except OptionError:
+            self.rewind(len(self.history) - 1)
+            raise
+
+    def rewind(self, to: int) -> None:
+        """Keep the first ``to`` tokens of the history, in every part or in none.
+
+        Parts that an interrupt left ahead of the history come back to it, too.
+        """
+        count = max(0, to - self.base)
+        for part in self.parts:
+            part.rewind(count)
+        if self.counts is not None:
+            self.counts.rewind(to)
+        if to < len(self.history):
+            self.history.cut(to)
+            self.finish_reason = self.match = None
+            self.base, self.first = min(self.base, to), min(self.first, count)
+
+    def fork(self, seed: int) -> Request:
+        """An independent copy that draws from ``seed``."""
+        constraint, transcript = _copy(self.constraint), self.transcript.fork()
+        closing = self.closing
+        return Request(
+            options=self.options.fork(),
+            vocabulary=self.vocabulary,
+            vocab_size=self.vocab_size,
+            budget=self.budget,
+            seed=seed,
+            history=self.history.fork(),
+            base=self.base,
+            first=self.first,
+            constraint=constraint,
+            transcript=transcript,
+            healer=_copy(self.healer),
+            counts=_copy(self.counts),
+            closing=closing.fork(constraint) if closing and constraint else None,
+            outbox=self.outbox.fork(transcript),
+            retries=self.retries.fork(),
+            tally=self.tally.fork(),
+            want=self.want,
+            steering=self.steering,
+            finish_reason=self.finish_reason,
+            match=self.match,
+            forks=0,
+            unforced=self.unforced,
+            strayed=self.strayed,
+        )
+
+    # ---- questions -------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Index of the next token among the generated ones."""
+        return len(self.history) - self.base
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The generated ones."""
+        return self.history[self.base :]
+
+    @property
+    def attempt(self) -> int:
+        """How often the next position was drawn before."""
+        return self.retries.attempts.get(self.position, 0)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the budget ends with the next token."""
+        return self.position + 1 >= self.budget
+
+    @property
+    def is_healing(self) -> bool:
+        """Whether the end of the prompt is being spelled anew."""
+        return self.healer is not None and not self.healer.done
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the healing of the prompt or a way to the end says what comes next."""
+        return self.is_healing or (self.closing is not None and self.closing.forcing)
+
+    @property
+    def may_decline(self) -> bool:
+        """Whether tokens may be taken back as soon as they are sampled."""
+        options, steering = self.options, self.steering
+        if steering is not None and steering.splices:
+            return True
+        return bool(options.hooks or options.banned or options.close_json)
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether drafted tokens make sense here: not where the next draw is one of its kind."""
+        return not self.is_led and not self.retries.differs
+
+    @property
+    def expects_forced(self) -> bool:
+        """Whether a forced run is likely behind the next token.
+
+        Then a look-ahead would waste a forward pass: token and run go through in one.
+        """
+        if self.steering is not None and self.steering.expects_run:
+            return True
+        return self.constraint is not None and self.unforced < RARELY_FORCED
+
+    def is_free(self, count: int) -> bool:
+        """Whether the next ``count`` draws depend on nothing but their positions."""
+        start, retries = self.position, self.retries
+        return (
+            self.constraint is None
+            and self.counts is None
+            and not self.is_healing
+            and start >= self.options.min_tokens
+            and not any(retries.excluded(position) for position in range(start, start + count))
+        )
+
+    def target_of(self, tokens: int | None, to: int | None, have: int) -> int:
+        """What a caller who has seen ``have`` tokens wants kept, if that can be done.
+
+        Raises ``RewindError`` for less than the prefix or more than there is.
+        """
+        if (tokens is None) == (to is None):
+            raise TypeError("give either tokens=n or to=length")
+        target = have - tokens if tokens is not None else to
+        assert target is not None
+        if not self.first <= target <= have:
+            raise RewindError(
+                f"cannot rewind to {target} of {have} generated tokens, the first {self.first} of "
+                f"which were given; at most {have - self.first} can be taken back",
+                possible=have - self.first,
+            )
+        return target
+
+    def fork_seeds(self, count: int) -> list[int]:
+        """Seeds for ``count`` forks, derived from this one's and never given twice."""
+        if count < 1:
+            raise OptionError("n", f"{count} is out of range, give 1 or more")
+        start = self.forks
+        self.forks += count
+        return [derive_seed(self.seed, start + i + 1) for i in range(count)]
+
+    def check_integrity(self) -> None:
+        """Assert that the parts stand together; for tests."""
+        assert len(self.transcript) == self.position
+        assert self.constraint is None or len(self.constraint) == self.position
+        assert self.healer is None or len(self.healer) == self.position
+        assert self.counts is None or len(self.counts) == len(self.history)
+
+
+def _copy(part: F | None) -> F | None:
+    return None if part is None else part.fork()

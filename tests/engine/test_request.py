@@ -1,0 +1,276 @@
+"""The laws of a whole request: back, anew, forks, all or nothing, and delivery in any pieces."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen import Choice, Regex
+from mlxgen.engine.chunk import Chunk, Usage, fold
+from mlxgen.engine.options import Options
+from mlxgen.engine.request.accept import Verdict, accept, fast_forward, rewind, take
+from mlxgen.engine.request.assembly import assemble
+from mlxgen.engine.request.drawing import next_draw
+from mlxgen.engine.request.healing import fed
+from mlxgen.engine.request.prompt import Prompt
+from mlxgen.engine.request.request import Request
+from mlxgen.errors import DeadEndError, FilterError
+from mlxgen.filters import Filter
+from mlxgen.sampling import DrawRow, ForcedView
+from mlxgen.tokens import Token, Vocabulary
+from tests.fakes import alphabet_tokenizer
+
+from ..effort import tries
+
+VOCABULARY = Vocabulary.of(alphabet_tokenizer(["ab", "abc", "bc", " a"]))
+LETTERS = [*b"abcd 1", *range(256, 260)]
+END = next(iter(VOCABULARY.eos))
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "filtered": {"filters": [Regex("[a-d ]{0,40}1?")]},
+    "two filters": {"filters": [Regex("[a-d ]*"), Choice(["abcd abcd", "ab ab ab"])]},
+    "stops": {"stop": ["bcd", "dd"], "stop_tokens": [[97, 98]]},
+    "bans": {"banned": ["cd", re.compile("b a")]},
+    "bans and stops": {"banned": ["abd", re.compile(r"c\b")], "stop": "da"},
+    "held": {"hold_tokens": 3, "banned": ["ca"]},
+    "retracting": {"banned": ["bb", "ab c"], "allow_retract": True, "stop": "d1"},
+    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
+    "healing": {"heal": True},
+    "healing into filters": {"heal": True, "filters": [Regex("[a-d ]*")]},
+    "closing": {"filters": [Regex("(ab|cd){3,9}1")], "close_json": True},
+}
+kinds = st.sampled_from(sorted(KINDS))
+scripts = st.lists(st.sampled_from([*LETTERS, END]), min_size=1, max_size=30)
+
+
+def request_of(kind: str, *, budget: int = 24, queued: bool = True) -> Request:
+    options = Options.of({"max_tokens": budget, "seed": 3, **KINDS[kind]})
+    prompt = Prompt(tuple(b"1 a"), opens_text=False)
+    return assemble(
+        prompt, options, VOCABULARY, VOCABULARY.size, budget=budget, seed=3, queued=queued
+    )
+
+
+def allows(draw: DrawRow, token: Token) -> bool:
+    return draw.words is None or bool(draw.words[token // 32] >> (token % 32) & 1)
+
+
+def play(request: Request, script: Sequence[Token], due: Sequence[bool], steps: int = 60) -> Any:
+    """Draw what a script says for each position and attempt; chunks are taken where it is due."""
+    chunks: list[Chunk] = []
+    for step in range(steps):
+        try:
+            draw = next_draw(request)
+        except DeadEndError:
+            return "dead end", chunks
+        start = draw.position + 5 * draw.attempt
+        wanted = [script[(start + i) % len(script)] for i in range(len(script))]
+        token = next((t for t in (*wanted, *LETTERS, END) if allows(draw, t)), None)
+        if token is None:
+            return "nothing to say", chunks
+        try:
+            if accept(request, token, ForcedView(token)) is Verdict.NEXT:
+                fast_forward(request)
+        except DeadEndError:
+            return "dead end", chunks
+        request.check_integrity()
+        if due[step % len(due)] or request.finish_reason is not None:
+            chunks += take(request)
+        if request.finish_reason is not None:
+            break
+    return request.finish_reason, chunks
+
+
+def put(request: Request, tokens: Sequence[Token]) -> None:
+    """Append as many tokens as the parts take, as a look along a draft does."""
+    for token in tokens:
+        try:
+            if request.advance(token, fed(request, token)) is not None:
+                request.rewind(len(request.history) - 1)
+                return
+        except FilterError:
+            return
+
+
+def look(request: Request) -> dict[str, Any]:
+    """What can be seen of a request."""
+    constraint, counts, text = request.constraint, request.counts, request.transcript
+    mask = constraint.mask() if constraint is not None else None
+    return {
+        "history": list(request.history),
+        "base": request.base,
+        "first": request.first,
+        "mask": None if mask is None else mask.tolist(),
+        "can end": constraint is not None and constraint.can_end(),
+        "text": (text.so_far(), text.safe(), text.flush(), len(text) and text.settled(0, 0)),
+        "remaining": request.healer.remaining if request.healer is not None else b"",
+        "counts": None if counts is None else [column.tolist() for column in counts.table()],
+        "way": request.closing is not None and (request.closing.way, request.closing.forcing),
+        "delivered": (request.outbox.text, request.outbox.released),
+        "retries": dataclasses.asdict(request.retries),
+        "tally": dataclasses.asdict(request.tally),
+        "end": (request.finish_reason, request.match),
+    }
+
+
+@settings(deadline=None, max_examples=tries(60))
+@given(kind=kinds, script=scripts, steps=st.integers(0, 12), stray=scripts)
+def test_going_on_and_back_equals_never_having_gone_on(
+    kind: str, script: list[Token], steps: int, stray: list[Token]
+) -> None:
+    request = request_of(kind)
+    play(request, script, [True], steps)
+    if request.finish_reason is not None:
+        return
+    before = look(request)
+    length = len(request.history)
+    put(request, stray)
+    request.rewind(length)
+    request.check_integrity()
+    assert look(request) == before
+
+
+@settings(deadline=None, max_examples=tries(60))
+@given(kind=kinds, script=scripts, kept=st.integers(0, 30))
+def test_going_back_equals_a_fresh_request_that_was_fed_what_is_kept(
+    kind: str, script: list[Token], kept: int
+) -> None:
+    request, fresh = request_of(kind), request_of(kind)
+    put(request, script)
+    request.rewind(request.base + kept)
+    put(fresh, request.tokens)
+    request.check_integrity()
+    assert look(request) == look(fresh)
+
+
+@settings(deadline=None, max_examples=tries(60))
+@given(kind=kinds, script=scripts, steps=st.integers(0, 12), other=scripts, back=st.booleans())
+def test_neither_of_two_forks_sees_what_the_other_does(
+    kind: str, script: list[Token], steps: int, other: list[Token], back: bool
+) -> None:
+    request = request_of(kind)
+    play(request, script, [True, False], steps)
+    if request.finish_reason is not None:
+        return
+    twin, third = request.fork(request.seed), request.fork(request.seed)
+    before = look(twin)
+    play(request, other, [True])
+    if back:
+        rewind(request, request.first)
+    assert look(twin) == before
+    assert play(twin, other, [True]) == play(third, other, [True])
+
+
+SHARED = (int, str, bool, type(None), Options, Vocabulary)
+"""What nobody can change."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fork_shares_nothing_that_can_change(kind: str) -> None:
+    request = request_of(kind)
+    put(request, b"ab ab")
+    twin = request.fork(4)
+    for field in dataclasses.fields(Request):
+        one, other = getattr(request, field.name), getattr(twin, field.name)
+        if not isinstance(one, (*SHARED, tuple)):
+            assert one is not other, field.name
+
+
+def test_a_request_cannot_be_made_without_any_of_its_fields() -> None:
+    for field in dataclasses.fields(Request):
+        assert field.default is dataclasses.MISSING, field.name
+        assert field.default_factory is dataclasses.MISSING, field.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_part_goes_back(kind: str) -> None:
+    request = request_of(kind)
+    fields = [getattr(request, field.name) for field in dataclasses.fields(Request)]
+    parts = [value for value in fields if hasattr(value, "rewind")]
+    assert all(part in request.parts or part is request.counts for part in parts)
+
+
+def test_a_rewind_that_a_filter_cannot_do_changes_nothing() -> None:
+    class Stubborn(Filter):
+        def fill(self, row: Any) -> bool:
+            return False
+
+        def advance(self, token: Token) -> None:
+            if refuses:
+                raise FilterError("not again")
+
+        def can_end(self) -> bool:
+            return True
+
+        def reset(self) -> None:
+            pass
+
+    refuses = False
+    options = Options.of({"filters": [Stubborn()], "stop": "x", "presence_penalty": 0.5})
+    prompt = Prompt((1,), opens_text=False)
+    request = assemble(prompt, options, VOCABULARY, VOCABULARY.size, budget=9, seed=3)
+    put(request, b"abcab")
+    before, refuses = look(request), True
+    with pytest.raises(FilterError):
+        request.rewind(4)
+    assert look(request) == before
+
+
+@settings(deadline=None, max_examples=tries(150))
+@given(
+    kind=kinds,
+    script=scripts,
+    due=st.lists(st.booleans(), min_size=1, max_size=6),
+    budget=st.integers(1, 24),
+)
+def test_what_is_delivered_is_the_same_in_any_pieces(
+    kind: str, script: list[Token], due: list[bool], budget: int
+) -> None:
+    asked = [request_of(kind, budget=budget) for _ in range(3)]
+    found = [
+        play(*each, steps=300)
+        for each in zip(asked, [script] * 3, [[False], [True], due], strict=True)
+    ]
+    whole, *others = (fold(chunks, Usage()) for _, chunks in found)
+    reason = found[0][0]
+    for (why, chunks), other in zip(found[1:], others, strict=True):
+        assert why == reason
+        if why in ("dead end", "nothing to say"):
+            continue
+        assert (other.text, other.tokens, other.stop) == (whole.text, whole.tokens, whole.stop)
+        if not any(chunk.retract for chunk in chunks):
+            assert [chunk.index for chunk in chunks if chunk.token is not None] == list(
+                range(len(other.tokens))
+            )
+    if reason not in ("dead end", "nothing to say"):
+        assert not any(re.search(ban, whole.text) for ban in KINDS[kind].get("banned", ()))
+        assert np.all([each.outbox.text == whole.text for each in asked])
+
+
+@settings(deadline=None, max_examples=tries(80))
+@given(kind=kinds, script=scripts, other=scripts, due=st.lists(st.booleans(), min_size=1))
+def test_what_a_consumer_has_is_what_was_delivered_after_any_rewind(
+    kind: str, script: list[Token], other: list[Token], due: list[bool]
+) -> None:
+    request = request_of(kind)
+    _, chunks = play(request, script, due, 15)
+    seen = request.outbox.released
+    rewind(request, seen // 2, seen)
+    text = request.outbox.text
+    tokens = request.tokens[: request.outbox.released]
+    _, chunks = play(request, other, due, 15)
+    for chunk in chunks:
+        text = text[: len(text) - chunk.retract] + chunk.text
+        if chunk.token is not None:
+            assert chunk.index == len(tokens) or chunk.retract or KINDS[kind].get("allow_retract")
+            tokens = [*tokens[: chunk.index], chunk.token]
+    assert text == request.outbox.text
+    assert tokens == request.tokens[: len(tokens)]

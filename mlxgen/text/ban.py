@@ -129,14 +129,19 @@ class BanMatcher:
         self._undecided.append(tuple(after))
         return found
 
-    def finish(self) -> BanMatch | None:
-        """The ban that completes because the text ends here. Changes nothing."""
+    def finish(self, cut: int | None = None) -> BanMatch | None:
+        """The ban that completes because the text ends here, or after its first ``cut``
+        characters. Changes nothing."""
         if self._match is not None or not self._steps:
             return self._match
         found = []
+        # What may match there was not ruled out yet after the last step within the cut.
+        step = self._steps if cut is None else bisect_right(self._ends, cut)
         for index, expression in enumerate(self._expressions):
-            start = self._undecided[-1][index]
+            start = self._undecided[step - 1][index] if step else 0
             window, base = self._window(start - expression.behind)
+            if cut is not None:
+                window = window[: cut - base]
             hit = expression.look_at_end(window, start - base)
             if hit is not None:
                 found.append(BanMatch(expression.source, base + hit.start, base + hit.end))

@@ -50,9 +50,12 @@ class Transcript:
         self._claims.append(self.safe())
         return stopped
 
-    def ban_at_end(self) -> BanMatch | None:
-        """The ban that completes because the text ends here. Changes nothing."""
-        return self._bans.finish() if self._bans is not None else None
+    def ban_at_end(self, cut: int | None = None) -> BanMatch | None:
+        """The ban that completes because the text ends here, or at the character ``cut``.
+
+        Changes nothing.
+        """
+        return self._bans.finish(cut) if self._bans is not None else None
 
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` tokens; does nothing if there are no more than that."""

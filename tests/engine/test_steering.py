@@ -495,3 +495,29 @@ def test_a_rewind_recomputes_only_what_was_taken_back() -> None:
     stream.rewind(tokens=2)
     next(stream)
     assert [len(fed) for fed in speaker.model.fed[before:]] == [1, 1]
+
+
+def test_a_ban_that_ends_with_the_text_is_noticed_where_a_stop_cuts_it() -> None:
+    choices = {"": ["a "], "a ": ["foo", "bar"], "a foo": ["END"], "a bar": ["END"]}
+    speaker = talker(choices)
+    assert say(speaker, stop="END") == "a foo"
+    assert say(speaker, stop="END", banned=re.compile("foo$")) == "a bar"
+    together = talker({"": ["foEND", "a"], "a": ["END"]})
+    assert say(together, stop="END", banned=re.compile(r"fo\Z")) == "a"
+
+
+def test_a_ban_that_begins_in_what_a_consumer_keeps_takes_back_what_came_after_only() -> None:
+    speaker = talker({"": ["so"], "so": [" happy", " sad", " dull"]})
+
+    def other(result: PostSamplingResult) -> None:
+        if result.position == 1 and result.attempt == 1:
+            result.sampled_token = speaker.token(" sad")
+
+    stream = speaker.lm.stream(PROMPT, banned="so sad", hooks=other)
+    assert [chunk.token for chunk in stream][:2] == speaker.tokens(["so", " happy"])
+    stream.rewind(to=1)
+    kept = stream.tokens
+    rest = list(stream)
+    assert rest[0].index == 1 and not any(chunk.retract for chunk in rest)
+    assert stream.tokens[:2] == [*kept, speaker.token(" happy")]
+    assert stream.text == "so happy"

@@ -297,3 +297,17 @@ def test_what_is_nested_too_deeply_for_the_parser_is_refused() -> None:
             BanMatcher([pattern])
         except OptionError as error:
             assert "nested too deeply" in str(error)
+
+
+@given(PATTERNS, TEXTS, st.integers(0, 14), st.data())
+@settings(deadline=None, max_examples=tries(200))
+def test_where_a_text_is_cut_the_ban_is_that_of_the_text_up_to_there(
+    patterns: list[Pattern], text: str, cut: int, data: st.DataObject
+) -> None:
+    cut, matcher = min(cut, len(text)), BanMatcher(patterns)
+    for chunk in data.draw(chunkings(text)):
+        if matcher.advance(chunk) is not None:
+            return
+    alone = BanMatcher(patterns)
+    match = alone.advance(text[:cut]) or alone.finish()
+    assert matcher.finish(cut) == match

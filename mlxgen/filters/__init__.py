@@ -1,4 +1,4 @@
-"""What may be sampled next: filters, their composition, and taking them back. No MLX here."""
+"""What may be sampled next: filters, their composition and their rewinds. No MLX here."""
 
 from .after import After
 from .callback import Allow

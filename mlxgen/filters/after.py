@@ -1,13 +1,10 @@
-"""After: free text up to a trigger, and from there on what another specification allows.
+"""After: free text up to a trigger, and then what another specification allows.
 
-Owns the search for the trigger, in the bytes of the tokens or in the tokens themselves, and
-the moment at which the other filter starts. Must never know what that filter allows.
-
-A token may complete a text trigger in its middle. What it has beyond the trigger is then the
-beginning of the constrained text: such a token is allowed exactly where the other filter
+A token may complete a text trigger in its middle. What follows the trigger in the token is
+then the beginning of the constrained text: the token is allowed exactly if the other filter
 takes these bytes, spelled in tokens of their own.
 
-Invariant: the other filter has seen every byte behind the first trigger, and nothing else.
+Invariant: the other filter has seen every byte after the first trigger, and nothing else.
 """
 
 from __future__ import annotations
@@ -37,9 +34,9 @@ _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
 class After:
     """Starts ``then`` when the trigger appears for the first time.
 
-    A trigger that is a string is looked for in the generated text, special tokens' text
-    included, however it falls into tokens; a token or a sequence of tokens in the tokens. Before
-    it everything is allowed, and the text may end, unless the trigger is ``required``.
+    A string is searched for in the generated text, including the text of special tokens and
+    however it is cut into tokens; a token or a sequence of tokens in the tokens. Before the
+    trigger everything is allowed, and the text may end unless the trigger is ``required``.
     """
 
     trigger: str | tuple[Token, ...]
@@ -55,7 +52,7 @@ class After:
     ) -> None:
         object.__setattr__(self, "trigger", _trigger(trigger))
         if not is_specification(then):
-            raise OptionError("filters", f"After starts a specification, not {then!r}")
+            raise OptionError("filters", f"After: expected a specification, got {then!r}")
         object.__setattr__(self, "then", then)
         object.__setattr__(self, "required", bool(required))
 
@@ -73,19 +70,26 @@ class After:
         else:
             for token in self.trigger:
                 if not 0 <= token < vocab_size or token in vocabulary.eos:
-                    raise OptionError("filters", f"After cannot wait for token {token}")
+                    raise OptionError(
+                        "filters",
+                        f"After: expected trigger tokens from 0 to {vocab_size - 1} that do not "
+                        f"end the text, got {token}",
+                    )
             search = _TokenSearch(self.trigger)
         then = Replay(self.then.bind(vocabulary, vocab_size))
         return AfterFilter(search, then, vocabulary, vocab_size, self.required)
 
 
 def _trigger(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
+    wrong = f"After: expected a trigger that is a string or tokens, got {trigger!r}"
     if isinstance(trigger, int) and not isinstance(trigger, bool):
         return (trigger,)
     if not isinstance(trigger, str | Sequence):
-        raise OptionError("filters", f"After's trigger is a string or tokens, not {trigger!r}")
+        raise OptionError("filters", wrong)
     if not trigger:
-        raise OptionError("filters", "After's trigger is empty: use what follows it alone")
+        raise OptionError(
+            "filters", "After: the trigger is empty; pass the specification that follows it alone"
+        )
     if isinstance(trigger, str):
         try:
             trigger.encode()
@@ -94,12 +98,12 @@ def _trigger(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
         return trigger
     tokens = tuple(trigger)
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
-        raise OptionError("filters", f"After's trigger is a string or tokens, not {trigger!r}")
+        raise OptionError("filters", wrong)
     return tokens
 
 
 class AfterFilter:
-    """The running filter of ``After``: rewinds and forks as far as the other filter does."""
+    """The running filter of ``After``; rewinds and forks as well as the other filter does."""
 
     def __init__(
         self,
@@ -114,7 +118,7 @@ class AfterFilter:
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
         self._required = required
-        self._states = [0]  # how much of the trigger each token had found, up to all of it
+        self._states = [0]  # how much of the trigger was found after each token
         self._started = False
         self._rows: dict[int, Int32Words | None] = {}  # by state, shared by all forks
 
@@ -160,7 +164,9 @@ class AfterFilter:
         if rest is not None:
             tokens = self._spelled(rest)
             if tokens is None:
-                raise FilterError(f"token {token} goes on behind the trigger with {rest!r}")
+                raise FilterError(
+                    f"token {token} has {rest!r} after the trigger, which no tokens spell"
+                )
             self._then.advance_as(tokens)
             self._started = True
         self._states.append(state)
@@ -194,7 +200,7 @@ class AfterFilter:
         return twin
 
     def forced(self) -> Sequence[Token]:
-        """As the other filter, once it has started."""
+        """What the other filter forces, once it has started."""
         return self._then.forced() if self._started else ()
 
     def hint(self) -> Sequence[Token]:
@@ -211,19 +217,19 @@ class AfterFilter:
         for count, token in enumerate(tokens):
             state, rest = self._search.step(state, token)
             if rest is not None:
-                behind = self._spelled(rest)
-                if behind is None:
+                after = self._spelled(rest)
+                if after is None:
                     return count
-                taken = self._then.validate([*behind, *tokens[count + 1 :]]) - len(behind)
+                taken = self._then.validate([*after, *tokens[count + 1 :]]) - len(after)
                 return count if taken < 0 else count + 1 + taken
         return len(tokens)
 
 
-# ---- looking for the trigger ---------------------------------------------------------------
+# ---- the search for the trigger ------------------------------------------------------------
 
 
 def _borders(pattern: Sequence[int]) -> list[int]:
-    """For each length, the longest proper start of the pattern that also ends that much of it.
+    """For each prefix of the pattern, the length of its longest proper suffix that is a prefix.
 
     Knuth, Morris and Pratt, "Fast pattern matching in strings", 1977.
     """
@@ -245,7 +251,7 @@ class _TokenSearch:
         self._borders = _borders(trigger)
 
     def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
-        """The next state, and b"" where the trigger is complete."""
+        """The next state, and b"" if the trigger is complete."""
         while state and self._trigger[state] != token:
             state = self._borders[state]
         state += self._trigger[state] == token
@@ -256,7 +262,7 @@ class _TokenSearch:
         return self._trigger[state:]
 
     def overshooting(self, state: int) -> Sequence[tuple[Token, bytes]]:
-        """No token goes on behind a trigger that is made of tokens."""
+        """None: no token continues after a trigger that is made of tokens."""
         return ()
 
 
@@ -267,7 +273,7 @@ class _TextSearch:
         self._vocabulary = vocabulary
         self._trigger = trigger
         self._borders = _borders(trigger)
-        # Tokens that may hold all of it: the only ones to look at where nothing is matched.
+        # Tokens that hold all of it: the only ones to look at if nothing is matched so far.
         self._holding = [token for token, piece in enumerate(vocabulary.pieces) if trigger in piece]
         self._special = [token for token in vocabulary.special if token not in vocabulary.eos]
         self._overshooting: dict[int, list[tuple[Token, bytes]]] = {}
@@ -280,7 +286,7 @@ class _TextSearch:
         return kept.get(trigger, lambda: cls(vocabulary, trigger))
 
     def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
-        """The next state, and what a token that completes the trigger has beyond it."""
+        """The next state, and what follows the trigger in a token that completes it."""
         piece = self._vocabulary.piece(token)
         trigger = self._trigger
         for index, byte in enumerate(piece):
@@ -292,7 +298,7 @@ class _TextSearch:
         return state, None
 
     def missing(self, state: int) -> Sequence[Token]:
-        """Tokens that complete the trigger: one of the added ones where that is its text."""
+        """Tokens that complete the trigger: a single one, if there is one with that text."""
         rest = self._trigger[state:]
         for token in self._holding:
             if self._vocabulary.piece(token) == rest and token not in self._vocabulary.eos:

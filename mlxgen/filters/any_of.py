@@ -1,8 +1,7 @@
 """One of several specifications, whichever the text turns out to follow.
 
-Owns which of the running filters still fit the text. Must never know what they allow.
 Invariant: a filter that is out has taken all tokens before the one that it refused, so
-that taking that one back brings it in again.
+taking that one back brings the filter in again.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class AnyOf:
 
 
 class AnyOfFilter:
-    """The running filter of ``AnyOf``; rewinds and forks as far as the others do."""
+    """The running filter of ``AnyOf``; rewinds and forks as well as the others do."""
 
     def __init__(self, parts: Sequence[Replay]) -> None:
         self._parts = parts
@@ -71,7 +70,7 @@ class AnyOfFilter:
         """As ``Filter.advance``."""
         taking = [part for part in self._alive() if part.validate([token])]
         if not taking:
-            raise FilterError(f"token {token} is allowed by none of {len(self._parts)} filters")
+            raise FilterError(f"none of {len(self._parts)} filters allows token {token} here")
         for part in taking:
             part.advance(token)
         self._length += 1
@@ -102,7 +101,7 @@ class AnyOfFilter:
         return alive[0].forced() if len(alive) == 1 else ()
 
     def hint(self) -> Sequence[Token]:
-        """Tokens that lead towards an end of the first filter that fits."""
+        """Tokens that lead towards an end, from the first filter that fits."""
         return next((part.hint() for part in self._alive()), ())
 
     def validate(self, tokens: Sequence[Token]) -> int:

@@ -1,13 +1,10 @@
-"""The same filters over single bytes, where looking far ahead is cheap.
+"""The filters of a constraint, bound to single bytes: there, looking far ahead is cheap.
 
-Owns ``ByteVocabulary`` and the binding of a constraint's filters to it. Must never know what
-filters allow, or what they are asked.
-
-A place of a grammar allows a hundred bytes at most where it allows tens of thousands of tokens,
+A place in a grammar that allows tens of thousands of tokens allows a hundred bytes at most,
 and a step, mask included, takes a few µs. Besides bytes there are a few ``probes``: short texts
-in which patterns of identifiers, dates or addresses often end. They are never fed. Two
-places may allow the same bytes, as in front of the dot of an address and behind it, but
-differ in what they allow two or three bytes further on, and with probes the mask shows it.
+in which patterns of identifiers, dates or addresses often end. They are never fed. Two places
+may allow the same bytes, for example before and after the dot of an address, and still differ
+in what they allow two or three bytes later; with probes, the mask shows that.
 
 Invariant: added tokens keep their ids, so that a filter that names tokens means the same ones.
 """
@@ -53,11 +50,11 @@ class ByteVocabulary(Vocabulary):
 
     @classmethod
     def beside(cls, vocabulary: Vocabulary) -> ByteVocabulary:
-        """The one of a vocabulary, made once."""
+        """The byte vocabulary of a vocabulary, made once."""
         return vocabulary.derived("bytes", lambda: cls(vocabulary))
 
     def spelled(self, tokens: Iterable[Token]) -> list[Token]:
-        """Tokens of the whole vocabulary in ours."""
+        """Tokens of the whole vocabulary, spelled in this one."""
         spelled: list[Token] = []
         for token in tokens:
             if token in self.added or token in self.special:
@@ -75,10 +72,9 @@ def _unchanged(token: Token, piece: bytes) -> bytes:
 
 
 def bound_to_bytes(constraint: Constraint) -> Constraint | None:
-    """A constraint's filters over bytes, at their start; None where that cannot be had.
+    """A constraint's filters over bytes, at their start; None if one of them is not ``by_bytes``.
 
-    It can where all are specifications that say ``by_bytes``. They are compiled, unless they
-    were before, so this is for where rows are made ready.
+    This compiles the filters unless that was done before, so call it while rows are prepared.
     """
     if not all(map(is_by_bytes, constraint.filters)):
         return None

@@ -1,9 +1,7 @@
-"""Allow: a filter from a plain Python function.
+"""Allow: a filter made of a Python function of the tokens so far.
 
-Owns the tokens fed so far, which the function is shown. Must never know text or grammars.
-
-Invariant: the function is a pure function of the tokens. It is asked once for a position,
-and may be asked again after a rewind.
+The function must be pure. It is called once for a position, and may be called again after a
+rewind.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ T = TypeVar("T")
 class Allow:
     """Allows what ``function(tokens)`` returns: a collection of ids, or None for everything.
 
-    ``tokens`` are those that the filter was fed: the generated ones, without what hooks
-    withheld. The text may end where ``can_end(tokens)`` is true; without that function, where
-    everything is allowed and where an end token is among the returned ones.
+    ``tokens`` are the generated tokens, without those that hooks withheld from filters. The
+    text may end if ``can_end(tokens)`` is true; without that function, if everything is
+    allowed or an end token is among the returned ones.
     """
 
     function: AllowFunction
@@ -35,9 +33,13 @@ class Allow:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise OptionError("filters", "Allow needs a function of the tokens generated so far")
+            raise OptionError(
+                "filters", f"Allow: expected a function of the tokens, got {self.function!r}"
+            )
         if self.can_end is not None and not callable(self.can_end):
-            raise OptionError("filters", "Allow's can_end must be a function of the tokens")
+            raise OptionError(
+                "filters", f"Allow: can_end: expected a function or None, got {self.can_end!r}"
+            )
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AllowFilter:
         """As ``Specification.bind``."""
@@ -76,7 +78,7 @@ class AllowFilter:
         for token in tokens:
             if not 0 <= token < self._vocab_size:
                 raise FilterError(
-                    f"{self._spec.function!r} allowed token {token}: ids go from 0 to "
+                    f"{self._spec.function!r} allowed token {token}; expected ids from 0 to "
                     f"{self._vocab_size - 1}"
                 )
         return tokens
@@ -93,7 +95,7 @@ class AllowFilter:
         """As ``Filter.advance``."""
         allowed = self._allowed()
         if allowed is not None and token not in allowed:
-            raise FilterError(f"token {token} is not among those that the function allows")
+            raise FilterError(f"the function does not allow token {token} here")
         self._tokens.append(token)
         self._asked = False
 

@@ -1,22 +1,20 @@
 """Objects without keys that nobody asked for: a schema rewritten as if its objects were closed.
 
-Owns what closed means, and says it by ``additionalProperties``, which engines understand. Must
-never know texts or tokens.
+The result says so by ``additionalProperties``, which engines understand.
 
 An object is closed if its schema names keys (by ``properties`` or ``patternProperties``, even
 empty ones) and says nothing about others: neither ``additionalProperties`` nor
 ``unevaluatedProperties``, nor whole values by ``const`` or ``enum``. Then it may have the keys
 that are named or required, and no others. What is said about one object in several places counts
 together: all of ``allOf``, what ``$ref`` refers to, and of each ``anyOf`` and ``oneOf`` the branch
-that the text follows; so does what these say about the value of one key. Keys that are named in
-``if``, ``then``, ``else`` and ``dependentSchemas`` are named, too. A schema that names no keys,
-such as ``{"type": "object"}``, leaves its objects open. A root that has ``properties`` and says no
-type is an object: JSON Schema would take any number or text as well.
+that the text follows; so does what these say about the value of one key. Keys in ``if``, ``then``,
+``else`` and ``dependentSchemas`` count as named, too. A schema that names no keys, such as
+``{"type": "object"}``, leaves its objects open. A root that has ``properties`` and no type is an
+object, although JSON Schema would also take any number or text.
 
-Invariant: what the result takes, the schema takes, too; an object that has only keys which the
-branches that it follows name is refused only where the schema refuses it. References are rewritten
-to definitions of the result's own; those that lead nowhere are left, for the engine to complain
-about.
+Invariant: the schema takes everything that the result takes; and if an object has only keys that
+are named by the branches it follows, the result refuses it only if the schema does. References are
+rewritten to definitions of the result; those that lead nowhere are left for the engine to report.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from .references import References
 
 Object: TypeAlias = dict[str, Any]
 
-_STEPS = 50_000  # of the rewriting, some 5 µs each: hostile schemas combine without end
+_STEPS = 50_000  # some 5 µs each, at most; hostile schemas combine without end
 _STEPS_EACH = 10  # more of them for each object in the schema
 _VALUES = ("items", "additionalItems", "additionalProperties", "prefixItems")
 _NAMED_VALUES = ("properties", "patternProperties")
@@ -43,8 +41,9 @@ _COMPOSED = ("$ref", "allOf", *_CHOICES, *_VALUES, *_NAMED_VALUES)
 
 
 def closed_objects(schema: Any) -> Any:
-    """The schema with its objects closed. GrammarError if it is nested too deeply, or if the
-    ways to combine its parts are too many.
+    """The schema with its objects closed.
+
+    GrammarError if it is nested too deeply, or if its parts combine in too many ways.
     """
     if isinstance(schema, Mapping) and "properties" in schema and not schema.keys() & _TYPING:
         schema = {"type": "object", **schema}
@@ -61,14 +60,14 @@ class _Keys:
     names: Mapping[str, None] = field(default_factory=dict)  # in their order
     patterns: Mapping[str, None] = field(default_factory=dict)
     needed: Mapping[str, None] = field(default_factory=dict)
-    named: bool = False  # whether any are named, if only none at all
+    named: bool = False  # whether there is a list of named keys, even an empty one
     whole: bool = False  # whether whole values are given
     others: bool = False  # whether something is said about other keys
-    values: bool = False  # whether something is said about values in it
+    values: bool = False  # whether something is said about the values of keys or items
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> _Keys:
-        """What a schema says itself, without what it is composed of."""
+        """What a schema itself says, without the schemas of which it is composed."""
         return cls(
             dict.fromkeys(_map(schema, "properties")),
             dict.fromkeys(_map(schema, "patternProperties")),
@@ -94,11 +93,11 @@ class _Keys:
         )
 
     def allowed(self) -> _Keys:
-        """The keys that there may be, and nothing about others."""
+        """The keys that are allowed, and nothing about others."""
         return _Keys(self.names, self.patterns, self.needed)
 
     def includes(self, more: _Keys) -> bool:
-        """Whether nothing would change if that were said as well."""
+        """Whether nothing would change if ``more`` were said as well."""
         return (
             all(key in self.names or key in self.needed for key in (*more.names, *more.needed))
             and self.patterns.keys() >= more.patterns.keys()
@@ -109,7 +108,7 @@ class _Keys:
 
 
 class _Choice(NamedTuple):
-    """Branches of which one holds (or several, of ``anyOf``), and what they are part of."""
+    """Branches of which one holds (or several, of ``anyOf``), and the schemas around them."""
 
     keyword: str
     branches: Sequence[Any]
@@ -120,11 +119,11 @@ class _Choice(NamedTuple):
 class _Parts:
     """All that is said about one value in one place."""
 
-    schemas: list[Mapping[str, Any]] = field(default_factory=list)  # all hold, each for itself
-    made: list[Any] = field(default_factory=list)  # the same, rewritten already
+    schemas: list[Mapping[str, Any]] = field(default_factory=list)  # all of them hold
+    made: list[Any] = field(default_factory=list)  # these too; they are rewritten already
     choices: list[_Choice] = field(default_factory=list)
     said: list[_Keys] = field(default_factory=list)
-    seen: set[int] = field(default_factory=set)  # the identities of ``schemas``
+    seen: set[int] = field(default_factory=set)  # the id() of each of ``schemas``
 
 
 class _Way(NamedTuple):
@@ -133,7 +132,7 @@ class _Way(NamedTuple):
     schemas: Sequence[Mapping[str, Any]] = ()
     keys: _Keys = _Keys()
     rest: Any = None  # the schema of other keys, if ``unevaluatedProperties`` has one
-    choices: Sequence[_Choice] = ()  # that are still to be made
+    choices: Sequence[_Choice] = ()  # the ones still to be made
 
 
 class _Closing:
@@ -164,7 +163,7 @@ class _Closing:
         self._steps -= count
         if self._steps < 0:
             raise GrammarError(
-                "its allOf, anyOf and oneOf combine in too many ways; have fewer, or fewer keys"
+                "its allOf, anyOf and oneOf combine in too many ways; use fewer, or fewer keys"
             )
 
     # ---- the schema of a value -------------------------------------------------------------
@@ -202,7 +201,7 @@ class _Closing:
             self._collect(schema, parts, ())
         return self._chosen(parts, _Way())
 
-    # ---- what it is composed of ------------------------------------------------------------
+    # ---- the parts of a schema -------------------------------------------------------------
 
     def _parts(
         self, schema: Any, within: tuple[int, ...], *, rest_is_known: bool = False
@@ -223,7 +222,7 @@ class _Closing:
             if schema is not True:
                 parts.made.append(schema)
             return
-        if id(schema) in within:  # nothing ends that is part of itself
+        if id(schema) in within:  # what is part of itself has no end
             parts.made.append(False)
             return
         if _says_rest(schema) and not rest_is_known:  # about the keys that it names itself
@@ -276,7 +275,7 @@ class _Closing:
     # ---- choices ---------------------------------------------------------------------------
 
     def _chosen(self, parts: _Parts, way: _Way) -> Any:
-        """All of ``parts``, and one branch of each choice: theirs, and those of the way here."""
+        """All of ``parts``, and one branch of each choice, both theirs and those of ``way``."""
         keys = _Keys.all([way.keys, *parts.said])
         self._step(len(keys.names) if way.schemas else 1)
         made, choices = list(parts.made), []
@@ -290,7 +289,7 @@ class _Closing:
             end = _end(keys, way.rest)
             return _all_of([*self._all_plain(schemas, once=not way.schemas), *made], end)
         first, *others = choices
-        if keys == _Keys() and way.rest is None:  # what branches say of keys is all that is said
+        if keys == _Keys() and way.rest is None:  # only the branches say anything about keys
             made = [*self._all_plain(schemas, once=True), *made]
             schemas = []
         inner = _Way(tuple(schemas), keys, way.rest, tuple(others))
@@ -299,7 +298,7 @@ class _Closing:
         )
 
     def _branch(self, choice: _Choice, branch: Any, way: _Way) -> Any:
-        if way == _Way() and choice.keyword == "anyOf":  # of oneOf the engine wants to see all
+        if way == _Way() and choice.keyword == "anyOf":  # of oneOf the engine must see all
             return self._value(branch)
         return self._chosen(self._parts(branch, choice.within), way)
 
@@ -314,9 +313,10 @@ class _Closing:
     # ---- schemas without composition -------------------------------------------------------
 
     def _all_plain(self, schemas: Sequence[Mapping[str, Any]], *, once: bool) -> list[Object]:
-        """Each schema without what it is composed of, and with the schemas of its values closed:
-        those about one value together, in the first of them. Unless they are written only
-        ``once``, longer ones become definitions.
+        """Each schema without the schemas of which it is composed, and with closed values.
+
+        The schemas of one value are closed together, in the first of them. Unless they are
+        written only ``once``, longer ones become definitions.
         """
         said: dict[tuple[str, ...], list[Any]] = {}  # by the value's place
         for schema in schemas:
@@ -352,7 +352,7 @@ class _Closing:
 
 
 def _end(keys: _Keys, rest: Any) -> Object:
-    """What closes an object of which all is known; nothing if it is to be open."""
+    """What closes an object about which everything is known; nothing if it is to be open."""
     if keys.others or (rest is None and (keys.whole or not keys.named)):
         return {}
     patterns = {"patternProperties": dict.fromkeys(keys.patterns, True)} if keys.patterns else {}
@@ -376,21 +376,21 @@ def _all_of(schemas: Sequence[Any], last: Object) -> Any:
             return first
         if "$ref" not in first and not first.keys() & last.keys() - {*_NAMED_VALUES}:
             merged = {**first, **last}
-            for keyword in first.keys() & last.keys():  # the last ones only repeat the names
+            for keyword in first.keys() & last.keys():  # ``last`` only repeats the names
                 merged[keyword] = {**last[keyword], **first[keyword]}
             return merged
     return {"allOf": [*some, last] if last else some}
 
 
 def _says_rest(schema: Mapping[str, Any]) -> bool:
-    """Whether ``unevaluatedProperties`` says what keys there may be that are not named."""
+    """Whether ``unevaluatedProperties`` says which keys are allowed besides the named ones."""
     return "additionalProperties" not in schema and isinstance(
         schema.get("unevaluatedProperties"), Mapping | bool
     )
 
 
 def _has_reference(schema: Any) -> bool:
-    """Whether a value is described elsewhere, too."""
+    """Whether a value is also described elsewhere."""
     return isinstance(schema, Mapping) and (
         "$ref" in schema
         or any(
@@ -402,18 +402,18 @@ def _has_reference(schema: Any) -> bool:
 
 
 def _is_composed(schema: Any) -> bool:
-    """Whether a schema has schemas in it."""
+    """Whether a schema contains schemas."""
     return isinstance(schema, Mapping) and any(keyword in schema for keyword in _COMPOSED)
 
 
 def _conditional(schema: Mapping[str, Any]) -> list[Any]:
-    """The parts of a schema that hold on some condition."""
+    """The parts of a schema that hold only on some condition."""
     parts = [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
     return [*parts, *_map(schema, "dependentSchemas").values()]
 
 
 def _choice_count(schema: Any) -> int:
-    """Choices that are to be made independently of one another."""
+    """How many choices are to be made independently of one another."""
     if not isinstance(schema, Mapping):
         return 0
     own = sum(bool(_list(schema, keyword)) for keyword in _CHOICES)
@@ -426,7 +426,7 @@ def _map(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
 
 
 def _values(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The composed schemas of values, and where these are."""
+    """The composed schemas of values, each after its place."""
     for keyword in _NAMED_VALUES:
         for key, value in _map(schema, keyword).items():
             if _is_composed(value):

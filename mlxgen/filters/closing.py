@@ -1,14 +1,11 @@
 """The shortest way from here to a valid end, for a budget that runs out inside a value.
 
-Owns the tokens of such ways, and what is remembered from one place to the next. Must never know a
-grammar: it asks a constraint what any caller may ask.
+Ways are searched for over bytes (see ``Hunt``), in a copy of the constraint's filters that is
+bound to a vocabulary of bytes and kept in step; if that is impossible, over the tokens of one
+byte. A way that was found is spelled as the tokenizer would spell it. Later its last part is
+often still a way, so that is tried first.
 
-Ways are looked for over bytes (see ``Hunt``), in a copy of the constraint's filters that is bound
-to a vocabulary of bytes and kept in step; where there can be none, over the tokens of one byte.
-A way that was found is spelled as the tokenizer would spell it. Later on its last part is
-often still a way, which is tried first.
-
-Invariant: a run that is returned is one that the constraint takes, and it could end after it.
+Invariant: the constraint takes a returned run, and the text may end after it.
 """
 
 from __future__ import annotations
@@ -29,15 +26,14 @@ from .walk import Alphabet, Walk, walk_from
 WORK = 2500
 """Steps of one search. A step takes some 4 µs, and its share of Python as much again."""
 
-
-_HUNTS = (  # for which part of the work to hunt, with blanks or not, with alike symbols or not
+_HUNTS = (  # share of the work, with blanks or not, with alike symbols or not
     ((0.85, False, False), (0.15, True, False)),
-    ((1.0, True, True),),  # where the others found nothing
+    ((1.0, True, True),),  # if the others found nothing
 )
-_HELD = 2  # hunts that go on
-_LOOKS = 8  # over which a hunt that found nothing goes on
-_ENDS = 40  # last parts of an earlier way to try, and as many of those with little missing
-_LONGEST = 16  # bytes of a token that the tokenizer would not have taken
+_HELD = 2  # hunts that continue in later searches
+_LOOKS = 8  # a hunt that found nothing continues for the work of so many searches
+_ENDS = 40  # how many of the shortest last parts of a way to try, and of the longest
+_LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
 
 
 def shortest_end(
@@ -45,29 +41,29 @@ def shortest_end(
 ) -> list[Token] | None:
     """A run of at most ``limit`` tokens after which the text may end; None if none was found.
 
-    The run is near the shortest; one of at most ``enough`` tokens is taken as soon as it is
-    found. ``work`` bounds the search. The constraint itself is left as it is.
+    The run is nearly the shortest; one of at most ``enough`` tokens ends the search. ``work``
+    bounds the search. The constraint does not change.
     """
     return EndSearch(constraint).find(limit, enough=enough, work=work)
 
 
 class EndSearch:
-    """Looks for ends of one sequence wherever it stands."""
+    """Searches for ends of one sequence, wherever it stands."""
 
     def __init__(self, constraint: Constraint) -> None:
         self._constraint = constraint
         self._bytes = bound_to_bytes(constraint)
         self._alphabet = Alphabet.of(self._place.vocabulary)
-        with suppress(PromptError):  # tables that are made once, and not in a look
+        with suppress(PromptError):  # makes tables now that a search would have to make
             constraint.vocabulary.longest(b" ")
             constraint.vocabulary.continue_with(b" ")
         self._outlines = [Outline()]
-        self._way: Path = ()  # found last
-        self._misses = 0  # since then
-        self._earlier: deque[Hunt] = deque()  # hunts that have found nothing yet
+        self._way: Path = ()  # the way found last
+        self._misses = 0  # searches without success since then
+        self._earlier: deque[Hunt] = deque()  # hunts that have found nothing so far
 
     def fork(self, constraint: Constraint) -> EndSearch:
-        """The same for a copy of the constraint."""
+        """The same search for a copy of the constraint."""
         twin = object.__new__(EndSearch)
         twin._constraint = constraint
         twin._bytes = self._bytes.fork() if self._bytes is not None else None
@@ -81,7 +77,7 @@ class EndSearch:
         return self._constraint if self._bytes is None else self._bytes
 
     def follow(self) -> None:
-        """Come to where the constraint is. Called for each token, it spreads the work."""
+        """Catches up with the constraint. Calling it for each token spreads the work."""
         parts = self._constraint.parts
         kept = max(0, min(len(self._outlines), len(self._constraint)) - 1)
         new = parts[0].fed_since(kept) if parts else ()
@@ -98,7 +94,7 @@ class EndSearch:
             self._bytes.rewind(kept)
             for fed in new:
                 self._bytes.advance_as(vocabulary.spelled(fed))
-        except FilterError:  # a limit of the engine's
+        except FilterError:  # a limit of the engine
             self._bytes = None
             self._alphabet = Alphabet.of(self._constraint.vocabulary)
             self._way = ()
@@ -114,7 +110,7 @@ class EndSearch:
     ) -> list[Token] | None:
         """As ``shortest_end``, from here; the way does not begin with a token of ``without``."""
         if limit < 0:
-            raise OptionError("limit", f"must be at least 0, not {limit}")
+            raise OptionError("limit", f"expected 0 or more, got {limit}")
         if self._constraint.can_end():
             return []
         if limit == 0:
@@ -144,12 +140,12 @@ class EndSearch:
     def _ways(self, walk: Walk, work: int, without: Set[Token]) -> Iterator[Path]:
         at = self._place
         alphabet = self._alphabet
-        start = tuple(at.hint())  # what has to come first, like a trigger
+        start = tuple(at.hint())  # what has to come first, such as a trigger
         walk.forth(start)
         if start and walk.can_end():
             yield start
         yield from self._joined(walk, start, work // 4)
-        if self._earlier and not without:  # begun further back, but its end may do here too
+        if self._earlier and not without:  # it began earlier, but its end may also end this text
             earlier = self._earlier.popleft()
             begun = earlier.walk.steps
             for self._way in earlier.until(work // 4):
@@ -169,7 +165,7 @@ class EndSearch:
             self._earlier.append(hunts[0])
 
     def _joined(self, walk: Walk, start: Path, last: int) -> Iterator[Path]:
-        """The last parts of the way found last that are ways from here, the shortest first."""
+        """Ways from here that are last parts of the way found last, the shortest first."""
         whole = len(self._way)
         short = range(1, min(whole, _ENDS) + 1)
         for length in (*short, *range(whole, max(whole - _ENDS, _ENDS), -1)):
@@ -197,7 +193,7 @@ class EndSearch:
         return None
 
     def _spellings(self, way: Path) -> Iterator[list[Token]]:
-        """As the tokenizer has it, or in fewer tokens; then with ever shorter first tokens."""
+        """As the tokenizer spells it, or in fewer tokens; then with ever shorter first tokens."""
         vocabulary = self._constraint.vocabulary
         pieces = self._place.vocabulary.pieces
         special = vocabulary.added | vocabulary.special
@@ -220,7 +216,7 @@ class EndSearch:
             yield list(way)
 
     def _taken(self, run: Sequence[Token]) -> list[Token] | None:
-        """``run`` up to where the text may end, if the constraint takes it until there."""
+        """``run`` up to the place where the text may end, if the constraint takes it so far."""
         if self._constraint.validate(run) < len(run):
             return None
         try:

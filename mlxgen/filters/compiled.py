@@ -1,25 +1,21 @@
-"""Grammars compiled by llguidance, and the tokenizer that they are compiled for.
+"""Grammars compiled by llguidance, and the tokenizer for which they are compiled.
 
-Owns the making of matchers. Must never know schemas, how grammars are written, or what
-becomes of a matcher.
+Compiled grammars are kept and copied: a copy takes microseconds, compiling takes milliseconds
+or more. Copies share the automaton that grows as masks are computed, so a second row with the
+same schema starts warm; but they take turns in it. Measured on two cores with the executor
+walking through JSON documents, copies were no slower than matchers compiled separately, and
+alone they were 1.3 to 1.6 times as fast; so forks and rows of one specification share.
 
-Compiled grammars are kept and copied: a copy takes microseconds where compiling takes
-milliseconds or more, and copies share the automaton that masks build as they go, so that a
-second row with the same schema starts warm. The price is that copies take turns in it. Measured
-on two cores, walking through JSON documents in the executor, copies were no slower than
-matchers built separately, and alone they were 1.3 to 1.6 times as fast; so forks and rows of one
-specification share.
-
-A shared automaton only grows, and has a limit. When a mask of one copy meets it, that copy has
-an error, and the others refuse good tokens without one; when a look ahead meets it, there is
-no error at all. So refusals are doubted: ``proves_spent`` asks a new copy for a token that is
-surely allowed. What is spent is so for all who share it, and the grammar is compiled anew;
-and before it comes to that, after ``_COPIES``. The parser's limits are another matter: a copy
-that meets one has an error of its own, and would meet it again.
+A shared automaton only grows, and has a limit. If the mask of one copy meets the limit, that
+copy has an error, and the others refuse valid tokens without an error; if a look ahead meets
+it, there is no error at all. So refusals are checked: ``proves_spent`` asks a new copy for a
+token that is certainly allowed. An automaton that is spent is so for all copies, and the
+grammar is compiled anew; that also happens after ``_COPIES``, to avoid this case. The limits
+of the parser are different: a copy that meets one has its own error, and would meet it again.
 
 Compiling may take a second, so an engine that runs many rows in one thread asks for it to be
-done ``ahead``: whoever binds the second row of a grammar then compiles a spare of it too, and a
-row that finds the automaton spent takes the spare, or fails. Only ``compiled`` compiles then.
+done ``ahead``: whoever binds the second row of a grammar then also compiles a spare of it, and
+a row that finds the automaton spent takes the spare, or fails. Then only ``compiled`` compiles.
 
 Invariant: what ``Engine.compiled`` returns is at its start, without error and not spent.
 """
@@ -46,19 +42,19 @@ from .recent import Recent
 _KEPT = 32  # compiled grammars for one vocabulary
 _COPIES = 512  # copies of one before it is compiled anew
 _TEXTS = 4096  # short forced texts whose tokens are remembered
-_SHORT = 256  # characters of these
-_LONG_TEXTS = 16  # the same of longer ones, which may be as long as a request
-_WALK = 8  # tokens of a text that is tried
+_SHORT = 256  # characters of a short text, at most
+_LONG_TEXTS = 16  # longer texts whose tokens are remembered; they may be as long as a request
+_WALK = 8  # tokens of a trial text
 _RUN = 1024  # forced tokens to look at; a grammar may force text without end
-_ITEMS = 10_000  # the parser's, in a row; an object takes four for each optional property
+_ITEMS = 10_000  # the parser's items in a row; an object takes four for each optional property
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
 _INNER = "mlxgen_inner"
-_CROWDED = re.compile(r"row has (\d+) items; max is (\d+)")
+_TOO_MANY_ITEMS = re.compile(r"row has (\d+) items; max is (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar as llguidance takes it, and the name it goes by in messages."""
+    """A grammar as llguidance takes it, and its name in messages."""
 
     text: str
     name: str
@@ -75,8 +71,8 @@ class Grammar:
     def of_json_schema(cls, schema: Mapping[str, Any], name: str) -> Grammar:
         return cls(json.dumps({"grammars": [{"json_schema": schema}]}), name)
 
-    def behind(self, lark: str) -> Grammar:
-        """The same grammar behind what the Lark expression ``lark`` matches."""
+    def after(self, lark: str) -> Grammar:
+        """This grammar after what the Lark expression ``lark`` matches."""
         inner = json.loads(self.text)["grammars"]
         outer = {"lark_grammar": f"start: {lark} @{_INNER}"}
         inner[0] = {**inner[0], "name": _INNER}
@@ -85,7 +81,7 @@ class Grammar:
 
 @dataclass(slots=True)
 class Compiled:
-    """A compiled grammar: copied for every use, and itself never used."""
+    """A compiled grammar, of which every use gets a copy."""
 
     grammar: Grammar
     pristine: LLMatcher
@@ -100,26 +96,26 @@ class Compiled:
         return self.pristine.deep_copy()
 
     def proves_spent(self) -> bool:
-        """Whether the shared automaton has met its limit; some 10 µs."""
+        """Whether the shared automaton has met its limit; takes some 10 µs."""
         if self.first and not self.spent:
             self.spent = not self.pristine.deep_copy().try_consume_tokens(list(self.first))
         return self.spent
 
 
 class Engine:
-    """One vocabulary as llguidance sees it, and the grammars compiled for it."""
+    """llguidance for one vocabulary, and the grammars compiled for it."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self.vocabulary = vocabulary
         eos = sorted(vocabulary.eos)
         size = max(vocab_size, vocabulary.size, *(token + 1 for token in eos), 0)
-        if not eos:  # it wants one: an id that nothing else has
+        if not eos:  # llguidance wants one: an id that no token has
             eos = [size]
             size += 1
         self._ends = frozenset(eos)
         self.size = size
         self.words = word_count(size)
-        # The size given here is ignored for tokenizers of this kind; the pieces are padded.
+        # llguidance ignores this size for tokenizers of this kind, so the pieces are padded.
         tokens = _Tokens(vocabulary, size, eos[0])
         self.tokenizer = LLTokenizer(tokens, n_vocab=size, eos_token=eos)  # type: ignore[arg-type]
         assert self.tokenizer.vocab_size == size
@@ -135,11 +131,11 @@ class Engine:
         return vocabulary.derived(("llguidance", size), lambda: cls(vocabulary, size))
 
     def executor(self, threads: int) -> LLExecutor:
-        """Threads for many masks at once."""
+        """The threads for many masks at once."""
         return self._executors.get(threads, lambda: LLExecutor(threads))
 
     def compile_ahead(self) -> None:
-        """From now on compile only where something is bound, never for a row that runs."""
+        """From now on, compile only when something is bound, never for a running row."""
         self.compiles_ahead = True
 
     def compiled(self, grammar: Grammar) -> Compiled:
@@ -153,16 +149,16 @@ class Engine:
         return kept
 
     def renewed(self, spent: Compiled) -> Compiled:
-        """The same grammar with another automaton, for a row that runs.
+        """The same grammar with another automaton, for a running row.
 
-        FilterError where there is none and this is no place to compile one.
+        FilterError if there is no spare and grammars are compiled ahead only.
         """
         grammar = spent.grammar
         if not self.compiles_ahead:
             return self.compiled(grammar)
         if spent.spare is None or spent.spare.spent:
             raise FilterError(
-                f"{grammar.name}: what it allows takes too many states to follow; make it simpler"
+                f"{grammar.name}: following it takes too many states; make it simpler"
             )
         spare = spent.spare
         self._kept.forget(grammar.text)
@@ -173,14 +169,14 @@ class Engine:
         first = self._check(matcher, grammar)
         trial = matcher.deep_copy()
         run = trial.compute_ff_tokens()
-        if run:  # a grammar may begin with text that leads nowhere
+        if run:  # a grammar may begin with text that leads to a dead end
             trial.try_consume_tokens(run[:_RUN])
             self._check(trial, grammar)
         self._walk(trial, grammar)
         return Compiled(grammar, matcher, first)
 
     def _walk(self, matcher: LLMatcher, grammar: Grammar) -> None:
-        """Go on as some text would. GrammarError if that is more than the engine can follow."""
+        """Tries the beginning of a text. GrammarError if the engine cannot follow it."""
         row = np.zeros(self.words, dtype=np.int32)
         draw = random.Random(0)
         for _ in range(_WALK):
@@ -193,7 +189,7 @@ class Engine:
             raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
 
     def _check(self, matcher: LLMatcher, grammar: Grammar) -> Sequence[Token]:
-        """One of the tokens that are allowed, if any is. GrammarError if none can be."""
+        """One of the allowed tokens, if there are any. GrammarError if no text is possible."""
         if not matcher.is_error():
             row = np.zeros(self.words, dtype=np.int32)
             matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
@@ -208,27 +204,27 @@ def reason_of(matcher: LLMatcher) -> str:
     reason = matcher.get_error()
     for mark in ("<non-verbose/>", "<state>"):
         reason = reason.partition(mark)[0]
-    crowded = _CROWDED.search(reason)
-    if crowded:
+    too_many = _TOO_MANY_ITEMS.search(reason)
+    if too_many:
         return (
-            f"too much may come next in one place ({crowded[1]} items of the parser, where "
-            f"{crowded[2]} are the most); have fewer alternatives or optional properties there"
+            f"too much may come next in one place ({too_many[1]} items of the parser; at most "
+            f"{too_many[2]} fit); use fewer alternatives or optional properties there"
         )
     return readable(reason)
 
 
 def has_met_shared_limit(matcher: LLMatcher) -> bool:
-    """Whether the error is that the automaton, which copies share, has met its limit."""
+    """Whether the error is that the shared automaton has met its limit."""
     return matcher.get_error().startswith("lexer error")
 
 
 def is_dead_end(matcher: LLMatcher) -> bool:
-    """Whether the error is only that nothing may follow, and the text may not end."""
+    """Whether the error is only that no token may follow and the text may not end."""
     return matcher.get_error().startswith("NoExtension")
 
 
 class _Tokens:
-    """What llguidance asks of a tokenizer."""
+    """A vocabulary with what llguidance asks of a tokenizer."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -242,10 +238,10 @@ class _Tokens:
         self._long = lru_cache(_LONG_TEXTS)(lambda text: _spelled(vocabulary, text))
 
     def __call__(self, text: str) -> list[Token]:
-        """Tokens of text in the middle of a sequence.
+        """The tokens of a text in the middle of a sequence.
 
-        Never special ones: llguidance would force them where a grammar has their text as a
-        literal, and then refuse them.
+        They are never special: llguidance would force special tokens if a grammar has their
+        text as a literal, and then refuse them.
         """
         return list(self._short(text) if len(text) <= _SHORT else self._long(text))
 

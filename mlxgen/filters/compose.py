@@ -1,10 +1,7 @@
-"""Several filters as one.
-
-Owns ``AllOf``, the specification, and ``Intersection``, which keeps running filters in step.
-Must never know what any of them allows, or what an end token is.
+"""Several filters as one: what all of them allow.
 
 Invariant: all parts of an intersection have the same history. An operation happens in every
-part, or raises and has happened in none.
+part, or raises and happens in none.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ class AllOf:
     def __init__(self, *specifications: Specification) -> None:
         for spec in specifications:
             if not is_specification(spec):
-                raise OptionError("filters", f"AllOf takes specifications, not {spec!r}")
+                raise OptionError("filters", f"AllOf: expected specifications, got {spec!r}")
         object.__setattr__(self, "specifications", specifications)
 
     @property
@@ -47,16 +44,15 @@ class AllOf:
 
 
 def bind_opening(spec: Specification, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-    """``bind_opening`` where a specification has it, else ``bind``."""
+    """A specification's ``bind_opening`` if it has one, else its ``bind``."""
     bind: Callable[[AnyTokenizer, int], Filter] = getattr(spec, "bind_opening", spec.bind)
     return bind(tokenizer, vocab_size)
 
 
 class Intersection:
-    """Running filters that all have to agree. A filter itself, and a full part.
+    """Running filters that all have to agree; itself a filter with all methods of a part.
 
-    ``parts`` are filters that were fed nothing yet; each is put into a ``Replay`` unless it
-    already is one.
+    ``parts`` are filters that were fed nothing so far; each gets a ``Replay`` unless it is one.
     """
 
     def __init__(self, parts: Sequence[Filter]) -> None:
@@ -147,11 +143,11 @@ class Intersection:
         return self.parts
 
     def can_end(self) -> bool:
-        """Whether the text may end here for every part."""
+        """Whether every part may end here."""
         return all(map(Replay.can_end, self.parts))
 
     def forced(self) -> list[Token]:
-        """The longest run that one part forces and all the others would take."""
+        """The longest run that one part forces and all others would take."""
         best: list[Token] = []
         for part in self.parts:
             run = list(part.forced())
@@ -163,7 +159,7 @@ class Intersection:
         return best
 
     def hint(self) -> list[Token]:
-        """The first part's hint that there is."""
+        """The hint of the first part that has one."""
         return next((list(run) for run in (part.hint() for part in self.parts) if run), [])
 
     def validate(self, tokens: Sequence[Token]) -> int:

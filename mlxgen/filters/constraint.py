@@ -1,11 +1,11 @@
 """Constraint: all filters of one sequence as the engine sees them.
 
-Owns what filters leave to it: end tokens, ids that the tokenizer does not have, the order of
-events, and whom to blame. Must never know what a filter allows, or how logits look.
+It does what filters leave to it: end tokens, ids that the tokenizer does not have, and
+messages that name the filters.
 
-Invariant: a mask allows an end token exactly where every filter may end, never an id at or
+Invariant: a mask allows an end token exactly if every filter may end, never an id at or
 beyond the vocabulary's size, and otherwise what every filter allows. All filters have the
-same history; an operation happens in all of them, or raises and has happened in none.
+same history: an operation happens in all of them, or raises and happens in none.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from .protocol import (
     word_count,
     words_of,
 )
+from .reasons import shortened
 from .replay import Replay
 
 
 class Constraint:
     """The filters of one sequence: what may come next, what must, and whether it may end.
 
-    filters       specifications, which are bound, and filters that were fed nothing yet, which
-                  are taken as they are; at least with one filter the mask is never None where
-                  the tokenizer has fewer ids than the logits
+    filters       specifications, which are bound, and filters that were fed nothing so far,
+                  which are used as they are; if there is any, and the tokenizer has fewer ids
+                  than the logits, the mask is never None
     vocab_size    the width of the logits
-    strips_space  whether the text loses its first leading space, as it does with the tokenizers
-                  that have ``strips_space``; False where it continues a raw prompt
+    strips_space  whether the text loses its leading space, as with tokenizers that have
+                  ``strips_space``; pass False if it continues a raw prompt
 
-    GrammarError for a specification that cannot be met.
+    GrammarError if a specification cannot be met.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class Constraint:
         self.strips_space = strips
         self.filters = flat  # as they were passed
         self._all = Intersection([_running(f, vocabulary, vocab_size, strips) for f in flat])
-        self._edges = _Edges.of(vocabulary, vocab_size)
-        self._known = False  # whether the next three are those of this position
+        self._rows = _Rows.of(vocabulary, vocab_size)
+        self._known = False  # whether the mask and what follows it are those of this position
         self._row: Int32Words | None = None  # what filters write to
         self._mask: Int32Words | None = None
         self._can_end = True
@@ -68,7 +69,7 @@ class Constraint:
 
     @property
     def parts(self) -> tuple[Replay, ...]:
-        """The running filters, each in its replay."""
+        """The running filters, each in its ``Replay``."""
         return self._all.parts
 
     def __len__(self) -> int:
@@ -77,7 +78,7 @@ class Constraint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the filters are called in messages."""
+        """The names of the filters in messages."""
         return tuple(map(_name, self.filters))
 
     @property
@@ -88,37 +89,37 @@ class Constraint:
     # ---- what may come next ----------------------------------------------------------------
 
     def mask(self) -> Int32Words | None:
-        """The allowed next tokens, not to be written to; None: no restriction at all.
+        """The allowed next tokens, read-only; None: no restriction at all.
 
-        DeadEndError, naming the filters, where nothing is allowed and the text may not end.
+        DeadEndError, naming the filters, if no token is allowed and the text may not end.
         """
         if not self._known:
             self._look()
         return self._mask
 
     def _look(self) -> None:
-        edges = self._edges
+        rows = self._rows
         row = self._row
         if row is None:
-            row = self._row = np.empty(edges.words, dtype=np.int32)
+            row = self._row = np.empty(rows.words, dtype=np.int32)
         filled = self._all.fill(row)
         can_end = self._all.can_end()
         is_open = True
         mask: Int32Words | None
         if filled:
-            mask = np.bitwise_and(row, edges.ordinary)
-            is_open = mask.tobytes() != edges.nothing  # faster than any()
+            mask = np.bitwise_and(row, rows.ordinary)
+            is_open = mask.tobytes() != rows.nothing  # faster than any()
             if can_end:
-                np.bitwise_or(mask, edges.ends, out=mask)
+                np.bitwise_or(mask, rows.ends, out=mask)
             elif not is_open:
-                raise DeadEndError(self._blamed())
-        elif not self._all.parts or (can_end and edges.whole):
+                raise DeadEndError(self._dead_end())
+        elif not self._all.parts or (can_end and rows.whole):
             mask = None
         else:
-            mask = edges.everything if can_end else edges.ordinary
+            mask = rows.everything if can_end else rows.ordinary
         self._mask, self._can_end, self._open, self._known = mask, can_end, is_open, True
 
-    def _blamed(self) -> str:
+    def _dead_end(self) -> str:
         alone = [
             f"{name} allows {self._count(part)}"
             for name, part in zip(self.names, self._all.parts, strict=True)
@@ -130,10 +131,10 @@ class Constraint:
         )
 
     def _count(self, part: Replay) -> str:
-        row = np.zeros(self._edges.words, dtype=np.int32)
+        row = np.zeros(self._rows.words, dtype=np.int32)
         if not part.fill(row):
             return "all"
-        return str(len(tokens_of(row & self._edges.ordinary)) or "none")
+        return str(len(tokens_of(row & self._rows.ordinary)) or "none")
 
     def can_end(self) -> bool:
         """Whether the text may end here."""
@@ -146,16 +147,16 @@ class Constraint:
         return not self._open
 
     def forced(self) -> list[Token]:
-        """Tokens that must come next: where every filter agrees, and the text may not end.
+        """Tokens that must come next: every filter agrees on them, and the text may not end.
 
-        They are spelled as the tokenizer spells the forced text at this place. An empty list
-        only means that nobody knows of any.
+        They are spelled as the tokenizer spells the forced text here. An empty list only means
+        that none are known.
         """
         if self.can_end():
             return []
         run = self._all.forced()
         for count, token in enumerate(run):
-            if not self._edges.is_ordinary(token):
+            if not self._rows.is_ordinary(token):
                 run = run[:count]
                 break
         if run:
@@ -164,7 +165,7 @@ class Constraint:
         return [] if only is None else [only]
 
     def only(self) -> Token | None:
-        """The one token that the mask allows, an end token too; ``None`` where there are more."""
+        """The one token that the mask allows, even an end token; ``None`` if it allows more."""
         mask = self.mask()
         if mask is None:
             return None
@@ -175,14 +176,14 @@ class Constraint:
         return int(words[0]) * 32 + bits.bit_length() - 1
 
     def hint(self) -> list[Token]:
-        """Tokens that lead towards an end, where a filter knows of any and they are allowed."""
+        """Allowed tokens that lead towards an end, if a filter knows any."""
         run = self._all.hint()
         return run[: self.validate(run)]
 
     def validate(self, tokens: Sequence[Token]) -> int:
-        """How many of ``tokens`` would be taken one after another; changes nothing."""
+        """How many of ``tokens``, in order, would be taken; changes nothing."""
         for count, token in enumerate(tokens):
-            if not self._edges.is_ordinary(token):
+            if not self._rows.is_ordinary(token):
                 return self._all.validate(tokens[:count])
         return self._all.validate(tokens)
 
@@ -190,7 +191,7 @@ class Constraint:
 
     def advance(self, token: Token) -> None:
         """One position that feeds its token to every filter. FilterError if one refuses it."""
-        if not self._edges.is_ordinary(token):
+        if not self._rows.is_ordinary(token):
             raise FilterError(self._not_fed(token))
         self._all.advance(token)
         self._known = False
@@ -198,7 +199,7 @@ class Constraint:
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: () for a token that was withheld."""
         for token in fed:
-            if not self._edges.is_ordinary(token):
+            if not self._rows.is_ordinary(token):
                 raise FilterError(self._not_fed(token))
         self._all.advance_as(fed)
         if fed:
@@ -208,10 +209,10 @@ class Constraint:
         if token in self.vocabulary.eos:
             return f"token {token} ends the text and is never fed to filters"
         most = min(self.vocab_size, self.vocabulary.size) - 1
-        return f"token {token} is outside the vocabulary: ids go from 0 to {most}"
+        return f"token {token} is outside the vocabulary; expected 0 to {most}"
 
     def rewind(self, to: int) -> None:
-        """Back to ``to`` positions; nothing happens where the history is no longer than that."""
+        """Goes back to ``to`` positions; does nothing if there are no more than that."""
         if to >= len(self._all):
             return
         self._all.rewind(to)
@@ -229,18 +230,15 @@ class Constraint:
         twin.strips_space = self.strips_space
         twin.filters = self.filters
         twin._all = self._all.fork()
-        twin._edges = self._edges
+        twin._rows = self._rows
         twin._row = None
         twin._known, twin._mask = self._known, self._mask
         twin._can_end, twin._open = self._can_end, self._open
         return twin
 
 
-# ---- the vocabulary's side -----------------------------------------------------------------
-
-
-class _Edges:
-    """The rows that a vocabulary and a width of logits have in common for all constraints."""
+class _Rows:
+    """The rows that all constraints share that have one vocabulary and one width of logits."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self.words = word_count(vocab_size)
@@ -255,8 +253,8 @@ class _Edges:
             row.flags.writeable = False
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, vocab_size: int) -> _Edges:
-        return vocabulary.derived(("edges", vocab_size), lambda: cls(vocabulary, vocab_size))
+    def of(cls, vocabulary: Vocabulary, vocab_size: int) -> _Rows:
+        return vocabulary.derived(("rows", vocab_size), lambda: cls(vocabulary, vocab_size))
 
     def is_ordinary(self, token: Token) -> bool:
         """Whether a token may be fed to filters."""
@@ -265,7 +263,7 @@ class _Edges:
 
 def _flat(filters: Sequence[Specification | Filter]) -> list[Specification | Filter]:
     if not isinstance(filters, Sequence):
-        raise OptionError("filters", f"takes a list of filters, not {filters!r}")
+        raise OptionError("filters", f"expected a list of filters, got {filters!r}")
     flat: list[Specification | Filter] = []
     for filter in filters:
         if isinstance(filter, AllOf):
@@ -273,8 +271,8 @@ def _flat(filters: Sequence[Specification | Filter]) -> list[Specification | Fil
         elif not is_specification(filter) and not is_filter(filter):
             raise OptionError(
                 "filters",
-                f"{filter!r} is no filter: it needs bind(tokenizer, vocab_size), or fill, "
-                "advance, can_end and reset",
+                f"expected filters, got {filter!r}; a filter has bind(tokenizer, vocab_size), or "
+                "fill, advance, can_end and reset",
             )
         else:
             flat.append(filter)
@@ -298,5 +296,4 @@ def _bind(spec: Specification, vocabulary: Vocabulary, vocab_size: int) -> Filte
 def _name(filter: Specification | Filter) -> str:
     if not is_specification(filter):
         return type(filter).__name__
-    name = repr(filter)
-    return name if len(name) <= 80 else f"{name[:76]}...)"
+    return shortened(repr(filter))

@@ -1,10 +1,9 @@
 """Schemas that no finite text satisfies, because they contain themselves without a way out.
 
-Owns that one question, which the grammar engine does not ask: it finds every step possible
-and never an end. Must never know text, tokens or grammars.
+The grammar engine does not notice: it finds every step possible and never reaches an end.
 
-Invariant: only schemas that surely have no finite instance are complained of. Whatever is
-not understood counts as satisfiable; the engine has its own say about it.
+Invariant: only schemas that certainly have no finite instance are reported. Anything that is
+not understood counts as satisfiable, and is left to the engine.
 """
 
 from __future__ import annotations
@@ -12,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .references import at_pointer
+
 
 def why_endless(schema: Any) -> str | None:
     """Why ``schema`` has no finite instance, or None.
 
-    The set of references that are known to lead to an end is grown until it no longer does:
-    the least fixed point of "satisfiable".
+    The set of references that are known to lead to an end grows until nothing is added: the
+    least fixed point of "satisfiable".
     """
     try:
         return _why_endless(schema)
-    except RecursionError:  # nested deeper than the engine takes, which will say so
+    except RecursionError:  # nested more deeply than the engine allows, which will say so
         return None
 
 
@@ -39,7 +40,7 @@ def _why_endless(schema: Any) -> str | None:
 
 
 class _References:
-    """What local references point at, and which of them are known to end."""
+    """The local references of a schema, and which of them are known to lead to an end."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
@@ -53,19 +54,10 @@ class _References:
         return pointer in self.ending
 
     def resolve(self, pointer: str) -> Any:
-        """What a reference points at; True (satisfiable) where that is not clear."""
-        at = self.root
+        """What a reference points at; True (satisfiable) if that is not clear."""
         if pointer != "#" and not pointer.startswith("#/"):
             return True  # an anchor
-        for step in pointer[1:].split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(at, Mapping) and name in at:
-                at = at[name]
-            elif isinstance(at, list) and name.isdigit() and int(name) < len(at):
-                at = at[int(name)]
-            else:
-                return True
-        return at
+        return at_pointer(self.root, pointer[1:], True)
 
 
 def _ends(schema: Any, references: _References) -> bool:

@@ -1,14 +1,12 @@
 """Filters of which the first token of a text chooses one.
 
-Owns ``FirstToken``, for a model that may begin to think, or to call a tool, where it is
-otherwise held to a schema; and ``opening``, for the start of a text whose first space the decoder
-drops. Must never know what the filters allow. Invariant: before the first token all filters are
-fresh; after it exactly one of them is in use.
+``FirstToken`` is for a model that may begin to think or to call a tool and otherwise follows a
+schema; ``opening`` is for the start of a text whose first space the decoder drops. Invariant:
+before the first token all filters are fresh; after it, exactly one of them is in use.
 
 SentencePiece-style models begin their answer with a token such as ``▁{``: bytes `` {``, text
-``{``. A filter constrains the text. So a first token that starts with a space is judged by a
-filter that wants one space and then what is specified, and every other first token by the plain
-one.
+``{``. A filter constrains the text. So a first token that starts with a space goes to a filter
+that wants one space and then what is specified, and every other first token to the plain one.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from .replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """``otherwise``, unless the text begins with one of the tokens that lead elsewhere.
+    """``otherwise``, unless the text begins with a token that leads to another specification.
 
-    The other specifications see the whole text, their first token included.
+    The other specifications see the whole text, its first token included.
     """
 
     otherwise: Specification
@@ -58,19 +56,19 @@ class FirstToken:
 
 
 def opening(
-    plain: Filter, behind_space: Filter, vocabulary: Vocabulary, vocab_size: int
+    plain: Filter, after_space: Filter, vocabulary: Vocabulary, vocab_size: int
 ) -> FirstTokenFilter:
-    """Both ways in which a text may open: ``behind_space`` wants a space, and then the same."""
+    """Both ways in which a text may start: ``after_space`` wants a space, and then the same."""
     spaced = vocabulary.derived(
         ("spaced", vocab_size), lambda: words_of(vocabulary.starting_with(b" "), vocab_size)
     )
-    return FirstTokenFilter([Replay(plain), Replay(behind_space)], [spaced])
+    return FirstTokenFilter([Replay(plain), Replay(after_space)], [spaced])
 
 
 class FirstTokenFilter:
-    """The running filter; rewinds and forks as far as its parts do.
+    """The running filter; rewinds and forks as well as its parts do.
 
-    Each part but the first has a lane: the first tokens that lead to it.
+    ``lanes`` are the first tokens that lead to each part but the first.
     """
 
     def __init__(self, parts: Sequence[Replay], lanes: Sequence[Int32Words]) -> None:
@@ -134,11 +132,11 @@ class FirstTokenFilter:
         return twin
 
     def forced(self) -> Sequence[Token]:
-        """As the filter in use; nothing before the first token, as there are several ways."""
+        """What the filter in use forces; nothing before the first token chooses it."""
         return self._used.forced() if self._chosen is not None else ()
 
     def hint(self) -> Sequence[Token]:
-        """As the filter in use, or as the first one before there is any."""
+        """The hint of the filter in use; before the first token, that of ``otherwise``."""
         return self._used.hint()
 
     def validate(self, tokens: Sequence[Token]) -> int:

@@ -1,40 +1,39 @@
 """llama.cpp's GBNF, rewritten in llguidance's dialect of Lark.
 
-Owns what each construct of GBNF becomes. Must never know its syntax, requests, or how a
-grammar is compiled. Invariant: both grammars derive the same texts.
+Invariant: both grammars derive the same texts.
 
-llguidance cuts text into the longest lexemes that fit, and GBNF knows no lexemes. So a
-grammar whose rules do not lead back to themselves becomes one single lexeme, and any other
-one is written with a lexeme for each character: neither leaves anything to cut. (llguidance has a
-``gbnf_to_lark`` of its own, which makes lexemes of rules: ``("a" | "ab") "bc"`` then refuses
-``abc``. It knows no tokens either, and none of llama.cpp's newer syntax.)
+llguidance cuts text into the longest lexemes that fit, and GBNF has no lexemes. So a grammar
+without recursion becomes one single lexeme, and any other is written with a lexeme for each
+character: neither leaves anything to cut. (llguidance has its own ``gbnf_to_lark``, which makes
+lexemes of rules: ``("a" | "ab") "bc"`` then refuses ``abc``. It supports no tokens and none of
+llama.cpp's newer syntax.)
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..errors import GrammarError
 from .gbnf_syntax import Class, Either, Node, Ref, Repeat, Row, Text, Token, read_gbnf, walk
+from .grammar import quoted
 
-MAX_EXPANDED = 4000  # parts of a grammar that is written out as one lexeme
+MAX_EXPANDED = 4000  # parts of a grammar that is written as one lexeme, at most
 
 _RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
 
 
 def is_gbnf(grammar: str) -> bool:
-    """Whether a grammar is written in GBNF, and not in Lark."""
+    """Whether a grammar is written in GBNF rather than in Lark."""
     return _RULE.search(grammar) is not None
 
 
 def lark_of(grammar: str) -> str:
-    """The same grammar in Lark. GrammarError, with the line, for what is not GBNF."""
+    """The same grammar in Lark. GrammarError, with the line, if it is not GBNF."""
     rules = read_gbnf(grammar)
     if "root" not in rules:
-        raise GrammarError("GBNF: there is no rule named root")
+        raise GrammarError("GBNF: there is no rule named root; define it")
     for name, node in rules.items():
         for inner in walk(node):
             if isinstance(inner, Ref) and inner.name not in rules:
@@ -50,7 +49,7 @@ def lark_of(grammar: str) -> str:
 
 
 def _used(rules: Mapping[str, Node]) -> list[str]:
-    """The rules that the root leads to, itself first."""
+    """The rules that the root uses, directly or not; the root first."""
     used = {"root": None}
     queue = ["root"]
     for name in queue:
@@ -62,14 +61,14 @@ def _used(rules: Mapping[str, Node]) -> list[str]:
 
 
 class _Sizes:
-    """How large each rule gets with all others put in; None where that never ends."""
+    """How large each rule gets with all others written out in it; None if it is recursive."""
 
     def __init__(self, rules: Mapping[str, Node]) -> None:
         self._rules = rules
         self._known: dict[str, int | None] = {}
 
     def of(self, root: str) -> int | None:
-        """Without recursion, as rules may be a long chain; each rule is looked at once."""
+        """The size of a rule. (A loop, because rules may be a long chain; it visits each once.)"""
         path = [(root, self._needs(root))]
         open_rules = {root}
         while path:
@@ -80,7 +79,7 @@ class _Sizes:
                 open_rules.discard(name)
                 path.pop()
             elif need in open_rules:
-                return None  # it leads back to itself
+                return None  # it is recursive
             else:
                 open_rules.add(need)
                 path.append((need, self._needs(need)))
@@ -104,7 +103,7 @@ class _Sizes:
 def _lexeme(node: Node, names: Mapping[str, str]) -> str:
     """A node as a part of one lexeme."""
     if isinstance(node, Text):
-        return _quoted(node.text)
+        return quoted(node.text)
     if isinstance(node, Ref):
         return names[node.name]
     return _common(node, names, _lexeme)
@@ -113,7 +112,7 @@ def _lexeme(node: Node, names: Mapping[str, str]) -> str:
 def _rule(node: Node, names: Mapping[str, str]) -> str:
     """A node as a part of a rule, with a lexeme for each character."""
     if isinstance(node, Text):
-        return f"({' '.join(map(_quoted, node.text))})" if node.text else '""'
+        return f"({' '.join(map(quoted, node.text))})" if node.text else '""'
     if isinstance(node, Ref):
         return names[node.name]
     return _common(node, names, _rule)
@@ -145,10 +144,6 @@ def _class(node: Class) -> str:
 
 def _code(char: str) -> str:
     return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _Write: TypeAlias = Callable[[Node, Mapping[str, str]], str]

@@ -1,8 +1,7 @@
 r"""llama.cpp's GBNF as a tree.
 
-Owns the syntax of GBNF. Must never know what becomes of a grammar. Invariant: a tree that
-exists is one of a grammar that llama.cpp takes, apart from rules that are not defined; and
-it is no deeper than ``MAX_DEPTH`` allows.
+Invariant: llama.cpp takes the grammar of every tree, apart from rules that are not defined;
+and no tree is deeper than ``MAX_DEPTH`` allows.
 
     root ::= "yes" | "no" [.!]{0,3}     strings, classes, repetition
     name ::= [^"\\\n]+ | (a | b)?       negated classes, groups, other rules
@@ -38,7 +37,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A character of the ranges, or of none of them: ``.`` has no ranges, negated."""
+    """A character in one of the ranges, or (negated) in none; ``.`` is negated without ranges."""
 
     ranges: tuple[tuple[str, str], ...]
     negated: bool
@@ -46,7 +45,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token by its name or ``[number]``, or any other."""
+    """A token by its name or ``[number]``, or (negated) any other."""
 
     name: str
     negated: bool
@@ -75,7 +74,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """From ``least`` to ``most`` times, None for as often as one likes."""
+    """A part ``least`` to ``most`` times; None: without limit."""
 
     part: Node
     least: int
@@ -86,7 +85,7 @@ Node: TypeAlias = Text | Class | Token | Ref | Row | Either | Repeat
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A tree's nodes."""
+    """All nodes of a tree."""
     stack = [node]
     while stack:
         node = stack.pop()
@@ -100,7 +99,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 class _Reader:
-    """Recursive descent; ``_at`` is the place in the text."""
+    """A recursive descent parser; ``_at`` is the place in the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -166,7 +165,7 @@ class _Reader:
         if char in ("<", "!"):
             negated, name = self._match(_TOKEN, "a token such as <think> or <[1000]>").groups()
             if negated and not name.startswith("["):
-                self._fail(f"write the number of a token that may not come: !<[id]>, not !<{name}>")
+                self._fail(f"expected the number of the token, !<[id]>, got !<{name}>")
             return Token(name, bool(negated))
         rule = _NAME.match(self._text, self._at)
         if rule is None:
@@ -240,10 +239,10 @@ class _Reader:
             self._fail("an empty class matches nothing")
         return Class(tuple(ranges), negated)
 
-    def _char(self, where: str) -> str:
+    def _char(self, kind: str) -> str:
         char = self._peek()
         if char in ("", "\n"):
-            self._fail(f"the {where} has no end")
+            self._fail(f"the {kind} has no end")
         self._at += 1
         if char != "\\":
             return char
@@ -258,10 +257,10 @@ class _Reader:
             self._at += len(digits)
             code = int(digits, 16)
             if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-                self._fail(f"\\{escape}{digits} is no character")
+                self._fail(f"\\{escape}{digits} is not a character")
             return chr(code)
         if not escape or escape.isalnum() or escape.isspace():
-            self._fail(f"\\{escape} is no escape")
+            self._fail(f"\\{escape} is not an escape")
         return escape
 
     def _space(self, *, newlines: bool) -> None:
@@ -297,5 +296,5 @@ class _Reader:
 
 
 def read_gbnf(grammar: str) -> dict[str, Node]:
-    """The rules by their names. GrammarError, with the line, for what is not GBNF."""
+    """The rules by name. GrammarError, with the line, if the text is not GBNF."""
     return _Reader(grammar).rules()

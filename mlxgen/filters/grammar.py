@@ -1,10 +1,8 @@
 """Specifications that are grammars: ``Regex``, ``Lark``, ``Choice``, ``Substring``.
 
-Owns how each is written for the grammar engine. Must never know how the engine runs it.
-
 All of them constrain the whole generated text: it ends where they can end. They are frozen,
-cheap to make and to bind again; a grammar that cannot be compiled is a GrammarError of
-``bind``, with the engine's reason.
+and cheap to make and to bind again. If a grammar cannot be compiled, ``bind`` raises a
+GrammarError with the engine's reason.
 """
 
 from __future__ import annotations
@@ -21,19 +19,20 @@ from .compiled import Engine, Grammar
 from .first_token import FirstTokenFilter, opening
 from .matcher import GrammarFilter
 from .protocol import Filter
+from .reasons import shortened
 from .verbose import expanded
 
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
-_WITHOUT_MEANING = re.UNICODE | re.DEBUG
+_IGNORED = re.UNICODE | re.DEBUG
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Regex:
-    """Text that a regular expression matches as a whole.
+    """Text of which a regular expression matches the whole.
 
-    The syntax is that of Rust's ``regex`` crate: no look-around, no back references. The verbose
-    mode is Python's, though. Of a compiled expression the flags I, S and X are taken over; A and
-    M, which would change what it means, are an OptionError.
+    The syntax is that of Rust's ``regex`` crate (no look-around, no back references), with
+    Python's verbose mode. The flags I, S and X of a compiled expression are kept; A and M,
+    which would change its meaning, are an OptionError.
     """
 
     pattern: str
@@ -52,7 +51,7 @@ class Regex:
         return bound_opening(self._grammar(), tokenizer, vocab_size)
 
     def _grammar(self) -> Grammar:
-        return Grammar.of_regex(self.pattern, _short(f"Regex({self.pattern!r})"))
+        return Grammar.of_regex(self.pattern, shortened(f"Regex({self.pattern!r})"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,8 @@ class Lark:
     """Text that a grammar in llguidance's dialect of Lark derives from ``start``.
 
     Tokens are written ``<[id]>``, or ``<name>`` for added tokens. A quoted literal is always
-    text, spelled in ordinary tokens even where it is the text of a special one. Free text
-    that ends in a marker must be lazy (``text[lazy]: /(.|\\n)*<end>/``), or it swallows the
+    text, spelled in ordinary tokens even if it is the text of a special one. Free text that
+    ends with a marker must be lazy (``text[lazy]: /(.|\\n)*<end>/``), or it swallows the
     marker. ``max_tokens=`` and ``stop=`` work, but make every rewind a replay.
     """
 
@@ -71,9 +70,7 @@ class Lark:
 
     def __post_init__(self) -> None:
         if not isinstance(self.grammar, str):
-            raise OptionError(
-                "filters", f"Lark takes the grammar as a string, not {self.grammar!r}"
-            )
+            raise OptionError("filters", f"Lark: expected a string, got {self.grammar!r}")
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
         """As ``Specification.bind``."""
@@ -85,7 +82,7 @@ class Lark:
 
     def _grammar(self, tokenizer: AnyTokenizer) -> Grammar:
         text = _with_token_ids(self.grammar, Vocabulary.of(tokenizer))
-        return Grammar.of_lark(text, _short(f"Lark({self.grammar!r})"))
+        return Grammar.of_lark(text, shortened(f"Lark({self.grammar!r})"))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -97,13 +94,11 @@ class Choice:
     by_bytes: ClassVar[bool] = True
 
     def __init__(self, options: Iterable[str]) -> None:
-        if isinstance(options, str):
-            raise OptionError("filters", "Choice takes a list of strings, not one string")
-        if not isinstance(options, Iterable):
-            raise OptionError("filters", f"Choice takes a list of strings, not {options!r}")
+        if isinstance(options, str) or not isinstance(options, Iterable):
+            raise OptionError("filters", f"Choice: expected a list of strings, got {options!r}")
         kept = tuple(dict.fromkeys(options))
         if not kept:
-            raise OptionError("filters", "Choice needs at least one string")
+            raise OptionError("filters", "Choice: expected at least one string, got none")
         for option in kept:
             _check_text("Choice", option)
         object.__setattr__(self, "options", kept)
@@ -117,16 +112,16 @@ class Choice:
         return bound_opening(self._grammar(), tokenizer, vocab_size)
 
     def _grammar(self) -> Grammar:
-        # One terminal, so that the engine sees one automaton however many options there are.
-        lark = "start: OPTION\nOPTION: " + " | ".join(map(_quoted, self.options))
-        return Grammar.of_lark(lark, _short(f"Choice({list(self.options)!r})"))
+        # One terminal, so that the engine sees one automaton for any number of options.
+        lark = "start: OPTION\nOPTION: " + " | ".join(map(quoted, self.options))
+        return Grammar.of_lark(lark, shortened(f"Choice({list(self.options)!r})"))
 
 
 @dataclass(frozen=True, slots=True)
 class Substring:
     """A passage copied from ``text``: any run of its words or of its characters.
 
-    The empty passage is one only with ``allow_empty``.
+    An empty passage is allowed only with ``allow_empty``.
     """
 
     text: str
@@ -138,9 +133,11 @@ class Substring:
     def __post_init__(self) -> None:
         _check_text("Substring", self.text)
         if not self.text:
-            raise OptionError("filters", "Substring needs a text to copy from")
+            raise OptionError("filters", "Substring: expected a text to copy from, got ''")
         if self.by not in ("words", "chars"):
-            raise OptionError("filters", f"Substring's by is 'words' or 'chars', not {self.by!r}")
+            raise OptionError(
+                "filters", f"Substring: by: expected 'words' or 'chars', got {self.by!r}"
+            )
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
         """As ``Specification.bind``."""
@@ -154,14 +151,14 @@ class Substring:
         passage = f"%regex {json.dumps({f'substring_{self.by}': self.text})}"
         some = "" if self.allow_empty else " & /(.|\\n)+/"
         lark = f"start: PASSAGE\nPASSAGE: {passage}{some}"
-        return Grammar.of_lark(lark, _short(f"Substring({self.text!r})"))
+        return Grammar.of_lark(lark, shortened(f"Substring({self.text!r})"))
 
 
 # ---- shared with other grammar specifications ----------------------------------------------
 
 
 def bound(grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-    """A running filter. GrammarError if the grammar cannot be met."""
+    """A running filter of a grammar. GrammarError if no text can satisfy it."""
     return GrammarFilter(grammar, Engine.of(tokenizer, vocab_size), vocab_size)
 
 
@@ -169,50 +166,50 @@ def bound_opening(
     grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int
 ) -> FirstTokenFilter | GrammarFilter:
     """The same, for the start of a text that loses its leading space."""
-    behind_grammar = grammar.behind('" "')
+    with_space = grammar.after('" "')
     try:
         plain = bound(grammar, tokenizer, vocab_size)
     except GrammarError as error:
         try:  # some vocabularies have words only with the space before them
-            return bound(behind_grammar, tokenizer, vocab_size)
+            return bound(with_space, tokenizer, vocab_size)
         except GrammarError:
             raise error from None
     try:
-        behind_space = bound(behind_grammar, tokenizer, vocab_size)
+        after_space = bound(with_space, tokenizer, vocab_size)
     except GrammarError:  # and some have no space at all
         return plain
-    return opening(plain, behind_space, Vocabulary.of(tokenizer), vocab_size)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 80 else f"{name[:76]}...)"
+    return opening(plain, after_space, Vocabulary.of(tokenizer), vocab_size)
 
 
 def _pattern(pattern: str | re.Pattern[str]) -> str:
     if isinstance(pattern, str):
         return expanded(pattern)
     if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
-        raise OptionError("filters", f"Regex takes a string or a compiled one, not {pattern!r}")
-    flags = re.RegexFlag(pattern.flags) & ~_WITHOUT_MEANING
+        raise OptionError(
+            "filters", f"Regex: expected a string or a compiled expression, got {pattern!r}"
+        )
+    flags = re.RegexFlag(pattern.flags) & ~_IGNORED
     text = expanded(pattern.pattern, verbose=bool(flags & re.VERBOSE))
     letters = "".join(letter for flag, letter in _FLAGS.items() if flags & flag)
     for known in (*_FLAGS, re.VERBOSE):
         flags &= ~known
     if flags:
-        raise OptionError("filters", f"Regex does not know the flags {flags!r} of {pattern!r}")
+        raise OptionError(
+            "filters", f"Regex: expected the flags I, S and X, got {flags!r} in {pattern!r}"
+        )
     return f"(?{letters}:{text})" if letters else text
 
 
 def _check_text(name: str, text: str) -> None:
     if not isinstance(text, str):
-        raise OptionError("filters", f"{name} takes strings, not {text!r}")
+        raise OptionError("filters", f"{name}: expected a string, got {text!r}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise OptionError("filters", f"{name}: {text!r} is not valid text: {error}") from error
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A string literal of Lark."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -229,7 +226,7 @@ _LARK_PARTS = re.compile(
 
 
 def _with_token_ids(lark: str, vocabulary: Vocabulary) -> str:
-    """``<name>`` written ``<[id]>`` for every added token; other names are left alone."""
+    """The grammar with ``<[id]>`` for each ``<name>`` of an added token; other names stay."""
 
     def replaced(match: re.Match[str]) -> str:
         name = match["name"]

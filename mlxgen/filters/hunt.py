@@ -1,18 +1,15 @@
 """The search for the shortest way to an end.
 
-Owns the order in which paths are followed. Must never know tokens of more than a byte, or
-what the way is for.
+Best first, over paths of bytes (Hart, Nilsson and Raphael, 1968): by the bytes so far (forced
+ones count half), by how many brackets are open (each will take at least a byte), and by how
+many symbols were preferred to those on the path. The states of a grammar are hidden, so paths
+count as the same if mask, probes and outline are the same; and as soon as a value is finished,
+no other way to finish it is followed. Both are guesses that make an exponential search linear,
+and may be wrong for a grammar that is not like JSON. So some hunts also follow ``blanks``
+between other symbols, and ``alike`` symbols: once each, if symbols of other kinds show the
+same.
 
-Best first, over paths of bytes (Hart, Nilsson and Raphael, 1968): by the bytes so far, where forced
-ones count half, by how many brackets are open, which will take at least a byte each, and by
-how many symbols were preferred to those on the path. States of a grammar cannot be seen, so
-paths are held for the same where mask, probes and outline are; and as soon as a value is
-finished, no other way to finish it is followed any further. Both are guesses that make
-the search linear where it would be exponential, and they may be wrong for a grammar that is not
-like JSON: so there are hunts that follow ``blanks`` between other symbols too, and ``alike``
-ones, once each where symbols of other kinds show the same.
-
-Invariant: a path that is found ends validly with its last byte, and each is shorter than those
+Invariant: each path that is found ends validly with its last byte, and is shorter than those
 before it.
 """
 
@@ -31,15 +28,17 @@ from .walk import Alphabet, Walk, go
 
 Path: TypeAlias = tuple[Token, ...]
 
-_OPEN = 4  # what an open bracket counts, in half bytes
-_RANK = 2  # what it counts to be the second choice
-_INNER = 4  # and in the middle of a string that is a value
-_BLANK = 8
+# What a path is charged, in half bytes:
+_OPEN = 4  # for an open bracket
+_RANK = 2  # for a second choice
+_INNER = 4  # for a second choice inside a string that is a value
+_BLANK = 8  # for a blank
+_SAME = 4  # for a step that seems to lead nowhere
+_ALIKE = 3  # for a symbol like an earlier choice
+
 _BLANKS = (b" ", b"\n", b"\t", b"\r")
-_TEXT = (b"z", b"}", b" ")  # where all of them are allowed, it is text
+_TEXT = (b"z", b"}", b" ")  # a place that allows all of these is in free text
 _WIDE = 8  # a place that allows more symbols is wide
-_SAME = 4  # what it counts to get nowhere, by what is shown
-_ALIKE = 3  # what it counts to be like an earlier choice
 
 
 class _Step(NamedTuple):
@@ -59,7 +58,7 @@ class _Choice:
 
 
 class _Turns(NamedTuple):
-    """What the places of a path showed since the last sign of its outline, repetitions left out."""
+    """What the places of a path showed since the last sign of its outline, without repetitions."""
 
     before: int = 0
     shown: bytes = b""
@@ -78,7 +77,7 @@ class _Turns(NamedTuple):
 
 @dataclass(slots=True)
 class Hunt:
-    """A search from ``start`` on, ``outline`` being that of the text before it."""
+    """A search from ``start`` on; ``outline`` is that of the text before it."""
 
     walk: Walk
     alphabet: Alphabet
@@ -94,7 +93,7 @@ class Hunt:
         self._going = self._ways()
 
     def until(self, steps: int) -> Iterator[Path]:
-        """Ever shorter ways, as far as they are found in so many more steps, or a few more."""
+        """Ever shorter ways, if they are found in ``steps`` more steps (or a few more)."""
         last = self.walk.steps + steps
         for way in self._going:
             if way is not None:
@@ -103,7 +102,7 @@ class Hunt:
                 return
 
     def _ways(self) -> Iterator[Path | None]:
-        """The ways, and None in between, after each place that was looked at."""
+        """The ways, and None after each place that was looked at."""
         pieces = self.alphabet.pieces
         heap: list[tuple[float, int, float, int, Path, Outline, _Turns, list[Place]]] = []
         heappush(heap, (0.0, 0, 0.0, 0, self.start, self.outline, _Turns(), []))
@@ -164,7 +163,7 @@ class Hunt:
             yield None
 
     def _steps(self, path: Path, place: Place) -> tuple[list[_Step], _Choice]:
-        """Where the symbols at the end of a path lead, with what is forced behind them."""
+        """Where the symbols after a path lead, with what they force."""
         walk, found = self.walk, list[_Step]()
         try:
             go(walk, path)
@@ -202,7 +201,7 @@ class Hunt:
         allowed = [symbol for symbol, yes in zip(alphabet.symbols, shown, strict=False) if yes]
         found = {alphabet.pieces[symbol] for symbol in allowed}
         text = found.issuperset(_TEXT)
-        # Texts that allow the same may want something else, unless a quote is all they want.
+        # Texts that allow the same may need different ends, unless a quote ends them.
         key = shown, place if text and b'"' not in found else ()
         choice = self._choices.get(key)
         if choice is None:

@@ -1,9 +1,6 @@
 """Specifications of JSON: ``JsonSchema`` and ``JsonObject``.
 
-Owns the options of the JSON grammar and what is checked of a schema before it is compiled.
-Must never know how the engine runs it.
-
-Invariant: white space is bounded, whatever the schema says: models loop on it otherwise.
+By default, white space is bounded, whatever the schema says, because models loop on it.
 """
 
 from __future__ import annotations
@@ -21,11 +18,12 @@ from .endless import why_endless
 from .grammar import bound, bound_opening
 from .matcher import GrammarFilter
 from .protocol import Filter
+from .reasons import shortened
 
 WHITESPACE = r"[ \t]{1,8}|\r?\n[ \t]{0,40}"
 """Between the parts of a JSON text: a few blanks, or one line break and its indentation."""
 
-_AROUND = r"[ \t\r\n]{1,8}"  # before the whole text, where models like to leave a blank line
+_AROUND = r"[ \t\r\n]{1,8}"  # before the whole text, because models like to begin with blank lines
 
 
 @runtime_checkable
@@ -48,21 +46,21 @@ class JsonSchema:
                         ``model_json_schema``; properties come in the order of the schema
     whitespace          what may stand between the parts of the text, as a regular expression;
                         None: nothing, so that the text is compact
-    separators          between items and behind keys, as of ``json.dumps``
-    one_of_as_any_of    take ``oneOf`` for ``anyOf`` where it cannot be shown to be the same
+    separators          between items and after keys, as in ``json.dumps``
+    one_of_as_any_of    take ``oneOf`` for ``anyOf`` even if it cannot be shown to be the same
     ignore_unsupported  leave out keywords that the engine does not support, so that the text
-                        may break them; else they are a GrammarError that names them
-    closed              objects have the keys that are named or required, and no others, where
-                        the schema names keys (``properties``, ``patternProperties``) and says
-                        nothing about others (``additionalProperties``,
-                        ``unevaluatedProperties``): ``additionalProperties: true`` opens one.
-                        ``allOf`` counts together, and of ``anyOf`` and ``oneOf`` the branch that
-                        the text follows. A root with ``properties`` and no type is an object. By
-                        default such objects are open, as JSON Schema has it
+                        may violate them; otherwise a GrammarError names them
+    closed              if the schema of an object names keys (``properties``,
+                        ``patternProperties``) and says nothing about others
+                        (``additionalProperties``, ``unevaluatedProperties``), the object has the
+                        keys that are named or required, and no others. ``allOf`` counts together,
+                        and of ``anyOf`` and ``oneOf`` the branch that the text follows. A root
+                        with ``properties`` and no type is an object. By default such objects are
+                        open, as in JSON Schema; ``additionalProperties: true`` opens one of them
 
-    Open objects (and ``patternProperties``) may have one key twice, and a named key once more in
-    another spelling (``"\\u0061"`` for ``"a"``), of which readers of JSON take the last. Objects
-    with named keys alone never do.
+    Open objects (and ``patternProperties``) may have a key twice, and a named key again in another
+    spelling (``"\\u0061"`` for ``"a"``), of which JSON parsers take the last. Objects with named
+    keys only never do.
     """
 
     schema: str
@@ -94,9 +92,14 @@ class JsonSchema:
         put(self, "closed", closed)
         put(self, "_made", [])
         if len(self.separators) != 2 or not all(isinstance(s, str) for s in self.separators):
-            raise OptionError("filters", "JsonSchema's separators are two strings")
+            raise OptionError(
+                "filters", f"JsonSchema: separators: expected two strings, got {separators!r}"
+            )
         if whitespace is not None and not isinstance(whitespace, str):
-            raise OptionError("filters", "JsonSchema's whitespace is an expression or None")
+            raise OptionError(
+                "filters",
+                f"JsonSchema: whitespace: expected an expression or None, got {whitespace!r}",
+            )
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
         """As ``Specification.bind``."""
@@ -109,17 +112,16 @@ class JsonSchema:
         return self.bind(tokenizer, vocab_size)  # a space before JSON is allowed anyway
 
     def _grammar(self) -> Grammar:
-        """The grammar, made once: rows of a batch bind the same specification."""
+        """The grammar, made once, because the rows of a batch bind the same specification."""
         if not self._made:
             self._made.append(self._make())
         return self._made[0]
 
     def _make(self) -> Grammar:
-        shown = self.schema if len(self.schema) <= 60 else f"{self.schema[:56]}..."
-        name = f"JsonSchema({shown})"
+        name = shortened(f"JsonSchema({self.schema})")
         schema = _parsed(self.schema, name)
-        own_names = self.schema.count('"$id"') > _is_named(schema)  # references mean other things
-        endless = None if own_names else why_endless(schema)
+        has_inner_ids = self.schema.count('"$id"') > _is_named(schema)  # they change references
+        endless = None if has_inner_ids else why_endless(schema)
         if endless:
             raise GrammarError(f"{name}: {endless}")
         if self.closed:
@@ -141,7 +143,7 @@ class JsonSchema:
         if self.whitespace is not None:
             options["whitespace_pattern"] = self.whitespace
         inner = Grammar.of_json_schema({**schema, "x-guidance": options}, name)
-        return inner if self.whitespace is None else inner.behind(f"/({_AROUND})?/")
+        return inner if self.whitespace is None else inner.after(f"/({_AROUND})?/")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -176,20 +178,20 @@ def _text(schema: Schema) -> str:
     if isinstance(schema, str):
         return schema
     if not isinstance(schema, Mapping | bool):
-        raise OptionError("filters", f"JsonSchema takes a schema, not {schema!r}")
+        raise OptionError("filters", f"JsonSchema: expected a schema, got {schema!r}")
     try:
         return json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError("filters", f"JsonSchema: the schema is no JSON: {error}") from error
+        raise OptionError("filters", f"JsonSchema: the schema is not JSON: {error}") from error
 
 
 def _parsed(text: str, name: str) -> Any:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise GrammarError(f"{name}: the schema is no JSON: {error}") from error
+        raise GrammarError(f"{name}: the schema is not JSON: {error}") from error
     if not isinstance(schema, dict | bool):
-        raise GrammarError(f"{name}: a schema is an object or a boolean")
+        raise GrammarError(f"{name}: expected an object or a boolean, got {type(schema).__name__}")
     return schema
 
 

@@ -1,13 +1,11 @@
-"""LMFormatEnforcer: constraints of the package lm-format-enforcer.
+"""LMFormatEnforcer: constraints of the optional package lm-format-enforcer.
 
-Owns every use of that package, which is an optional install. Must never know other filters.
-
-Its parsers are immutable and read characters, so a rewind only forgets the latest ones. Its
-enforcer remembers every history it was asked about; here it is asked about one state at a
-time and about no history, so it stays small.
+Its parsers are immutable and read characters, so a rewind only drops the latest ones. Its
+enforcer remembers every history that it was asked about; here it is asked about one state at
+a time, without a history, so it stays small.
 
 Invariant: there is one parser for each token fed, the one after it. Only tokens that are
-whole characters are ever allowed, as the parsers know nothing smaller.
+whole characters are allowed, because the parsers know nothing smaller.
 """
 
 from __future__ import annotations
@@ -27,16 +25,20 @@ from .protocol import Int32Words, words_of
 class LMFormatEnforcer:
     """What a character-level parser of lm-format-enforcer accepts.
 
-    ``make_parser`` returns a new parser, once for each binding:
-    ``LMFormatEnforcer(lambda: JsonSchemaParser(schema))``, or ``.json_schema(schema)`` and
-    ``.regex(pattern)`` for the two most used ones.
+    ``make_parser`` returns a new parser, once for each binding, as in
+    ``LMFormatEnforcer(lambda: JsonSchemaParser(schema))``; ``.json_schema(schema)`` and
+    ``.regex(pattern)`` make the two most common ones.
     """
 
     make_parser: Callable[[], Any]
 
     def __post_init__(self) -> None:
         if not callable(self.make_parser):
-            raise OptionError("filters", "LMFormatEnforcer takes a function that makes a parser")
+            raise OptionError(
+                "filters",
+                "LMFormatEnforcer: expected a function that makes a parser, got "
+                f"{self.make_parser!r}",
+            )
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | str | None = None) -> LMFormatEnforcer:
@@ -45,21 +47,21 @@ class LMFormatEnforcer:
 
     @classmethod
     def regex(cls, pattern: str) -> LMFormatEnforcer:
-        """Text that a regular expression matches as a whole."""
+        """Text of which a regular expression matches the whole."""
         return cls(_RegexParser(pattern))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> LMFEFilter:
         """As ``Specification.bind``."""
-        return self._bound(tokenizer, vocab_size, behind_space=False)
+        return self._bound(tokenizer, vocab_size, after_space=False)
 
     def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> FirstTokenFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
         vocabulary = Vocabulary.of(tokenizer)
-        plain = self._bound(vocabulary, vocab_size, behind_space=False)
-        behind = self._bound(vocabulary, vocab_size, behind_space=True)
-        return opening(plain, behind, vocabulary, vocab_size)
+        plain = self._bound(vocabulary, vocab_size, after_space=False)
+        after_space = self._bound(vocabulary, vocab_size, after_space=True)
+        return opening(plain, after_space, vocabulary, vocab_size)
 
-    def _bound(self, tokenizer: AnyTokenizer, vocab_size: int, *, behind_space: bool) -> LMFEFilter:
+    def _bound(self, tokenizer: AnyTokenizer, vocab_size: int, *, after_space: bool) -> LMFEFilter:
         vocabulary = Vocabulary.of(tokenizer)
         library = _library()
         data = vocabulary.derived(
@@ -67,7 +69,7 @@ class LMFormatEnforcer:
         )
         try:
             parser = self.make_parser()
-            if behind_space:
+            if after_space:
                 parser = library.SequenceParser([library.StringParser(" "), parser])
             enforcer = library.TokenEnforcer(data, parser)
         except MlxgenError:
@@ -125,7 +127,7 @@ class LMFEFilter:
         del self._parsers[to + 1 :]
 
     def fork(self) -> LMFEFilter:
-        """An independent copy; the enforcer is shared, as it holds no state between calls."""
+        """An independent copy. It shares the enforcer, which holds no state between calls."""
         twin = LMFEFilter(self._enforcer, self._parsers[-1], self._vocabulary, self._vocab_size)
         twin._parsers = self._parsers.copy()
         return twin
@@ -173,7 +175,7 @@ def _data(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
                 tokens.append((token, vocabulary.piece(token).decode(), True))
             except UnicodeDecodeError:
                 continue
-    # Every piece is the token's own text whatever precedes it, so that nothing is decoded.
+    # Every piece is the token's own text whatever precedes it, so nothing needs decoding.
     return library.TokenEnforcerTokenizerData(
         tokens, vocabulary.decode, sorted(vocabulary.eos), False, vocab_size
     )

@@ -1,15 +1,12 @@
-"""GrammarFilter: a grammar that runs, with everything that llguidance does natively.
-
-Owns one matcher of llguidance and all calls on it. Must never know schemas or how grammars
-are written and compiled.
+"""GrammarFilter: a running grammar, with everything that llguidance does natively.
 
 Invariant: a matcher with an error, or one whose shared automaton is spent, is replaced before
 it is asked anything. Errors of llguidance are permanent, and the mask is then end-of-sequence
-only, which looks like a finished text; so ``is_error`` is asked after every call that may
-fail, ids are checked for their range before llguidance sees them, end tokens are never fed, and
-tokens go in by ``try_consume_tokens``, which refuses without harm. What the automaton may grow
-between two masks has a limit too, so masks that nobody asks for are computed while long texts go
-in without any.
+only, which looks like a finished text. So ``is_error`` is checked after every call that may
+fail, the range of ids is checked before llguidance sees them, end tokens are never fed, and
+tokens go in by ``try_consume_tokens``, which refuses without harm. How much the automaton may
+grow between two masks has a limit too, so while a long text goes in without masks, masks are
+computed that nobody asked for.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ from ..tokens import Token
 from .compiled import Engine, Grammar, has_met_shared_limit, is_dead_end, reason_of
 from .protocol import Int32Words
 
-_UNMASKED = 16  # tokens fed until a mask is computed; a large schema's limit is at several hundred
-_RUN = 1024  # tokens looked at in one go; a grammar may force text without end
+_UNMASKED = 16  # tokens fed before a mask is computed; a large schema allows several hundred
+_RUN = 1024  # tokens looked at in one call; a grammar may force text without end
 
 
 class GrammarFilter:
@@ -38,7 +35,7 @@ class GrammarFilter:
         self._fed: list[Token] = []
         self._unmasked = 0  # tokens fed or tried since the last mask
         self._filled: Int32Words | None = None  # a mask that was computed elsewhere
-        self._row: Int32Words | None = None  # the row asked for last, and where its words lie
+        self._row: Int32Words | None = None  # the row asked for last; its words are at:
         self._buffer: Int32Words
         self._pointer = self._bytes = 0
         self._compiled = engine.compiled(grammar)
@@ -46,17 +43,17 @@ class GrammarFilter:
 
     @property
     def engine(self) -> Engine:
-        """The tokenizer that it runs on; masks of one engine have one width."""
+        """The engine in which it runs; all masks of an engine have the same width."""
         return self._engine
 
     @property
     def matcher(self) -> LLMatcher:
-        """The matcher, for masks to be computed elsewhere."""
+        """The matcher, for masks that are computed elsewhere."""
         self._renew()
         return self._matcher
 
     def _renew(self) -> None:
-        """Replace a matcher whose automaton is spent. Cheap where there is nothing to do."""
+        """Replaces a matcher whose automaton is spent. Cheap if there is nothing to do."""
         if self._compiled.spent:
             self._rebuild(self._fed)
 
@@ -73,7 +70,7 @@ class GrammarFilter:
         raise self._error(reason_of(matcher) or "the text so far cannot be replayed")
 
     def _replayed(self, matcher: LLMatcher, tokens: Sequence[Token]) -> bool:
-        """Whether a matcher took all of these, which it has not seen."""
+        """Whether a new matcher took all of these tokens."""
         self._unmasked = min(len(tokens), _UNMASKED)
         for start in range(0, len(tokens), _UNMASKED):
             if start:
@@ -88,7 +85,7 @@ class GrammarFilter:
         matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
 
     def _feeding(self, count: int) -> None:
-        """Have the automaton ready for so many more tokens."""
+        """Prepares the automaton for ``count`` more tokens."""
         self._renew()
         self._unmasked += count
         if self._unmasked > _UNMASKED:
@@ -98,7 +95,7 @@ class GrammarFilter:
                 self._rebuild(self._fed)
 
     def _mended(self) -> bool:
-        """Whether a limit was met, of which the matcher was replaced: then ask it again."""
+        """Whether a limit was met and the matcher replaced; if so, ask it again."""
         failed = self._matcher.is_error() and not is_dead_end(self._matcher)
         if failed and has_met_shared_limit(self._matcher):
             self._compiled.spent = True
@@ -108,7 +105,7 @@ class GrammarFilter:
         return True
 
     def _given_up(self) -> FilterError | None:
-        """The error of a matcher that failed again after it was mended; it is replaced."""
+        """The error of a matcher that failed again after it was mended; replaces the matcher."""
         if not self._matcher.is_error() or is_dead_end(self._matcher):
             return None
         error = self._error(reason_of(self._matcher))
@@ -146,14 +143,14 @@ class GrammarFilter:
             raise error
 
     def _look_at(self, row: Int32Words) -> None:
-        """Remember where the words of ``row`` lie: callers use one row again and again."""
+        """Remembers where the words of ``row`` are, because callers reuse one row."""
         whole = len(row) == self._engine.words and row.flags.c_contiguous
         self._buffer = row if whole else np.empty(self._engine.words, dtype=np.int32)
         self._pointer, self._bytes = self._buffer.ctypes.data, self._buffer.nbytes
         self._row = row
 
     def take_mask(self, row: Int32Words) -> None:
-        """Take ``row``, which its matcher wrote in a thread, as the mask of this state."""
+        """Takes ``row``, which its matcher wrote in a thread, as the mask of this state."""
         self._filled = row
         self._unmasked = 0
 
@@ -162,7 +159,7 @@ class GrammarFilter:
     def advance(self, token: Token) -> None:
         """As ``Filter.advance``."""
         if not 0 <= token < self._limit or token in self._eos:
-            raise self._error(f"token {token} is not an ordinary token")
+            raise self._error(f"expected an ordinary token, got {token}")
         self._feeding(1)
         if self._matcher.try_consume_tokens([token]) != 1 and not self._tried_again(token):
             piece = self._engine.vocabulary.piece(token)
@@ -179,7 +176,7 @@ class GrammarFilter:
         count = len(self._fed) - to
         if count <= 0:
             return
-        # max_tokens= and stop= of a caller's grammar forbid a rollback, and so does an error.
+        # max_tokens= and stop= in a caller's grammar prevent a rollback, and so does an error.
         if self._compiled.spent or not self._matcher.rollback(count):
             self._rebuild(self._fed[:to])
         del self._fed[to:]
@@ -211,7 +208,7 @@ class GrammarFilter:
         return self._matcher.is_accepting()
 
     def forced(self) -> list[Token]:
-        """Tokens that must come next, as the tokenizer would have them."""
+        """Tokens that must come next, as the tokenizer would spell them."""
         self._renew()
         run = self._matcher.compute_ff_tokens()
         if self._matcher.is_error() and self._mended():
@@ -234,7 +231,7 @@ class GrammarFilter:
         return taken
 
     def _ordinary(self, tokens: Sequence[Token]) -> int:
-        """How many of the first tokens are ids that the matcher may be shown."""
+        """How many of the first tokens the matcher may see: ordinary ones, up to ``_RUN``."""
         for count, token in enumerate(tokens[:_RUN]):
             if not 0 <= token < self._limit or token in self._eos:
                 return count

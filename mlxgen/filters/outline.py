@@ -1,11 +1,9 @@
 """Where a text stands, with everything that is finished left out.
 
-Owns what brackets, quotes, colons and commas say of a text, in JSON and in most of what
-grammars describe. Must never know what a grammar allows.
-
-Behind a finished value it rarely matters what the value was: what may follow depends on the
-brackets that are open, the latest key in each object, and the number of items in each list.
-That is what an outline keeps. It is a guess, good enough to say what to try first.
+After a finished value it rarely matters what the value was: in JSON, and in most of what
+grammars describe, what may follow depends on the brackets that are open, the latest key of
+each object, and the number of items in each list. That is what an outline keeps. It is a
+guess, good enough to say what to try first.
 """
 
 from __future__ import annotations
@@ -16,21 +14,21 @@ from typing import NamedTuple, TypeAlias
 Place: TypeAlias = tuple[bytes | int, ...]
 """For each open bracket: the latest key of an object, or the number of commas of a list."""
 
-_KEY = 64  # bytes of a key that are looked at
+_KEY = 64  # bytes of a key that count
 
 
 class Outline(NamedTuple):
     """The outline of a text."""
 
     place: Place = ()
-    sign: bytes = b""  # the latest one outside of strings; '"' behind what is finished
+    sign: bytes = b""  # the latest one outside of strings; '"' after what is finished
     string: bytes | None = None  # the beginning of the open string
     escaped: bool = False
     latest: bytes | None = None  # the string that was closed last, which may be a key
     since: int = 0  # bytes since the last sign
 
     def then(self, pieces: Iterable[bytes], finished: list[Place]) -> Outline:
-        """The outline behind these pieces; places at which a value ends go to ``finished``."""
+        """The outline after these pieces; places at which a value ends go to ``finished``."""
         place, sign, string, escaped, latest, since = self
         for piece in pieces:
             if string is not None:
@@ -65,11 +63,11 @@ class Outline(NamedTuple):
 
     @property
     def is_value(self) -> bool:
-        """Whether the string that is open is no key."""
+        """Whether the open string is a value, not a key."""
         return self.sign == b":" or not self._holds_keys(self.place)
 
     def is_within(self, finished: set[Place]) -> bool:
-        """Whether it is in the middle of a value at one of these places."""
+        """Whether the text is in the middle of a value at one of these places."""
         place, depth = self.place, len(self.place) - 1
         if self.sign == b":" or (self.sign != b'"' and place and not self._holds_keys(place)):
             depth += 1

@@ -1,12 +1,9 @@
-"""OutlinesCore: constraints of the package outlines-core.
-
-Owns every use of that package, which is an optional install. Must never know other filters.
+"""OutlinesCore: constraints of the optional package outlines-core.
 
 Its index is a table of states and tokens, computed when a pattern is bound for the first time:
-that takes from milliseconds to minutes, and memory, with the size of the pattern and of the
-vocabulary. The latest few are kept. A running filter is then a list of state numbers.
-
-Invariant: there is one state for each token fed, the one after it.
+that takes from milliseconds to minutes, and memory, depending on the size of the pattern and of
+the vocabulary. The most recently used ones are kept. A running filter is then a list of state
+numbers: one for each token fed, after it.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from ..errors import FilterError, GrammarError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .first_token import FirstTokenFilter, opening
 from .protocol import Int32Words, words_of
+from .reasons import shortened
 from .recent import Recent
 
 _INDEXES = 8  # indexes kept for one vocabulary
@@ -30,22 +28,22 @@ _ROWS = 256  # rows kept for one index
 
 @dataclass(frozen=True, slots=True)
 class OutlinesCore:
-    """Text that a regular expression matches as a whole; ``.json_schema(schema)`` for JSON."""
+    """Text of which a regular expression matches the whole; ``.json_schema(schema)`` for JSON."""
 
     pattern: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
-            raise OptionError("filters", f"OutlinesCore takes a pattern, not {self.pattern!r}")
+            raise OptionError("filters", f"OutlinesCore: expected a string, got {self.pattern!r}")
 
     @classmethod
     def json_schema(
         cls, schema: Mapping[str, Any] | str, *, whitespace: str | None = None
     ) -> OutlinesCore:
-        """JSON that is valid against a schema. GrammarError if it cannot be made a pattern.
+        """JSON that is valid against a schema. GrammarError if no pattern can be made of it.
 
-        ``whitespace`` is a pattern for what may stand between the parts; outlines-core's own
-        is at most one space.
+        ``whitespace`` is a pattern for what may stand between the parts; by default that is at
+        most one space.
         """
         _library()
         from outlines_core.json_schema import build_regex_from_schema
@@ -64,8 +62,8 @@ class OutlinesCore:
         """As ``bind``, for the start of a text that loses its leading space."""
         vocabulary = Vocabulary.of(tokenizer)
         plain = _bound(self.pattern, vocabulary, vocab_size)
-        behind = _bound(f" (?:{self.pattern})", vocabulary, vocab_size)
-        return opening(plain, behind, vocabulary, vocab_size)
+        after_space = _bound(f" (?:{self.pattern})", vocabulary, vocab_size)
+        return opening(plain, after_space, vocabulary, vocab_size)
 
 
 class OutlinesFilter:
@@ -100,14 +98,14 @@ class OutlinesFilter:
         del self._states[to + 1 :]
 
     def fork(self) -> OutlinesFilter:
-        """An independent copy; the index is shared."""
+        """An independent copy. It shares the index."""
         twin = OutlinesFilter(self._table)
         twin._states = self._states.copy()
         return twin
 
 
 class _Table:
-    """An index, and the rows of the states that were asked for last."""
+    """An index, and the rows of the most recently used states."""
 
     def __init__(self, index: Any, eos: frozenset[Token], vocab_size: int) -> None:
         self.index = index
@@ -148,8 +146,7 @@ def _bound(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> OutlinesFil
         try:
             index = library.Index(pattern, words)
         except Exception as error:
-            shown = pattern if len(pattern) <= 60 else f"{pattern[:56]}..."
-            raise GrammarError(f"OutlinesCore({shown!r}): {error}") from error
+            raise GrammarError(f"{shortened(f'OutlinesCore({pattern!r})')}: {error}") from error
         return _Table(index, vocabulary.eos, vocab_size)
 
     return OutlinesFilter(tables.get((pattern, vocab_size), build))
@@ -160,6 +157,6 @@ def _vocabulary(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
     for token in range(min(vocab_size, vocabulary.size)):
         if vocabulary.is_ordinary(token):
             pieces.setdefault(vocabulary.piece(token), []).append(token)
-    # It wants one end token; where the text may end is not asked of it.
+    # It wants one end token, although it is never asked where the text may end.
     end = min(vocabulary.eos, default=max(vocab_size, vocabulary.size))
     return library.Vocabulary(end, pieces)

@@ -1,22 +1,19 @@
 """What a filter is, and the packed bits in which filters write what they allow.
 
-Owns the protocols ``Filter`` and ``Specification`` and a few functions on packed words.
-Must never know a grammar library, a model or an array type other than NumPy's.
-
 Invariant: a row has exactly ``word_count(vocab_size)`` words of ``int32``, and bit ``t % 32``
 of word ``t // 32`` says whether token ``t`` is allowed. What a filter leaves in the bits of end
-tokens and in those at or beyond ``vocab_size`` is ignored: the constraint writes these.
+tokens and in those from ``vocab_size`` on is ignored: the constraint writes these.
 
-A filter tells what may be sampled next, given what it was fed. It is fed ordinary tokens
-only: where the text may end is what ``can_end`` says, and end tokens are nobody's business
-but the constraint's. A filter may have more than the protocol asks for, and then it is used:
+A filter says what may be sampled next, given what it was fed. It is fed ordinary tokens
+only: ``can_end`` says where the text may end, and only the constraint deals with end tokens.
+A filter may have more methods than the protocol requires; these are used if they exist:
 
     forced() -> Sequence[Token]      tokens that must come next
-    validate(tokens) -> int          how many of these it would take, changing nothing
+    validate(tokens) -> int          how many of these it would take; changes nothing
     rewind(to) -> None               back to the state after the first ``to`` tokens fed
     fork() -> Filter                 an independent copy
     hint() -> Sequence[Token]        tokens that lead towards an end, as a suggestion
-    asked() -> Sequence[Filter]      the filters that the next ``fill`` asks, of one made of others
+    asked() -> Sequence[Filter]      if it is made of others, those that the next ``fill`` asks
 """
 
 from __future__ import annotations
@@ -36,11 +33,11 @@ class Filter(Protocol):
     """A running filter: what may come next in one sequence."""
 
     def fill(self, row: Int32Words) -> bool:
-        """Write the allowed next tokens; False (row left as it pleases): all are allowed."""
+        """Writes the allowed next tokens; False: all are allowed, whatever the row holds."""
         ...
 
     def advance(self, token: Token) -> None:
-        """Take one token. FilterError for one that is not allowed, and nothing has changed."""
+        """Takes one token. FilterError, and no change, if it is not allowed."""
         ...
 
     def can_end(self) -> bool:
@@ -53,24 +50,24 @@ class Filter(Protocol):
 
 
 class Specification(Protocol):
-    """What a caller passes: frozen, used again and again, made into filters by ``bind``.
+    """What a caller passes: frozen and reusable; ``bind`` makes filters of it.
 
     A specification may also have ``bind_opening``, of the same form: the filter for a text
-    of which the decoder drops the first token's leading space. And it may say ``by_bytes``, if
-    of the ordinary tokens it asks for nothing but their bytes: then ``close_json`` looks for
-    ends in a vocabulary of bytes, which is quicker and finds more.
+    whose first token loses its leading space in the decoder. And it may set ``by_bytes``, if
+    only the bytes of ordinary tokens matter to it: then ``close_json`` searches for ends in a
+    vocabulary of bytes, which is faster and finds more.
     """
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
         """A new filter for one sequence; ``vocab_size`` is the width of the logits.
 
-        GrammarError when the specification cannot be met, before anything is generated.
+        GrammarError, before anything is generated, if the specification cannot be met.
         """
         ...
 
 
 def is_filter(thing: object) -> TypeGuard[Filter]:
-    """Whether a thing can be asked and fed. (Checks of protocols take many microseconds.)"""
+    """Whether a thing has the methods of a filter. (Protocol checks take many microseconds.)"""
     names = ("fill", "advance", "can_end", "reset")
     return all(hasattr(thing, name) for name in names) and not isinstance(thing, type)
 
@@ -81,7 +78,7 @@ def is_by_bytes(thing: object) -> bool:
 
 
 def is_specification(thing: object) -> TypeGuard[Specification]:
-    """Whether a thing can be bound."""
+    """Whether a thing has the method of a specification."""
     return hasattr(thing, "bind") and not isinstance(thing, type)
 
 
@@ -99,20 +96,20 @@ def words_of(tokens: Iterable[Token] | npt.NDArray[np.integer[Any]], vocab_size:
 
 
 def no_tokens(vocab_size: int) -> Int32Words:
-    """A new row that allows nothing."""
+    """A new row that allows no token."""
     return np.zeros(word_count(vocab_size), dtype=np.int32)
 
 
 def without_tokens(row: Int32Words | None, tokens: Iterable[Token], vocab_size: int) -> Int32Words:
-    """A new row: what ``row`` allows (None: every token) without these."""
+    """A new row that allows what ``row`` allows (None: every token), except these."""
     if row is None:
         row = words_of(np.arange(vocab_size), vocab_size)
     return row & ~words_of(tokens, vocab_size)
 
 
 def tokens_of(row: Int32Words) -> npt.NDArray[np.int64]:
-    """The ids that a row allows, ascending."""
-    words = np.flatnonzero(row)  # mostly few, and the rest need not be unpacked
+    """The ids that a row allows, in ascending order."""
+    words = np.flatnonzero(row)  # mostly few; the rest need not be unpacked
     flags = np.unpackbits(row[words].astype("<i4").view(np.uint8), bitorder="little")
     bits = np.flatnonzero(flags)
     tokens: npt.NDArray[np.int64] = words[bits >> 5] * 32 + (bits & 31)
@@ -120,5 +117,5 @@ def tokens_of(row: Int32Words) -> npt.NDArray[np.int64]:
 
 
 def allows(row: Int32Words, token: Token) -> bool:
-    """Whether a row allows one token; False for ids that it has no bit for."""
+    """Whether a row allows one token; False for ids without a bit."""
     return 0 <= token < len(row) * 32 and bool(int(row[token >> 5]) >> (token & 31) & 1)

@@ -1,9 +1,4 @@
-"""Recent: the few things that were made last, for tables that would else grow without end.
-
-Owns a bounded mapping that several threads may use. Must never know what it keeps.
-
-Invariant: it holds at most ``size`` values, the most recently asked for.
-"""
+"""A bounded cache that several threads may use."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Values by key, made when they are first asked for, the oldest forgotten."""
+    """Values by key, made when first asked for; it keeps the ``size`` most recently used ones."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -42,6 +37,6 @@ class Recent(Generic[K, V]):
         return value
 
     def forget(self, key: K) -> None:
-        """Have ``key`` made anew when it is next asked for."""
+        """Drops the value of ``key``, so that it is made anew when next asked for."""
         with self._lock:
             self._values.pop(key, None)

@@ -1,7 +1,6 @@
-"""What the references in a JSON schema refer to.
+"""What the references in a JSON schema refer to: ``$ref``, ``$id`` and ``$anchor``.
 
-Owns ``$ref``, ``$id`` and ``$anchor`` within one document. Must never know what a schema allows.
-Invariant: nothing outside the document is looked for.
+Nothing outside the document is looked for.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ class References:
     """The references of one schema."""
 
     def __init__(self, root: Any) -> None:
-        self._bases: dict[int, str] = {}  # by the identity of a part
+        self._bases: dict[int, str] = {}  # by the id() of a part
         self._resources: dict[str, Any] = {"": root}
         self._anchors: dict[str, Any] = {}
         for part, base in _parts(root):
@@ -43,17 +42,17 @@ class References:
             return self._anchors.get(address, default)
         if resource not in self._resources:
             return default
-        return _at(self._resources[resource], unquote(fragment), default)
+        return at_pointer(self._resources[resource], unquote(fragment), default)
 
 
 def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Every object of the document, and the address that its references start from."""
+    """Every object of the document, and the address to which its references are relative."""
     waiting = [(root, "")]
     while waiting:
         part, base = waiting.pop()
         if isinstance(part, Mapping):
             if isinstance(part.get("$id"), str):
-                with suppress(ValueError):  # the engine will say so
+                with suppress(ValueError):  # left for the engine to report
                     base = urldefrag(urljoin(base, part["$id"])).url
             yield part, base
             waiting += [(inner, base) for inner in part.values()]
@@ -61,7 +60,8 @@ def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
             waiting += [(inner, base) for inner in part]
 
 
-def _at(part: Any, pointer: str, default: Any) -> Any:
+def at_pointer(part: Any, pointer: str, default: Any) -> Any:
+    """What a JSON pointer points at, or ``default``."""
     for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(part, Mapping) and name in part:

@@ -1,19 +1,17 @@
-"""Replay: makes any filter a part that can be taken back, copied and asked.
+"""Replay: makes any filter a part that can be rewound, forked and asked.
 
-Owns the history of what one filter was fed, and the choice of how to bring the filter back to
-an earlier point of it. Must never know what the filter allows, or why.
-
-How a rewind is done, in this order:
+``Replay`` keeps what one filter was fed, and chooses how to bring the filter back to an
+earlier state. A rewind is done in one of these ways:
 
     the filter has ``rewind``    it rewinds itself
-    the filter has ``fork``      copies were kept every ``every`` tokens; the nearest one behind
+    the filter has ``fork``      copies are kept every ``every`` tokens; the last one before
                                  the target is copied again and fed the few tokens up to it
     neither                      it is made anew (with a factory) or reset, and fed the history
                                  up to the target
 
-The first two cost no more after a long history than after a short one. ``copy.deepcopy`` is
-not used for rewinding: of a filter that nobody prepared for it, it may copy large tables or
-share what must not be shared. Only ``fork`` of a filter that has neither ``fork`` nor a
+The first two take no longer after a long history than after a short one. ``copy.deepcopy``
+is not used for rewinds: it may copy large tables, or share what must not be shared, of a
+filter that was not prepared for it. Only ``fork`` of a filter with neither ``fork`` nor a
 factory falls back to it.
 
 Invariant: the filter is in the state of a new one that was fed ``fed`` in order. A position
@@ -34,12 +32,12 @@ from .protocol import Filter, Int32Words, is_filter
 class Replay:
     """A filter with ``rewind`` and ``fork``, counted in positions of the sequence.
 
-    ``filter`` is a filter that was fed nothing yet, or a function that makes one.
+    ``filter`` is a filter that was fed nothing so far, or a function that makes one.
     """
 
     def __init__(self, filter: Filter | Callable[[], Filter], every: int = 64) -> None:
         if every < 1:
-            raise OptionError("every", f"must be at least 1, not {every}")
+            raise OptionError("every", f"expected 1 or more, got {every}")
         self._factory: Callable[[], Filter] | None = None
         if is_filter(filter):
             made = filter
@@ -47,10 +45,13 @@ class Replay:
             self._factory = filter
             made = filter()
         else:
-            raise OptionError("filter", f"{type(filter).__name__} has no fill and advance")
+            raise OptionError(
+                "filter",
+                f"expected a filter or a function that makes one, got {type(filter).__name__}",
+            )
         self._every = every
         self._fed: list[Token] = []  # every token fed, in order
-        self._ends: list[int] = []  # after each position, how many had been fed
+        self._ends: list[int] = []  # how many had been fed after each position
         self._copies: list[tuple[int, Filter]] = []  # (tokens fed, a copy made then), ascending
         self._adopt(made)
         self._keeps_copies = self._fork is not None and self._rewind is None
@@ -81,7 +82,7 @@ class Replay:
         return tuple(self._fed)
 
     def fed_since(self, position: int) -> list[list[Token]]:
-        """What each position from ``position`` on fed."""
+        """The tokens that each position from ``position`` on fed."""
         ends = [self._ends[position - 1] if position else 0, *self._ends[position:]]
         return [self._fed[a:b] for a, b in pairwise(ends)]
 
@@ -113,7 +114,7 @@ class Replay:
     # ---- back ------------------------------------------------------------------------------
 
     def rewind(self, to: int) -> None:
-        """Back to ``to`` positions; nothing happens where the history is no longer than that."""
+        """Goes back to ``to`` positions; does nothing if there are no more than that."""
         if to >= len(self._ends):
             return
         if to < 0:
@@ -124,7 +125,7 @@ class Replay:
         del self._ends[to:]
 
     def _restore(self, target: int) -> None:
-        """Bring the filter to the state after the first ``target`` tokens."""
+        """Brings the filter to the state after the first ``target`` tokens."""
         if self._rewind is not None:
             self._rewind(target)
         elif self._keeps_copies:
@@ -152,7 +153,7 @@ class Replay:
         twin._every = self._every
         twin._fed = self._fed.copy()
         twin._ends = self._ends.copy()
-        twin._copies = self._copies.copy()  # kept copies are only ever copied again
+        twin._copies = self._copies.copy()  # kept copies are never fed, only copied again
         twin._adopt(self._copied())
         twin._keeps_copies = self._keeps_copies
         return twin
@@ -167,7 +168,7 @@ class Replay:
         except Exception as error:
             name = type(self.filter).__name__
             raise StateError(
-                f"{name} cannot be copied ({error}): give it a fork method, or give Replay a "
+                f"{name} cannot be copied ({error}); give it a fork method, or pass Replay a "
                 "function that makes it"
             ) from error
 
@@ -190,11 +191,11 @@ class Replay:
         return self._forced() if self._forced is not None else ()
 
     def hint(self) -> Sequence[Token]:
-        """Tokens that lead towards an end, where the filter knows of any."""
+        """Tokens that lead towards an end, if the filter knows any."""
         return self._hint() if self._hint is not None else ()
 
     def validate(self, tokens: Sequence[Token]) -> int:
-        """How many of ``tokens`` the filter would take one after another; changes nothing."""
+        """How many of ``tokens``, in order, the filter would take; changes nothing."""
         if self._validate is not None:
             return self._validate(tokens)
         if self._rewind is None and self._fork is not None:

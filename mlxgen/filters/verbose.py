@@ -1,9 +1,8 @@
-"""Regular expressions without their verbose parts.
+"""Regular expressions without verbose mode.
 
-Owns the meaning of ``re.VERBOSE``, ``(?x)`` and ``(?x:...)``, which is Python's: blanks and
-comments mean nothing, but in classes and behind a backslash they stand for themselves. The
-grammar engine has a verbose mode of its own, which drops blanks in classes and takes line breaks
-for text. Must never know what else an expression means.
+``re.VERBOSE``, ``(?x)`` and ``(?x:...)`` mean what they mean in Python: blanks and comments are
+ignored, except in classes and after a backslash. The grammar engine's own verbose mode drops
+blanks in classes and takes line breaks for text.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 
 
 def expanded(pattern: str, *, verbose: bool = False) -> str:
-    """The same expression for a reader without a verbose mode; ``verbose``: it begins in it."""
+    """The same expression, not verbose; ``verbose``: it starts in verbose mode."""
     if not verbose and "(?" not in pattern:
         return pattern
     return "".join(_Reader(pattern, verbose).parts())
@@ -38,7 +37,7 @@ class _Reader:
         return parts
 
     def _part(self, sign: str) -> str:
-        """What the next sign, and what belongs to it, is written as."""
+        """The next sign and what belongs to it, rewritten."""
         pattern, at = self._pattern, self._at
         verbose = self._verbose[-1]
         if sign == "\\":
@@ -94,7 +93,7 @@ class _Reader:
         return f"(?{flags})" if flags else ""
 
     def _brace(self, at: int) -> str:
-        """A number of repetitions; any other brace is text, whatever blanks are in it."""
+        """A repetition; any other brace, even one with blanks in it, is text."""
         found = _REPEAT.match(self._pattern, at)
         if found is None:
             return "\\" + self._pattern[at]

@@ -1,10 +1,9 @@
 """Walking a constraint back and forth, symbol by symbol, to see where its paths lead.
 
-Owns the order in which symbols are worth trying, and two ways to walk: on llguidance's matchers
-where a constraint is made of grammars, and on a copy of the constraint itself where it is not.
-Must never know what is looked for.
+There are two kinds of walks: on llguidance's matchers, if the constraint consists of grammars,
+and otherwise on a copy of the constraint.
 
-Invariant: a walk that is back at its beginning has left the constraint as it was.
+Invariant: a walk that is back at its beginning has left the constraint unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from .constraint import Constraint
 from .matcher import GrammarFilter
 from .protocol import Filter, Int32Words
 
-_ORDER = b"}]),:;>0ntf\"'`a.-@/T+_(=*!?#$%&~^|A"  # what closes, the shortest values, other signs
-_LATE = b"\\[<{"  # what opens something
+_ORDER = b"}]),:;>0ntf\"'`a.-@/T+_(=*!?#$%&~^|A"  # closing signs, shortest values, other signs
+_LATE = b"\\[<{"  # opening signs
 
 
 class Alphabet:
     """The symbols of a vocabulary in the order in which to try them: added tokens, then bytes.
 
-    A vocabulary of bytes has probes behind its symbols, which masks show and nobody tries.
+    A vocabulary of bytes also has probes, which masks show but nobody tries.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -52,7 +51,7 @@ class Alphabet:
         return vocabulary.derived("alphabet", lambda: cls(vocabulary))
 
     def is_plain(self, symbol: Token) -> bool:
-        """Whether it is no byte that needs others behind it in a JSON string."""
+        """Whether a symbol can stand alone in a JSON string: not ``\\``, and ASCII."""
         return self.kinds.get(symbol) not in (-1, 92)
 
     def shown(self, mask: Int32Words) -> bytes:
@@ -62,27 +61,27 @@ class Alphabet:
 
 
 def _kind(byte: int) -> int:
-    """Letters are alike in patterns, and so are digits, and what is not ASCII."""
+    """The kind of a byte: letters are alike in patterns, and so are digits, and non-ASCII bytes."""
     sign = chr(byte)
     return -1 if byte >= 128 else -2 if sign.isdigit() else -3 if sign.isalpha() else byte
 
 
 class Walk(Protocol):
-    """A place that moves along paths from where it began; ``steps`` counts them."""
+    """A place that moves along paths from its beginning; ``steps`` counts the work."""
 
     path: list[Token]
     steps: int
 
     def forth(self, run: Sequence[Token]) -> None:
-        """FilterError for what is not allowed, and StateError where the walk is lost."""
+        """Goes on by ``run``. FilterError if it is not allowed; StateError if the walk is lost."""
         ...
 
     def back(self, length: int) -> None:
-        """To the first ``length`` symbols of the path."""
+        """Goes back to the first ``length`` symbols of the path."""
         ...
 
     def look(self) -> bytes:
-        """What is allowed, as ``Alphabet.shown``. FilterError where nothing is."""
+        """What is allowed, as ``Alphabet.shown``. FilterError if nothing is."""
         ...
 
     def can_end(self) -> bool:
@@ -95,7 +94,7 @@ class Walk(Protocol):
 
 
 def go(walk: Walk, path: Sequence[Token]) -> None:
-    """Walk to the end of a path."""
+    """Walks to the end of a path."""
     common = len(walk.path)
     if list(path[:common]) != walk.path:
         pairs = zip(walk.path, path, strict=False)
@@ -106,9 +105,9 @@ def go(walk: Walk, path: Sequence[Token]) -> None:
 
 
 def walk_from(constraint: Constraint) -> Walk:
-    """A walk from where a constraint is.
+    """A walk from where a constraint stands.
 
-    One that cannot be copied is walked itself, so let the walk end where it began.
+    If it cannot be copied, the walk is on the constraint itself, so walk back in the end.
     """
     grammars = [_grammar(part) for part in constraint.parts]
     running = [grammar for grammar in grammars if grammar is not None]
@@ -122,7 +121,7 @@ def walk_from(constraint: Constraint) -> Walk:
 
 
 def _grammar(filter: Filter) -> GrammarFilter | None:
-    """The grammar that alone decides for a filter from here on."""
+    """The grammar that alone decides for a filter from here on, if there is one."""
     while not isinstance(filter, GrammarFilter):
         asked: Sequence[Filter] = getattr(filter, "asked", tuple)()
         if len(asked) != 1:
@@ -132,7 +131,7 @@ def _grammar(filter: Filter) -> GrammarFilter | None:
 
 
 class _MatcherWalk:
-    """On copies of matchers, which take a fifth of the time that the constraint does."""
+    """A walk on copies of matchers, which take a fifth of the time that the constraint takes."""
 
     def __init__(self, grammars: Sequence[GrammarFilter], alphabet: Alphabet) -> None:
         self.path: list[Token] = []
@@ -167,7 +166,7 @@ class _MatcherWalk:
             del self.path[length:]
 
     def _recover(self, length: int | None = None) -> None:
-        """Errors are permanent: go on with new copies."""
+        """Makes new copies, because errors are permanent."""
         path = self.path[:length]
         self._matchers = [origin.deep_copy() for origin in self._origins]
         self.steps += len(path)
@@ -197,7 +196,7 @@ class _MatcherWalk:
 
 
 class _ConstraintWalk:
-    """On a copy of the constraint."""
+    """A walk on a copy of the constraint."""
 
     def __init__(self, at: Constraint, alphabet: Alphabet) -> None:
         self.path: list[Token] = []

@@ -173,7 +173,7 @@ def test_a_schema_that_cannot_be_met_says_why() -> None:
         constrained(LMFormatEnforcer.json_schema('{"type": 5'), vocabulary=byte_level())
 
 
-def test_parsers_of_ones_own_are_taken() -> None:
+def test_parsers_of_the_callers_are_taken() -> None:
     from lmformatenforcer import SequenceParser, StringParser, UnionParser
 
     def parser() -> Any:
@@ -185,11 +185,11 @@ def test_parsers_of_ones_own_are_taken() -> None:
     assert accepts(spec, "so a", byte_level()) and not accepts(spec, "so c", byte_level())
     with pytest.raises(OptionError, match="makes a parser"):
         LMFormatEnforcer(parser())
-    with pytest.raises(OptionError, match="takes a pattern"):
+    with pytest.raises(OptionError, match="OutlinesCore: expected a string"):
         OutlinesCore(5)  # type: ignore[arg-type]
 
 
-def test_a_place_from_which_no_token_leads_on_is_a_dead_end() -> None:
+def test_a_place_from_which_no_token_continues_is_a_dead_end() -> None:
     spec = LMFormatEnforcer.regex("a\u4e2d")  # its only token for that character is in two halves
     constraint = feed(constrained(spec, vocabulary=byte_level()), "a")
     assert not constraint.can_end()

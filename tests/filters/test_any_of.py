@@ -57,7 +57,7 @@ def test_any_of_ends_where_one_of_them_ends() -> None:
     assert not running(ANY, [AB, AB]).can_end()
 
 
-def test_any_of_refuses_what_none_of_them_takes_and_stays_as_it_was() -> None:
+def test_any_of_refuses_what_none_of_them_takes_and_does_not_change() -> None:
     filter = running(ANY, [ord("a")])
     before = view(filter)
     with pytest.raises(FilterError):
@@ -78,7 +78,7 @@ def test_what_was_out_is_in_again_after_a_rewind() -> None:
     assert view(filter) == view(running(ANY, []))
 
 
-def test_the_first_token_leads_elsewhere() -> None:
+def test_the_first_token_chooses_another_specification() -> None:
     filter = running(FIRST, [])
     assert allowed(filter) == {ord("a"), ord("b"), AB, OPEN} and filter.can_end()
     filter.advance(OPEN)

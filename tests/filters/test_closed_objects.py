@@ -222,7 +222,7 @@ def test_keys_that_some_condition_names_are_allowed() -> None:
     assert not accepts(spec, '{"z":1}')
 
 
-def test_what_is_no_schema_is_left_for_the_engine_to_refuse() -> None:
+def test_what_is_not_a_schema_is_left_for_the_engine_to_refuse() -> None:
     for schema, reason in (
         ({"properties": []}, "properties must be"),
         ({"allOf": [5]}, "schema must be"),

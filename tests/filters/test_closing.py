@@ -113,7 +113,7 @@ def test_where_the_text_may_end_the_way_is_empty() -> None:
         shortest_end(constrained(Regex("a")), -1)
 
 
-def test_where_no_end_fits_or_none_exists_there_is_no_way() -> None:
+def test_if_no_end_fits_or_none_exists_there_is_no_way() -> None:
     assert shortest_end(constrained(Regex("[ab]{30}")), 5) is None
     assert shortest_end(constrained(Fixed([1, 2])), 20) is None
     assert (
@@ -121,7 +121,7 @@ def test_where_no_end_fits_or_none_exists_there_is_no_way() -> None:
     )
 
 
-def test_the_constraint_is_left_as_it_was() -> None:
+def test_a_search_does_not_change_the_constraint() -> None:
     for constraint in (feed(constrained(Regex("a[b-z]*!")), "ab"), constrained(Toy(), Fixed([3]))):
         before = state(constraint)
         shortest_end(constraint, 10)

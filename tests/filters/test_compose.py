@@ -42,9 +42,9 @@ def test_all_of_nests_and_is_a_value() -> None:
     assert pieces(constrained(nested)) == {b"d", b"e", b"f"}
     assert AllOf(Regex("a"), Choice(["a"])) == AllOf(Regex("a"), Choice(["a"]))
     assert hash(AllOf(Regex("a"))) == hash(AllOf(Regex("a")))
-    with pytest.raises(OptionError, match="AllOf takes specifications"):
+    with pytest.raises(OptionError, match="AllOf: expected specifications"):
         AllOf(Regex("a"), Toy())  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="AllOf takes specifications"):
+    with pytest.raises(OptionError, match="AllOf: expected specifications"):
         AllOf(Regex)  # type: ignore[arg-type]
 
 

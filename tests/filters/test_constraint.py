@@ -23,7 +23,7 @@ from .helpers import (
 )
 
 
-def test_no_filters_are_no_restriction() -> None:
+def test_a_constraint_without_filters_restricts_nothing() -> None:
     constraint = constrained(vocab_size=alphabet().size + 100)
     assert constraint.mask() is None
     assert constraint.can_end() and not constraint.ended()
@@ -44,7 +44,7 @@ def test_ids_that_the_tokenizer_does_not_have_are_never_allowed() -> None:
     assert allowed(everything) == set(range(size))
     assert constrained(Fixed(None, ends=True), vocab_size=size).mask() is None
     for token in (size, size + 69, size + 70, -1):
-        with pytest.raises(FilterError, match=f"ids go from 0 to {size - 1}"):
+        with pytest.raises(FilterError, match=f"expected 0 to {size - 1}"):
             free.advance(token)
         with pytest.raises(FilterError, match="outside the vocabulary"):
             free.advance_as([1, token])
@@ -65,7 +65,7 @@ def test_end_tokens_are_the_constraints_own_business() -> None:
     assert constraint.validate([1, ends[0], 1]) == 1
 
 
-def test_the_text_has_ended_where_only_the_end_is_possible() -> None:
+def test_the_text_has_ended_if_only_the_end_is_possible() -> None:
     constraint = constrained(Regex("ab?"))
     assert not constraint.ended()
     assert not feed(constraint, "a").ended() and constraint.can_end()
@@ -157,13 +157,13 @@ def test_a_filter_that_cannot_be_copied_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("wrong", [5, "a", None, Regex, Toy, object(), {"type": "object"}])
-def test_what_is_no_filter_is_refused(wrong: Any) -> None:
+def test_what_is_not_a_filter_is_refused(wrong: Any) -> None:
     with pytest.raises(OptionError, match="filters"):
         Constraint([wrong], alphabet(), alphabet().size)
 
 
 @pytest.mark.parametrize("wrong", [5, None, Regex("a")])
-def test_what_is_no_list_of_filters_is_refused(wrong: Any) -> None:
+def test_what_is_not_a_list_of_filters_is_refused(wrong: Any) -> None:
     with pytest.raises(OptionError, match="list of filters"):
         Constraint(wrong, alphabet(), alphabet().size)
 

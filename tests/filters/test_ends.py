@@ -159,7 +159,7 @@ def test_the_work_of_a_look_is_bounded_in_steps(monkeypatch: pytest.MonkeyPatch)
         assert 0 < sum(walk.steps for walk in walks) - before < WORK + 500
 
 
-def test_a_hunt_that_found_nothing_goes_on_at_the_next_places() -> None:
+def test_a_hunt_that_found_nothing_continues_at_the_next_places() -> None:
     vocabulary = byte_level()
     spec = Regex("([a-z]{250}[0-9]){4}#[ab]*")
     constraint = constrained(spec, vocabulary=vocabulary)

@@ -126,18 +126,18 @@ def test_tokens_may_be_named_or_numbered() -> None:
         ('root ::= "a"{x}', "expected a repetition"),
         ('root ::= "a"{99999999999999999999}', "repetitions go up to"),
         ('root ::= "a"{2001}', "repetitions go up to"),
-        ('root ::= "\\q"', "\\q is no escape"),
+        ('root ::= "\\q"', "\\q is not an escape"),
         ('root ::= "\\xg0"', "\\x needs 2 hexadecimal digits"),
-        ('root ::= "\\ud800"', "\\ud800 is no character"),
-        ('root ::= "\\U00110000"', "is no character"),
+        ('root ::= "\\ud800"', "\\ud800 is not a character"),
+        ('root ::= "\\U00110000"', "is not a character"),
         ("root ::= <", "expected a token"),
-        ("root ::= !<tool_call>", "write the number"),
+        ("root ::= !<tool_call>", "expected the number"),
         ("root := x\nroot ::= x", "expected ::= after root"),
         ("root ::= " + "(" * 200 + '"a"' + ")" * 200, "nested more than"),
         ('root ::= "a"' + "*" * 200, "nested more than"),
     ],
 )
-def test_what_is_no_gbnf_is_refused_with_the_reason(grammar: str, reason: str) -> None:
+def test_what_is_not_gbnf_is_refused_with_the_reason(grammar: str, reason: str) -> None:
     with pytest.raises(GrammarError, match="GBNF") as info:
         lark_of(grammar)
     assert reason in str(info.value)
@@ -149,7 +149,7 @@ def test_rules_that_multiply_are_not_written_out() -> None:
     assert len(lark) < 4000
 
 
-def test_long_chains_of_rules_are_no_problem() -> None:
+def test_long_chains_of_rules_are_taken() -> None:
     chain = "\n".join(f"r{i} ::= r{i + 1}" for i in range(3000))
     assert "start" in lark_of(f'root ::= r0\n{chain}\nr3000 ::= "a"')
 
@@ -169,7 +169,7 @@ def test_gbnf_is_told_from_lark() -> None:
 
 
 class Recogniser:
-    """Where a text may go on behind each rule, found by going round until nothing is new."""
+    """Where a text may continue after each rule, found by repeating until nothing is new."""
 
     def __init__(self, rules: dict[str, Node], text: str) -> None:
         self.text = text

@@ -170,8 +170,8 @@ def test_a_schema_cannot_be_changed_behind_the_specifications_back() -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ("{", "no JSON"),
-        ("[" * 5000, "no JSON"),
+        ("{", "not JSON"),
+        ("[" * 5000, "not JSON"),
         ("3", "object or a boolean"),
         ("null", "object or a boolean"),
         ('"x"', "object or a boolean"),
@@ -237,7 +237,7 @@ def test_a_deeply_nested_schema_is_refused_and_does_no_harm() -> None:
         lambda: JsonSchema(True, separators=(",",)),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_schema_at_all_is_refused_when_it_is_written(make: Any) -> None:
+def test_what_is_not_a_schema_is_refused_when_it_is_written(make: Any) -> None:
     with pytest.raises(OptionError, match="filters: JsonSchema"):
         make()
 
@@ -267,7 +267,7 @@ TREE = {
         {"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 1},
     ],
 )
-def test_recursion_with_a_way_out_is_no_complaint(schema: Any) -> None:
+def test_recursion_with_a_way_out_is_accepted(schema: Any) -> None:
     assert why_endless(schema) is None
 
 

@@ -1,4 +1,4 @@
-"""What a grammar may cost while it runs, and where it is compiled."""
+"""What a grammar may cost while it runs, and when it is compiled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_more_than_the_parser_takes_is_refused_with_that_reason(whitespace: str 
         constrained(optional(2600, whitespace))
 
 
-def test_where_that_shows_later_only_the_row_is_told_and_nothing_is_compiled() -> None:
+def test_a_limit_that_a_row_meets_later_fails_the_row_and_compiles_nothing() -> None:
     inner = json.loads(optional(2600).schema)
     schema: dict[str, Any] = {
         "type": "object",

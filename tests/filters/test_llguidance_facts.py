@@ -95,7 +95,7 @@ def test_end_tokens_are_given_in_full_as_it_guesses_otherwise() -> None:
     assert vocabulary.eos < allowed(constraint)
 
 
-def test_a_vocabulary_without_end_tokens_gets_one_that_is_no_token() -> None:
+def test_a_vocabulary_without_end_tokens_gets_an_id_without_a_token() -> None:
     vocabulary = Vocabulary(alphabet().tokenizer)
     vocabulary.eos = frozenset()
     constraint = constrained(Regex("ab?"), vocabulary=vocabulary)
@@ -167,7 +167,7 @@ def spend(constraint: Constraint) -> None:
 
 
 @pytest.mark.parametrize("then", ["mask", "advance", "rewind", "fork", "forced"])
-def test_a_filter_whose_matcher_has_an_error_goes_on_with_another(then: str) -> None:
+def test_a_filter_whose_matcher_has_an_error_continues_with_another(then: str) -> None:
     constraint = feed(constrained(Regex("[a-z]*x[a-z]{6}")), "axb")
     expected = state(feed(constraint.fork(), "c"))
     spend(constraint)
@@ -326,11 +326,11 @@ def test_max_tokens_and_stop_lexemes_disable_rollback_and_suffix_and_lazy_do_not
     constraint = feed(constrained(Lark(lark)), "aa")
     expected = state(constraint)
     feed(constraint, "bb")
-    constraint.rewind(2)  # by a replay where it must be
+    constraint.rewind(2)  # by a replay if it must be
     assert state(constraint) == expected
 
 
-def test_a_rewind_from_behind_the_end_works() -> None:
+def test_a_rewind_from_after_the_end_works() -> None:
     constraint = constrained(JsonSchema({"const": [1, 2]}))
     states = [state(constraint)]
     for byte in b"[1,2]":
@@ -361,7 +361,7 @@ class Parsing(Plain):
         return tokens
 
 
-def test_a_literal_that_spells_a_special_token_dead_ends_where_text_is_parsed_for_them() -> None:
+def test_a_literal_that_spells_a_special_token_dead_ends_if_text_is_parsed_for_them() -> None:
     tokenizer = LLTokenizer(Parsing(), eos_token=[257])  # type: ignore[arg-type]
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex("a<end>b"), log_level=0)
     matcher.try_consume_tokens([ord("a")])
@@ -387,7 +387,7 @@ def test_a_literal_that_is_the_text_of_an_added_token_is_spelled(text: str, forc
     assert not vocabulary.special.intersection(tokens)
 
 
-def test_where_the_token_is_meant_it_is_written_as_one() -> None:
+def test_a_token_that_is_meant_is_written_as_a_token() -> None:
     vocabulary = byte_level()
     for name in ("<tool_call>", "<|im_start|>"):
         [token] = [t for t in vocabulary.added if vocabulary.piece(t) == name.encode()]
@@ -479,7 +479,7 @@ def constrained_after(lark: str, text: str) -> bool:
     return feed(constrained(Lark(lark)), text).ended()
 
 
-def test_the_leading_space_of_sentencepiece_text_is_no_part_of_it() -> None:
+def test_the_leading_space_of_sentencepiece_text_is_not_part_of_it() -> None:
     vocabulary = sentencepiece()
     a, space_a = vocabulary.token_of(b"a"), vocabulary.token_of(b" a")
     assert a is not None and space_a is not None

@@ -12,15 +12,15 @@ from tests.fakes import byte_level_tokenizer
 CASES: list[tuple[Any, str]] = [
     (
         Regex("(a"),
-        r"the regular expression (a is not understood: unclosed group ('(' at character 1)",
+        r"the regular expression (a is not valid: unclosed group ('(' at character 1)",
     ),
     (Regex("é+[z-a]b"), "the start must be <= the end ('z-a' at character 4)"),
     (Regex("a(?i"), "expected flag but got end of regex (at its end)"),
     (Regex("(?=a)"), "look-behind, is not supported ('(?=' at character 1)"),
-    (Regex("a\n(b"), r"the regular expression a\n(b is not understood: unclosed group"),
-    (Lark("start: /(a/"), "the regular expression (a is not understood: unclosed group"),
+    (Regex("a\n(b"), r"the regular expression a\n(b is not valid: unclosed group"),
+    (Lark("start: /(a/"), "the regular expression (a is not valid: unclosed group"),
     (Lark("start: b\nb: c"), 'line 2, column 4: unknown name: "c"'),
-    (JsonSchema({"type": "string", "pattern": "(a"}), "(a is not understood: unclosed group"),
+    (JsonSchema({"type": "string", "pattern": "(a"}), "(a is not valid: unclosed group"),
 ]
 
 

@@ -205,7 +205,7 @@ def test_tokens_that_can_never_come_are_refused_as_triggers() -> None:
         constrained(After(5000, NUMBER))
     with pytest.raises(OptionError, match="expected trigger tokens"):
         constrained(After(min(alphabet().eos), NUMBER))
-    with pytest.raises(OptionError, match="starts a specification"):
+    with pytest.raises(OptionError, match="expected a specification"):
         After("a", "b")  # type: ignore[arg-type]
 
 

@@ -1,16 +1,17 @@
-"""One ``gen`` of a program: sampling until a filter, a stop, an end token or a limit ends it.
+"""One ``gen`` of a program: sampling until a filter, a stop, an end token or a limit says so.
 
-Invariant: when it is done, the history ends with exactly the tokens of its text: a stop is
-taken back with everything after it, and an end token is never appended.
+A ``Session`` has the rules of it; here they become branches. Invariant: when it is done, the
+history ends with exactly the tokens of its text: a stop is taken back with all that follows it, and
+an end token was never appended.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
-from ..engine import Branch, Splice
-from ..filters import Constraint, Filter, Specification
-from ..text import BanMatch, StopMatch, StopMatcher, Transcript
+from ..engine import Branch, Session, Splice
+from ..filters import Filter, Specification
 from ..tokens import Token
 from .history import History
 
@@ -27,43 +28,40 @@ class Generation:
         max_tokens: int | None,
         temperature: float | None,
     ) -> None:
-        vocabulary = history.vocabulary
         opens = history.opens()
-        self._vocabulary = vocabulary
-        self._constraint: Constraint | None = None
-        if filters:
-            strips = opens and vocabulary.strips_space
-            self._constraint = Constraint(filters, vocabulary, vocab_size, strips_space=strips)
-        self._transcript = Transcript(
-            history.decoder(0 if opens else 1), StopMatcher(stop) if stop else None
+        self._vocabulary = history.vocabulary
+        self._decoder = history.decoder(0 if opens else 1)
+        self._session = Session(
+            history.vocabulary,
+            prompt=None if opens else history.tokens[-1:],
+            vocab_size=vocab_size,
+            filters=filters,
+            stop=stop,
+            max_tokens=max_tokens or None,
         )
-        self._everything = range(vocab_size)
-        self._left = max_tokens
+        self._max_tokens = max_tokens
         self._temperature = temperature
-        ends = [token for token in vocabulary.eos if token < vocab_size]
+        ends = [token for token in history.vocabulary.eos if token < vocab_size]
         self._ends = (Splice(ends, backtrack=1),) if ends else ()
-        self._samples = False  # whether the last answer asked for a token
-        self._match: StopMatch | None = None
-        self._surplus = 0  # tokens after the one that completed the stop
-        self.text: str | None = None  # set when it is done
+        self._everything = range(vocab_size)
+        self._tokens: list[Token] = []  # appended, those after the end of the text included
+        self._cut: Branch | None = None  # what takes the stop back
+        self._samples = False  # whether the last answer wanted a token
+        self.text: str | None = None  # when it is done
+        if max_tokens == 0 or self._session.finish_reason is not None:
+            self._finish()
 
     def answer(self) -> Branch | None:
-        """How it continues; ``None``: it is done, and ``text`` is set."""
-        if self.text is None and self._match is not None:
-            return self._cut(self._match)
-        constraint = self._constraint
-        if self._left == 0 or (constraint is not None and constraint.ended()):
-            self._finish()
+        """How it goes on; ``None``: it is done, and ``text`` is there."""
         if self.text is not None:
-            return None
-        mask = None
-        if constraint is not None:
-            forced = constraint.forced()
-            if forced:
-                self._samples = False
-                return Branch(ff_tokens=[forced if self._left is None else forced[: self._left]])
-            mask = constraint.mask()
-        self._samples = True
+            cut, self._cut = self._cut, None
+            return cut
+        forced = self._session.forced()
+        self._samples = not forced
+        if forced:
+            left = None if self._max_tokens is None else self._max_tokens - len(self._tokens)
+            return Branch(ff_tokens=[forced[:left]])
+        mask = self._session.mask()
         return Branch(
             sample_mask=self._everything if mask is None else mask,
             splices=self._ends,
@@ -71,36 +69,32 @@ class Generation:
         )
 
     def take(self, tokens: Sequence[Token]) -> None:
-        """Takes the tokens that were appended since the last answer."""
-        if self._match is not None or (self._samples and not tokens):
-            self._finish()  # the stop was cut off, or an end token was drawn
-            return
+        """Take in what was appended since the last answer."""
+        if self.text is not None:
+            return  # the stop was taken back
         for token in tokens:
-            if self._match is not None:
-                self._surplus += 1
-                continue
-            if self._constraint is not None:
-                self._constraint.advance(token)
-            match = self._transcript.advance(token)
-            assert not isinstance(match, BanMatch)
-            self._match = match
-        if self._left is not None:
-            self._left = max(0, self._left - len(tokens))
+            self._tokens.append(token)
+            if self._session.finish_reason is None:
+                self._session.push_token(token)
+        if self._session.finish_reason == "stop":
+            self._cut = self._without_stop()
+        if self._session.finish_reason is not None or (self._samples and not tokens):
+            self._finish()  # in the second case with an end token, which was not appended
 
     def _finish(self) -> None:
-        if self.text is not None:
-            return
-        transcript, match = self._transcript, self._match
-        if match is None:
-            self.text = transcript.so_far() + transcript.flush()
-        else:
-            self.text = transcript.slice(0, match.start)
+        self._session.finish()
+        self.text = self._session.text
 
-    def _cut(self, match: StopMatch) -> Branch:
-        """Takes the stop back, and spells again the text before it in its first token."""
-        transcript = self._transcript
-        kept = transcript.token_at(match.start)
-        rest = transcript.slice(transcript.end(kept), match.start)
-        back = len(transcript) - kept + self._surplus
+    def _without_stop(self) -> Branch:
+        """Takes the stop back, and what else came in its tokens."""
+        text, decoder = self._session.text, self._decoder
+        ends = []  # of each token in the text
+        for token in self._session.tokens:
+            decoder.advance(token)
+            ends.append(len(decoder.text))
+        kept = bisect_left(ends, len(text))
+        if text and ends[kept] == len(text):
+            kept += 1
+        rest = text[ends[kept - 1] if kept else 0 :]
         spelled = self._vocabulary.continue_with(rest.encode()) if rest else []
-        return Branch(backtrack=back, ff_tokens=[spelled])
+        return Branch(backtrack=len(self._tokens) - kept, ff_tokens=[spelled])

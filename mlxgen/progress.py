@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .engine.batch import Batch
+from .engine import Batch
 
 
 def progress_bar(total: int | None, console: Console | None = None) -> Callable[[Batch], object]:

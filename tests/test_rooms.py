@@ -118,6 +118,13 @@ def test_rooms_import_from_below_only() -> None:
     assert not found, "import from below, or move what is needed down"
 
 
+@pytest.mark.parametrize("room", ["progress", "terminal", "generate", "server"])
+def test_above_the_model_only_the_face_of_the_engine_is_known(room: str) -> None:
+    for name, targets in arrows().items():
+        if name.partition(".")[0] == room:
+            assert not [target for target in targets if target.startswith("engine.")], name
+
+
 @pytest.mark.parametrize("room", WITHOUT_MLX)
 def test_a_room_does_without_mlx(room: str) -> None:
     names = [name for name in modules() if name.partition(".")[0] == room]

@@ -9,6 +9,7 @@ from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, Prompt
 from .control import Control
 from .limits import Limits, Stats
 from .options import Options
+from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .scheduling.scheduler import Scheduler, Ticket
 from .session import Session
@@ -16,6 +17,7 @@ from .stream import Stream
 
 __all__ = [
     "Alternative",
+    "AnyPrompt",
     "Batch",
     "Branch",
     "Candidate",
@@ -26,6 +28,7 @@ __all__ = [
     "Limits",
     "Options",
     "Progress",
+    "Prompt",
     "PromptScore",
     "Request",
     "Result",

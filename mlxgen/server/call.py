@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..engine import Chunk, Progress, Usage
-from ..engine.options import Options
-from ..engine.request.prompt import AnyPrompt
+from ..engine import AnyPrompt, Chunk, Options, Progress, Usage
 from ..filters import Specification
 
 Event: TypeAlias = dict[str, Any]

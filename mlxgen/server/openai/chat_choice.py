@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...chat.events import CallArguments, CallStarted, ChatEvent, Reasoning, Text
-from ...engine.chunk import Chunk, PromptScore, Usage
+from ...engine import Chunk, PromptScore, Usage
 from ..call import Event
 from .choice_text import ChoiceText, Delta, Finish
 from .reply import Kind, ReplyPlan

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from ...chat.answer import AnswerReader, Reading
 from ...chat.events import ChatEvent, Ended, Text
-from ...engine.chunk import Chunk, Usage
+from ...engine import Chunk, Usage
 from ...text import TextDecoder
 from ...tokens import Token, Vocabulary
 from .token_report import Reported, TokenReport

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...engine.request.prompt import Prompt
+from ...engine import Prompt
 from ...errors import PromptError
 from ...text import heal_plan
 from ...tokens import Token

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...engine.chunk import Chunk, FinishReason, PromptScore, Usage
+from ...engine import Chunk, FinishReason, PromptScore, Usage
 from ..call import Event
 from .choice_text import ChoiceText, Delta, Finish
 from .reply import Kind, ReplyPlan

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...engine.options import Options
+from ...engine import Options
 from ...errors import MlxgenError
 from ...filters import Specification
 from ...options.table import OPTIONS, understood

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ...engine.chunk import Chunk, Progress, Usage
-from ...engine.options import Options
+from ...engine import Chunk, Options, Progress, Usage
 from ..call import Call, Event
 from ..errors import RequestError, error_body
 from ..served_model import ServedModel

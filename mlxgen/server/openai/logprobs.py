@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...chat.splitter import Kind
-from ...engine.chunk import Alternative, Chunk, PromptScore
+from ...engine import Alternative, Chunk, PromptScore
 from ...tokens import Token, Vocabulary
 from .token_report import Reported
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from ... import __version__
-from ...engine.chunk import Chunk, Progress, Usage
+from ...engine import Chunk, Progress, Usage
 from ...tokens import Token
 from ..call import Event
 from ..errors import error_body

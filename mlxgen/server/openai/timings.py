@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...engine.chunk import Progress
+from ...engine import Progress
 
 
 def prompt_progress(progress: Progress) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ...chat.splitter import Kind
-from ...engine.chunk import Chunk
+from ...engine import Chunk
 from ...tokens import Token, Vocabulary
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...engine.chunk import Usage
+from ...engine import Usage
 
 
 def usage_json(

@@ -19,7 +19,7 @@ ROOT = ""
 """``mlxgen/__init__.py``."""
 
 FLOORS = (
-    ("errors", "open_files", "arguments"),
+    ("errors", "open_files", "arguments", "recent"),
     ("tokens",),
     ("text", "filters", "sampling"),
     ("options",),

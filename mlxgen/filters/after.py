@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import FilterError, OptionError, PromptError
+from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import (
     Filter,
@@ -24,7 +25,6 @@ from .protocol import (
     is_specification,
     words_of,
 )
-from .recent import Recent
 from .replay import Replay
 
 _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps

@@ -34,10 +34,10 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from ..errors import FilterError, GrammarError, PromptError
+from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import tokens_of, word_count
 from .reasons import readable
-from .recent import Recent
 
 _KEPT = 32  # compiled grammars for one vocabulary
 _COPIES = 512  # copies of one before it is compiled anew

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import FilterError, GrammarError, OptionError
+from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .first_token import FirstTokenFilter, opening
 from .protocol import Int32Words, words_of
 from .reasons import shortened
-from .recent import Recent
 
 _INDEXES = 8  # indexes kept for one vocabulary
 _ROWS = 256  # rows kept for one index

@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
-from ..filters.recent import Recent
 from ..options.rule import integer
+from ..recent import Recent
 from ..tokens import Token, Vocabulary
 from .generation import Generation
 from .history import History, Label

@@ -7,27 +7,34 @@ earlier calls or on the rest of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
 
+from ..recent import Recent
 from .distribution import final_distribution
 from .draws import chance
 from .plan import Group, Plan, make_plan
 from .processors import padded_size
-from .program import NOTHING, Form, joined, make_adjust, make_draw, only
+from .program import NOTHING, Form, Program, joined, make_adjust, make_draw, only
 from .rows import Draw, DrawRow, Want
 from .stack import stack_counts, stack_keys, stack_masks, stack_thresholds
-from .traces import Traces
 
 if TYPE_CHECKING:
     from ..tokens import Token
 
 _PLANS = 64  # kept; a batch rarely alternates between more than a few
 _FORMS = 256
+KEPT = 128
+"""Compiled programs that are kept, each for inputs of one shape.
+
+MLX keeps a trace for every shape that a compiled function has met, as long as the function
+lives, and a trace of a draw takes 10 to 300 kB. With one shape for each program, dropping a
+program frees its trace.
+"""
 
 
 class Sampler:
@@ -38,7 +45,7 @@ class Sampler:
     thread that evaluates its draws.
     """
 
-    __slots__ = ("_form", "_plans", "_spared", "_special", "_traces", "vocab_size")
+    __slots__ = ("_form", "_plans", "_programs", "_spared", "_special", "vocab_size")
 
     def __init__(self, vocab_size: int, *, xtc_special: Iterable[Token] = ()) -> None:
         self.vocab_size = vocab_size
@@ -50,7 +57,7 @@ class Sampler:
             self._spared = mx.array(spared)
         self._plans: dict[tuple[object, ...], Plan] = {}
         self._form = lru_cache(_FORMS)(Form.of)  # uncached, a third of the time of a short draw
-        self._traces = Traces()
+        self._programs: Recent[Hashable, Program] = Recent(KEPT)
 
     def sample(
         self,
@@ -102,7 +109,7 @@ class Sampler:
             if form.excludes:
                 inputs.append(stack_thresholds(group.settings, chances))
         key = (form, len(rows), inputs[0].dtype)
-        program = self._traces.get(key, lambda: make_draw(form, self._spared))
+        program = self._programs.get(key, lambda: mx.compile(make_draw(form, self._spared)))
         return only(program(*inputs), want, self.vocab_size)
 
     def _adjusted(self, logits: mx.array, rows: Sequence[DrawRow], group: Group) -> mx.array:
@@ -110,7 +117,8 @@ class Sampler:
         arrays = [group.biases, counts, group.penalties]
         widths = [each[0].shape[1] if each else 0 for each in arrays]
         key = (make_adjust, *widths, len(rows), logits.dtype)
-        return self._traces.get(key, make_adjust)(logits, *arrays)["logits"]
+        program = self._programs.get(key, lambda: mx.compile(make_adjust()))
+        return program(logits, *arrays)["logits"]
 
     def _plan(self, rows: Sequence[DrawRow]) -> Plan:
         # A plan holds its rows' settings, so no other settings get their ids while it is kept

@@ -143,7 +143,7 @@ def _from_decoder(decoder: dict[str, Any]) -> _Reading | None:
     edits: list[Callable[[str], str]] = []
     byte_fallback = byte_level = fused = strips_space = False
     mark = ""
-    for step in _flat(decoder):
+    for step in flat(decoder, "decoders"):
         kind = step.get("type")
         if kind == "Fuse":
             fused = True
@@ -177,10 +177,11 @@ def _from_decoder(decoder: dict[str, Any]) -> _Reading | None:
     return _Reading(to_bytes, strips_space, mark, byte_fallback)
 
 
-def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    if decoder.get("type") != "Sequence":
-        return [decoder]
-    return [step for part in decoder["decoders"] for step in _flat(part)]
+def flat(step: dict[str, Any], parts: str) -> list[dict[str, Any]]:
+    """A part of a fast tokenizer without its sequences, whose steps are under ``parts``."""
+    if step["type"] != "Sequence":
+        return [step]
+    return [inner for part in step[parts] for inner in flat(part, parts)]
 
 
 def _replacing(old: str, new: str) -> Callable[[str], str]:

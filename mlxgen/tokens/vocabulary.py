@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..errors import OptionError, PromptError
 from ..open_files import limit_kept
-from .pieces import read_pieces
+from .pieces import flat, read_pieces
 
 if TYPE_CHECKING:  # mlx-lm imports MLX, which this room does not need
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -220,13 +220,13 @@ class Vocabulary:
 
         inner = Tokenizer(backend.model)
         if backend.normalizer is not None:
-            steps = _flat(json.loads(backend.normalizer.__getstate__()), "normalizers")
+            steps = flat(json.loads(backend.normalizer.__getstate__()), "normalizers")
             steps = [step for step in steps if step["type"] == "Replace"]
             normalizer = normalizers.Sequence([])
             normalizer.__setstate__(_packed({"type": "Sequence", "normalizers": steps}))
             inner.normalizer = normalizer
         if backend.pre_tokenizer is not None:
-            steps = _flat(json.loads(backend.pre_tokenizer.__getstate__()), "pretokenizers")
+            steps = flat(json.loads(backend.pre_tokenizer.__getstate__()), "pretokenizers")
             steps = [{**step, **_NO_LEADING_SPACE.get(step["type"], {})} for step in steps]
             pre_tokenizer = pre_tokenizers.Sequence([])
             pre_tokenizer.__setstate__(_packed({"type": "Sequence", "pretokenizers": steps}))
@@ -294,12 +294,6 @@ def _wrapped(tokenizer: Any) -> TokenizerWrapper:
         from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     return tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
-
-
-def _flat(step: dict[str, Any], parts: str) -> list[dict[str, Any]]:
-    if step["type"] != "Sequence":
-        return [step]
-    return [inner for part in step[parts] for inner in _flat(part, parts)]
 
 
 def _packed(value: dict[str, Any]) -> bytes:

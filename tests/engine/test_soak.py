@@ -14,7 +14,7 @@ from mlxgen import Choice, LanguageModel, PostSamplingResult, Regex
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
-from mlxgen.sampling.traces import KEPT
+from mlxgen.sampling.sampler import KEPT
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.speaking import Hall, endless
@@ -146,7 +146,7 @@ class Held:
         self.active = mx.get_active_memory()
         self.kv = hall.stats.kv_bytes
         self.cached = hall.stats.cache_bytes
-        self.traces = len(hall.speaker.lm.sampler._traces)
+        self.traces = len(hall.speaker.lm.sampler._programs)
         self.inside = [
             *map(len, (scheduler._queue, scheduler._loop.seats, scheduler._loop._stopped)),
             *map(len, (prefill._turns, prefill._begun)),

@@ -211,7 +211,7 @@ def test_tokens_that_can_never_come_are_refused_as_triggers() -> None:
 
 def test_tables_of_triggers_are_shared_and_forgotten() -> None:
     from mlxgen.filters.after import _TRIGGERS
-    from mlxgen.filters.recent import Recent
+    from mlxgen.recent import Recent
 
     for index in range(_TRIGGERS + 5):
         constrained(After(f"trigger {index}", NUMBER))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +10,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlxgen.recent import Recent
 from mlxgen.sampling import DrawRow, Sampler, SamplingSettings, Want
-from mlxgen.sampling.traces import KEPT, Traces, size_for
+from mlxgen.sampling.plan import size_for
+from mlxgen.sampling.sampler import KEPT
 
 from .mixed import MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows
 from .reference import counts_of, words_of
@@ -25,29 +25,6 @@ def test_sizes_are_few_and_at_most_a_quarter_over() -> None:
     assert all(size_for(size) == size for size in sizes)
     assert len(sizes) == 8 + 4 * 7
     assert sorted(sizes)[:12] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16]
-
-
-def test_the_function_that_was_used_longest_ago_is_freed() -> None:
-    made: dict[str, weakref.ref[Any]] = {}
-
-    def maker(key: str) -> Callable[[], Callable[[mx.array], mx.array]]:
-        def make() -> Callable[[mx.array], mx.array]:
-            def function(x: mx.array) -> mx.array:
-                return x + 1
-
-            made[key] = weakref.ref(function)
-            return function
-
-        return make
-
-    traces = Traces(kept=2)
-    one = mx.array(1)
-    for key in ("a", "b", "a", "c"):
-        assert traces.get(key, maker(key))(one).item() == 2
-    gc.collect()
-    assert len(traces) == 2
-    assert made["b"]() is None
-    assert made["a"]() is not None and made["c"]() is not None
 
 
 WISHES = [
@@ -98,12 +75,12 @@ def test_random_batches_need_few_programs_and_each_meets_one_shape(
 
         return recording
 
-    monkeypatch.setattr("mlxgen.sampling.traces.mx.compile", compile)
+    monkeypatch.setattr("mlxgen.sampling.sampler.mx.compile", compile)
     sampler = Sampler(200, xtc_special=SPECIAL)
     for logits, rows, want, exact in batches(200, 300):
         sampler.sample(logits, rows, want=want, exact=exact)
-        assert len(sampler._traces) <= KEPT
-    assert len(sampler._traces) == KEPT
+        assert len(sampler._programs) <= KEPT
+    assert len(sampler._programs) == KEPT
     assert all(len(shapes) == 1 for shapes in met)
 
 
@@ -117,7 +94,7 @@ def test_programs_that_were_dropped_draw_the_same_when_made_again() -> None:
     rows, logits = mixed_rows(200), logits_for(200, len(MIXED))
     sampler = Sampler(200, xtc_special=SPECIAL)
     first = sampler.sample(logits, rows)
-    sampler._traces = Traces(kept=1)
+    sampler._programs = Recent(1)
     assert_same(first, sampler.sample(logits, rows))
 
 

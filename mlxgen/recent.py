@@ -25,9 +25,11 @@ class Recent(Generic[K, V]):
     def get(self, key: K, build: Callable[[], V]) -> V:
         """The value of ``key``. Two threads that ask at once may both build it."""
         with self._lock:
-            if key in self._values:
+            try:
                 self._values.move_to_end(key)
                 return self._values[key]
+            except KeyError:
+                pass
         value = build()
         with self._lock:
             self._values[key] = value

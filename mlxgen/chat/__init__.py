@@ -1,5 +1,5 @@
 """A model's chat format: how messages become its prompt, and its text an answer. No MLX here."""
 
-from .format import Chat
+from .template.format import Chat
 
 __all__ = ["Chat"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
+from .calls.reader import ToolCall, ToolReader
 from .events import (
     CallArguments,
     CallEnded,
@@ -26,7 +27,6 @@ from .events import (
     Usage,
 )
 from .splitter import Marks, Span, Splitter, Thinking
-from .tools import ToolCall, ToolReader
 
 FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
 

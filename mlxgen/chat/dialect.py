@@ -11,9 +11,9 @@ from typing import Any
 
 from ..errors import PromptError
 from ..tokens import Token, Vocabulary
-from .format import SWITCHES, ChatFormat
+from .calls.reader import ToolFormat
 from .splitter import Marks
-from .tools import ToolFormat
+from .template.format import SWITCHES, ChatFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

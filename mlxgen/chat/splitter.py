@@ -28,9 +28,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from regex import Match
 
 from ..text import sequence_overlap
-from .call_arguments import Arguments
-from .call_shapes import Head
-from .tools import StringState, ToolCall, ToolReader
+from .calls.arguments import Arguments
+from .calls.reader import StringState, ToolCall, ToolReader
+from .calls.shapes import Head
 
 Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
 Thinking: TypeAlias = Literal["open", "possible", "closed"]

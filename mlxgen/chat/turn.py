@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 
 from ..filters import Specification
 from .answer import Reading
+from .calls.use import Form, ToolUse, plan_tools
 from .dialect import Dialect
-from .format import Chat, Rendered
-from .sandbox import RenderLimits
+from .template.format import Chat, Rendered
+from .template.sandbox import RenderLimits
 from .thinking import after_thinking, thinking_of
-from .tool_use import Form, ToolUse, plan_tools
 from .unsupported import UnsupportedError
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -14,10 +14,10 @@ from dataclasses import replace
 from types import TracebackType
 
 from ..chat.answer import AnswerReader
+from ..chat.calls.use import Form
 from ..chat.dialect import Dialect
 from ..chat.events import ChatEvent, Reasoning, Text
-from ..chat.format import Chat
-from ..chat.tool_use import Form
+from ..chat.template.format import Chat
 from ..chat.turn import Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Stream, Usage
 from ..errors import OptionError, PromptError

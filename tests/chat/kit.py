@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from mlxgen.chat.calls.reader import ToolFormat
 from mlxgen.chat.dialect import Dialect
-from mlxgen.chat.tools import ToolFormat
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.chat.answer import AnswerReader, Reading
+from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.events import (
     CallArguments,
     CallEnded,
@@ -22,7 +23,6 @@ from mlxgen.chat.events import (
     Text,
 )
 from mlxgen.chat.splitter import Marks
-from mlxgen.chat.tools import ToolReader
 from mlxgen.engine import Chunk, FinishReason, Usage
 
 from ..effort import tries

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mlxgen
 from mlxgen import Chat, PromptError, Vocabulary
-from mlxgen.chat.format import ChatFormat
+from mlxgen.chat.template.format import ChatFormat
 from mlxgen.engine.request.prompt import Prompt
 from tests.fakes import byte_level_tokenizer
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
-from mlxgen.chat.call_shapes import SHAPES
+from mlxgen.chat.calls.reader import ToolReader
+from mlxgen.chat.calls.shapes import SHAPES
 from mlxgen.chat.splitter import Marks, Span, Splitter
-from mlxgen.chat.tools import ToolReader
 
 from ..effort import tries
 from .kit import SIZES, format_of, pieces_of, plain, tool

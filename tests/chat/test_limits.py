@@ -9,7 +9,7 @@ import pytest
 
 from mlxgen import PromptError, Vocabulary
 from mlxgen.chat import Chat
-from mlxgen.chat.sandbox import RenderLimits, SandboxedTemplate
+from mlxgen.chat.template.sandbox import RenderLimits, SandboxedTemplate
 from tests.fakes import byte_level_tokenizer
 
 LIMITS = RenderLimits(seconds=0.2, characters=100_000)

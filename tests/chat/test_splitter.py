@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlxgen.chat.call_shapes import SHAPES
+from mlxgen.chat.calls.reader import ToolReader
+from mlxgen.chat.calls.shapes import SHAPES
 from mlxgen.chat.splitter import Kind, Marks, Span, Splitter, Thinking
-from mlxgen.chat.tools import ToolReader
 
 from .kit import SIZES, format_of, pieces_of, plain, tool
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlxgen.chat.tool_grammar import calls_grammar, is_known, rest_grammar
-from mlxgen.chat.tools import StringState, ToolFormat, ToolReader
+from mlxgen.chat.calls.grammar import calls_grammar, is_known, rest_grammar
+from mlxgen.chat.calls.reader import StringState, ToolFormat, ToolReader
 from mlxgen.chat.unsupported import UnsupportedError
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, shortest_end, tokens_of

@@ -11,9 +11,9 @@ import pytest
 import mlxgen
 from mlxgen import After, Chat, Lark, Regex
 from mlxgen.chat.answer import AnswerReader
+from mlxgen.chat.calls.use import Form, ToolUse
 from mlxgen.chat.dialect import Dialect
 from mlxgen.chat.events import CallStarted
-from mlxgen.chat.tool_use import Form, ToolUse
 from mlxgen.chat.turn import Effort, Turn, plan_turn
 from mlxgen.chat.unsupported import UnsupportedError
 from mlxgen.engine import Chunk

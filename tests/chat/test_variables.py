@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from mlxgen import Chat, OptionError, Vocabulary
-from mlxgen.chat.format import ChatFormat
+from mlxgen.chat.template.format import ChatFormat
 from tests.fakes import byte_level_tokenizer
 
 from .families import families

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...chat.format import Chat, Messages
+from ...chat.template.format import Chat, Messages
 from ...errors import PromptError
 from ...tokens import Token, Vocabulary
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ...chat.format import Chat
+from ...chat.template.format import Chat
 from ...chat.turn import Turn
 from ...text import heal_plan
 from ..call import Call, Job

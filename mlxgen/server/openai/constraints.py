@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...chat.tool_use import Form
+from ...chat.calls.use import Form
 from ...errors import MlxgenError
 from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
 from ...filters.gbnf import is_gbnf, lark_of

@@ -5,8 +5,8 @@ Owns their rendering within limits. Invariant: control tokens in the tokens are 
 
 from __future__ import annotations
 
-from ...chat.format import Chat, Rendered
-from ...chat.sandbox import RenderLimits
+from ...chat.template.format import Chat, Rendered
+from ...chat.template.sandbox import RenderLimits
 from ...chat.turn import Plan, Turn, plan_turn
 from ...errors import MlxgenError
 from ..errors import as_request_error

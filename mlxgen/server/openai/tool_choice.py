@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from ...chat.tool_use import ToolUse
+from ...chat.calls.use import ToolUse
 from ..errors import RequestError
 from .schemas import AllowedToolChoice, ChatRequest, NamedTool, Tool
 

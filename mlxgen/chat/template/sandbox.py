@@ -33,7 +33,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 from jinja2.utils import pass_eval_context
 
-from ..errors import PromptError
+from ...errors import PromptError
 from .authored import Authored, joined
 
 _MOST_BITS = 1 << 16  # of a whole number

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import GrammarError, OptionError
-from ..filters import Lark
-from ..filters.closed_objects import closed_objects
-from ..filters.json_schema import WHITESPACE
-from ..tokens import Vocabulary
-from .tools import ToolFormat
-from .unsupported import UnsupportedError
+from ...errors import GrammarError, OptionError
+from ...filters import Lark
+from ...filters.closed_objects import closed_objects
+from ...filters.json_schema import WHITESPACE
+from ...tokens import Vocabulary
+from ..unsupported import UnsupportedError
+from .reader import ToolFormat
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,8}/"
 _TEXT = "TEXT: /(?s:.)+/"

@@ -13,8 +13,8 @@ from typing import Any
 
 import regex
 
-from ..text import sequence_overlap
-from .call_arguments import Arguments, Growth, Parse, Tool, dumped, escaped
+from ...text import sequence_overlap
+from .arguments import Arguments, Growth, Parse, Tool, dumped, escaped
 
 _NULL = regex.compile(r"(?i:null)\s*")
 _JSON = regex.compile(r'["{\[\-\d](?s:.*)|(?:true|false|null|NaN|Infinity)\s*')

@@ -22,8 +22,8 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import MlxgenError, OptionError, PromptError
-from ..tokens import Token, Vocabulary
+from ...errors import MlxgenError, OptionError, PromptError
+from ...tokens import Token, Vocabulary
 from .authored import Authored, Spans, own_of, plain
 from .control_tokens import ControlTokens
 from .sandbox import Meter, RenderLimits, SandboxedTemplate

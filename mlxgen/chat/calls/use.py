@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from ..filters import After, Specification
-from ..filters.any_of import AnyOf
-from .dialect import Dialect
-from .tool_grammar import calls_grammar, is_known, rest_grammar
-from .tools import ToolFormat, ToolReader, names_of
-from .unsupported import UnsupportedError
+from ...filters import After, Specification
+from ...filters.any_of import AnyOf
+from ..dialect import Dialect
+from ..unsupported import UnsupportedError
+from .grammar import calls_grammar, is_known, rest_grammar
+from .reader import ToolFormat, ToolReader, names_of
 
 Tool: TypeAlias = Mapping[str, Any]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..tokens import Token
-from .call_arguments import Arguments, Parse, dumped
-from .call_shapes import SHAPES, BoundShape, Head
+from ...tokens import Token
+from .arguments import Arguments, Parse, dumped
+from .shapes import SHAPES, BoundShape, Head
 
 
 class ToolCall(NamedTuple):

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import regex
 
-from .call_arguments import ArgumentFormat, Json
-from .literal_arguments import Literals
-from .tagged_arguments import Tags, as_it_is
+from .arguments import ArgumentFormat, Json
+from .literals import Literals
+from .tags import Tags, as_it_is
 
 
 class Head(NamedTuple):

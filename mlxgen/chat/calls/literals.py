@@ -13,8 +13,8 @@ from typing import Literal
 
 import regex
 
-from ..text import sequence_overlap
-from .call_arguments import Arguments, Growth, Parse, Tool, dumped, escaped
+from ...text import sequence_overlap
+from .arguments import Arguments, Growth, Parse, Tool, dumped, escaped
 
 _QUOTES = ('"""', "'''", '"', "'")  # in which a backslash escapes
 _ESCAPE = regex.compile(

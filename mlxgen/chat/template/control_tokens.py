@@ -16,8 +16,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..errors import PromptError
-from ..tokens import Token, Vocabulary
+from ...errors import PromptError
+from ...tokens import Token, Vocabulary
 from .authored import Spans
 
 

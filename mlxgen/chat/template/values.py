@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, TypeAlias
 
-from ..errors import OptionError, PromptError
+from ...errors import OptionError, PromptError
 from .authored import Authored, plain
 
 Values: TypeAlias = dict[str, Any]

@@ -34,7 +34,6 @@ FLOORS = (
 )
 """Rooms and single files from the ground up: each may import from below, and from nowhere else."""
 
-
 WITHOUT_MLX = ("errors", "tokens", "text", "filters", "options", "chat")
 WRAPS = "tokens.vocabulary"
 """It knows mlx-lm's tokenizers, and puts one around others when it gets them."""

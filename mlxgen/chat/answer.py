@@ -7,9 +7,9 @@ events, those taken back left out, do not depend on how chunks hold their text b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from .calls.reader import ToolCall, ToolReader
 from .events import (
@@ -69,13 +69,6 @@ class Reading:
     given: str = ""
 
 
-class Cut(NamedTuple):
-    """What a chunk brought: events, and the spans of the text that they were made of."""
-
-    events: Sequence[ChatEvent]
-    spans: Sequence[Span]
-
-
 class AnswerReader:
     """Chunks in, events out. ``name_call`` gives the id of the call of a number, from 0."""
 
@@ -109,13 +102,18 @@ class AnswerReader:
         """How many tokens were thoughts."""
         return sum(self._thoughts)
 
-    def push(self, chunk: Chunk, usage: Usage | None = None) -> Cut:
-        """Take in a chunk; the last one comes with the ``usage`` of them all."""
+    def push(
+        self, chunk: Chunk, usage: Usage | None = None
+    ) -> tuple[Sequence[ChatEvent], Sequence[Span]]:
+        """Take in a chunk; the last one comes with the ``usage`` of them all.
+
+        Returns what it brought, and the spans of the text that this was made of.
+        """
         finish, text = chunk.finish_reason, chunk.text
         if self._is_plain and finish is None and not chunk.retract:
             self._texts.append(text)
             self._thoughts.append(False)
-            return Cut([Text(text)] if text else [], self._splitter.push(text))
+            return [Text(text)] if text else [], self._splitter.push(text)
         if chunk.retract:
             back, self._is_plain = self._take_back(chunk.retract), False
             del self._thoughts[max(0, chunk.index - self._first) :]
@@ -133,7 +131,7 @@ class AnswerReader:
             assert usage is not None
             ended = Ended(self._reason(finish), usage, self.reasoning_tokens, chunk.stop)
             events = [*events, ended]
-        return Cut(events, spans)
+        return events, spans
 
     def cancel(self, usage: Usage) -> Sequence[ChatEvent]:
         """The answer ends here, although the generation does not."""
@@ -150,25 +148,22 @@ class AnswerReader:
         events, self._begun = self._begun, []
         given = len(self._reading.given)
         for span in spans:
-            if span.kind == "call":
-                events.extend(self._of_call(span))
-            elif span.start >= given:
-                events.append(_OF_KIND[span.kind](span.text))
-            elif span.start + len(span.text) > given:
-                events.append(_OF_KIND[span.kind](span.text[given - span.start :]))
+            if span.kind != "call":
+                known = given - span.start
+                if known <= 0:
+                    events.append(_OF_KIND[span.kind](span.text))
+                elif known < len(span.text):
+                    events.append(_OF_KIND[span.kind](span.text[known:]))
+                continue
+            for i, call in enumerate(span.calls):
+                events += [CallEnded(), self._started(call)] if i else [self._started(call)]
+                if call.arguments:
+                    events.append(CallArguments(call.arguments))
+            if span.more:
+                events.append(CallArguments(span.more))
+            if span.ended:
+                events.append(CallEnded())
         return events, spans
-
-    def _of_call(self, span: Span) -> Iterator[Shown]:
-        for i, call in enumerate(span.calls):
-            if i:
-                yield CallEnded()
-            yield self._started(call)
-            if call.arguments:
-                yield CallArguments(call.arguments)
-        if span.more:
-            yield CallArguments(span.more)
-        if span.ended:
-            yield CallEnded()
 
     def _started(self, call: ToolCall) -> CallStarted:
         number, self._calls = self._calls, self._calls + 1

@@ -100,6 +100,9 @@ class Splitter:
         self._tools = tools
         self._shape = tools.shape if tools is not None else None
         self._edges = marks.edges(tools.format.start if tools is not None else None)
+        self._firsts = {
+            state: frozenset(mark[:1] for mark, _ in edges) for state, edges in self._edges.items()
+        }
         self._think_start = marks.think_start or ""
         self._trim = trim
         self._state = _first(marks, thinking)
@@ -132,10 +135,17 @@ class Splitter:
 
     def push(self, text: str) -> list[Span]:
         """Take in more text; what is certain of it."""
-        if self.is_plain:
-            return [self._span("content", text)] if text else []
+        if self._is_certain(text):
+            return [self._span(_KINDS[self._state], text)]
         self._held += text
         return list(self._certain(final=False))
+
+    def _is_certain(self, text: str) -> bool:
+        """Whether a text is all of a part: it has no character that a mark could begin with."""
+        if not text or self._held or self._skips or self._state not in _KINDS:
+            return False
+        firsts = self._firsts[self._state]
+        return not firsts or (not text[-1].isspace() and firsts.isdisjoint(text))
 
     def flush(self, *, cut: bool = False) -> list[Span]:
         """The rest, as the text ends here; ``cut``: in the middle of what it was saying."""

@@ -129,7 +129,8 @@ class Answer:
         for chunk in self._stream:
             self.last = chunk
             self.drafted += chunk.from_draft
-            yield self._noted(self._reader.push(chunk, self._stream.usage).events)
+            events, _ = self._reader.push(chunk, self._stream.usage)
+            yield self._noted(events)
 
     def finish(self) -> Sequence[ChatEvent]:
         """End the answer here and cache what it has run; returns the last events, if any."""

@@ -53,7 +53,7 @@ def chunks(pieces: Sequence[str], finish: FinishReason | None = "stop") -> list[
 
 def events_of(chunks: Iterable[Chunk], reading: Reading) -> list[ChatEvent]:
     reader = AnswerReader(reading, "call-{}".format)
-    return [event for chunk in chunks for event in reader.push(chunk, Usage()).events]
+    return [event for chunk in chunks for event in reader.push(chunk, Usage())[0]]
 
 
 def standing(events: Iterable[ChatEvent]) -> list[ChatEvent]:
@@ -121,7 +121,7 @@ def test_the_end_says_why(text: str, finish: FinishReason, reason: str) -> None:
 def test_the_end_has_the_usage_and_what_stopped_it() -> None:
     usage = Usage(prompt_tokens=3, completion_tokens=5, cached_tokens=1)
     chunk = Chunk("Hi", 7, 0, finish_reason="stop", stop="\n")
-    ended = AnswerReader(reading()).push(chunk, usage).events[-1]
+    ended = AnswerReader(reading()).push(chunk, usage)[0][-1]
     assert ended == Ended("stop", usage, 0, "\n")
 
 
@@ -196,7 +196,7 @@ def test_thoughts_that_are_taken_back_are_not_counted() -> None:
     for index, piece in enumerate(("<think>", "a", "b")):
         reader.push(Chunk(piece, 7, index))
     assert reader.reasoning_tokens == 3
-    assert reader.push(Chunk("c", 7, 1, retract=2)).events == [
+    assert reader.push(Chunk("c", 7, 1, retract=2))[0] == [
         Retracted(Reasoning("ab")),
         Reasoning("c"),
     ]

@@ -69,7 +69,7 @@ def test_tools_are_shown_to_the_model_and_read_out_of_its_text() -> None:
     assert plan.spec is None
     reader = AnswerReader(plan.reading)
     call = '<tool_call>{"name": "look", "arguments": {"'
-    events = reader.push(Chunk(call, 7, 0)).events
+    events = reader.push(Chunk(call, 7, 0))[0]
     assert CallStarted("call_0", "look") in events
 
 

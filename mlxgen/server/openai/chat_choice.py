@@ -16,6 +16,8 @@ from ..call import Event
 from .choice_text import ChoiceText, Delta, Finish
 from .reply import Kind, ReplyPlan
 
+_PARTS = (Text, Reasoning)
+
 
 class ChatChoice:
     """A ``Choice`` of a chat."""
@@ -77,11 +79,12 @@ class ChatChoice:
         deltas: list[dict[str, Any]] = []
         for event in events:
             last = deltas[-1] if deltas else {}
-            if isinstance(event, Text | Reasoning):
-                name = "content" if isinstance(event, Text) else "reasoning_content"
+            if isinstance(event, _PARTS):
+                is_text = isinstance(event, Text)
+                name = "content" if is_text else "reasoning_content"
                 if name in last:
                     last[name] += event.text
-                elif isinstance(event, Text) or self._plan.reasoning:
+                elif is_text or self._plan.reasoning:
                     deltas.append({name: event.text})
             elif isinstance(event, CallStarted):
                 function = {"name": event.name, "arguments": ""}

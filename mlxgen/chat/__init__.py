@@ -1,4 +1,4 @@
-"""A model's chat format: how messages become its prompt, and its text an answer. No MLX here."""
+"""A model's chat format: from messages to a prompt, and from text to an answer. No MLX here."""
 
 from .template.format import Chat
 

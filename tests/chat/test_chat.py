@@ -32,8 +32,8 @@ def test_what_the_template_refuses_is_said_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("messages", [[], ["hi"], [None]])
-def test_what_is_no_chat_is_refused(messages: list[Any]) -> None:
-    with pytest.raises(PromptError, match="list of messages"):
+def test_what_is_not_a_chat_is_refused(messages: list[Any]) -> None:
+    with pytest.raises(PromptError, match="list of chat messages"):
         Chat(messages).tokens(BYTE_LEVEL)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -318,7 +317,7 @@ def test_a_chat_of_no_tokens_is_refused(template: str) -> None:
     wrapper.chat_template = template
     vocabulary = Vocabulary.of(wrapper)
     for given_chat in (talk("Hi"), Chat(talk("Hi")), Chat(talk("Hi"), allow_control_tokens=True)):
-        with pytest.raises(PromptError, match="nothing of these messages"):
+        with pytest.raises(PromptError, match="nothing for these messages"):
             Prompt.of(given_chat, vocabulary)
     with pytest.raises(PromptError):
         Prompt((), opens_text=True)
@@ -333,7 +332,7 @@ def test_a_template_that_is_broken_is_an_error_of_the_prompt() -> None:
 
 def test_values_that_are_not_plain_are_refused() -> None:
     vocabulary = families()[0].vocabulary
-    with pytest.raises(PromptError, match=re.escape("messages[0].content: a bytes")):
+    with pytest.raises(PromptError, match=r"messages\[0\]\.content: .* got bytes"):
         Chat([{"role": "user", "content": b"Hi"}]).tokens(vocabulary)
-    with pytest.raises(PromptError, match=re.escape("tools[0]: a int")):
+    with pytest.raises(PromptError, match=r"tools\[0\]: .* got int"):
         Chat(talk("Hi"), tools=[1]).tokens(vocabulary)

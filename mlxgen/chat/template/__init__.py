@@ -1,1 +1,1 @@
-"""From chat messages to tokens, by the model's template, which alone writes control tokens."""
+"""From chat messages to tokens, by the model's template; only it writes control tokens."""

@@ -1,10 +1,9 @@
-"""Text of a chat template that knows which of its characters the template wrote itself.
+"""Rendered text that knows which of its characters the chat template wrote itself.
 
-Owns ``Authored``, a string that is used like any other while a template renders, and what
-becomes of the knowledge when strings are cut and joined. Must never know templates or tokens.
-Invariant: the text is what the same operation gives on plain strings; a character counts as the
-template's only if it is one. Where an operation is not known here, its result is a plain string,
-and all of it counts as somebody else's.
+``Authored`` is a string, used like any other while a template renders, that keeps this knowledge
+when strings are cut and joined. Invariant: the text is the same as after the same operation on
+plain strings, and a character counts as the template's only if it is. The result of an operation
+that is not known here is a plain string, and none of it counts as the template's.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
-"""Where the template's own characters are: from, to; ascending, and never touching."""
+"""Where the template's own characters are: (start, end), ascending, and never adjacent."""
 
 
 class Authored(str):
-    """``own`` are the spans that the template wrote; without them all of the text."""
+    """A string with the spans that the template wrote, ``own``; by default all of it."""
 
     __slots__ = ("own",)
 
@@ -30,7 +29,7 @@ class Authored(str):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the template wrote all of it."""
+        """Whether the template wrote the whole text."""
         return not self or self.own == ((0, len(self)),)
 
     def __str__(self) -> str:  # what templates print
@@ -63,7 +62,7 @@ class Authored(str):
     # ---- cutting ----
 
     def cut(self, start: int, end: int) -> str:
-        """The text from ``start`` to ``end``, which must be places in it."""
+        """The text from ``start`` to ``end``, which must not lie outside it."""
         own = tuple(
             (max(first, start) - start, min(last, end) - start)
             for first, last in self.own
@@ -124,7 +123,7 @@ class Authored(str):
     def title(self) -> str:
         return self._recased(super().title())
 
-    # ---- how ----
+    # ---- shared by these ----
 
     def _stripped(self, without_left: str, without_right: str) -> str:
         start, end = len(self) - len(without_left), len(without_right)
@@ -133,7 +132,7 @@ class Authored(str):
     def _placed(self, parts: Sequence[str], gap: int) -> list[str]:
         """The parts of a split, with a separator of ``gap`` characters between them.
 
-        0: what was left out has no character of a part's beginning, as with white space.
+        0: no part begins with what was left out, as with white space.
         """
         found, place = [], 0
         for part in parts:
@@ -144,12 +143,12 @@ class Authored(str):
         return found
 
     def _recased(self, changed: str) -> str:
-        # Letters only ever become more of them, so the same length is the same places.
+        # A letter becomes one or more, so if the length is the same, so are the places.
         return Authored(changed, self.own) if len(changed) == len(self) else changed
 
 
 def joined(parts: Sequence[str], between: str = "") -> str:
-    """``between.join(parts)``, with what is known of each."""
+    """``between.join(parts)``, with the spans of each."""
     text = str.join(between, parts)
     if not isinstance(between, Authored) and not any(isinstance(part, Authored) for part in parts):
         return text

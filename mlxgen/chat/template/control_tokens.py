@@ -1,9 +1,9 @@
-"""Which tokens of a chat steer the model, and text in which only the template may write them.
+"""The tokens of a chat that steer the model; only the template may write them.
 
-Owns ``ControlTokens``: the choice among a tokenizer's added tokens, and the encoding of a rendered
-chat. Must never know templates or messages. Invariant: a control token in what ``encode`` gives
-stands where all its characters are the template's own; and where no other text has the form of a
-control token, the tokens are exactly those of the tokenizer for the whole text.
+``ControlTokens`` chooses them among a tokenizer's added tokens and encodes a rendered chat.
+Invariant: all characters of a control token that ``encode`` returns are the template's own; and if
+no other text has the form of a control token, the tokens are exactly those of the tokenizer for
+the whole text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .authored import Spans
 
 
 class _Match(NamedTuple):
-    """An added token in a text: its place among the tokens, and in the text."""
+    """An added token: its place among the tokens, and its place in the text."""
 
     at: int
     start: int
@@ -33,12 +33,12 @@ class _Match(NamedTuple):
 class ControlTokens:
     """The control tokens of a vocabulary, for one chat template.
 
-    They are the special and end tokens, and of the other added tokens those that the template
-    writes, that mark reasoning or tool calls, or that have the form ``<|...|>``. What is left are
-    words that a tokenizer was taught, HTML tags, line breaks: text, whoever writes it.
+    They are the special and end tokens, and those other added tokens that the template writes, that
+    mark reasoning or tool calls, or that have the form ``<|...|>``. The rest are words that a
+    tokenizer was taught, HTML tags and line breaks: text, whoever writes it.
 
-    ``literals``: the template's own texts, or None where they are not known; then all added
-    tokens count that are more than white space.
+    ``literals``: the template's own texts. If they are unknown (None), all added tokens count
+    except white space.
     """
 
     def __init__(self, vocabulary: Vocabulary, literals: str | None) -> None:
@@ -67,14 +67,14 @@ class ControlTokens:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Finds every place where one begins, those within others too; group 1 is the longest."""
+        """Finds every place where one begins, even inside another; group 1 is the longest there."""
         longest = sorted(set(self._contents.values()), key=len, reverse=True)
         return re.compile(f"(?=({'|'.join(map(re.escape, longest)) or '(?!)'}))")
 
     def encode(self, text: str, own: Spans | None) -> list[Token]:
-        """The tokens of a rendered chat; ``own``: the spans of the template, None: all is its.
+        """The tokens of a rendered chat. ``own``: the spans of the template; None: all of it.
 
-        PromptError for text that the tokenizer cannot spell without control tokens.
+        PromptError if the tokenizer cannot spell the other text without control tokens.
         """
         encoding = self._tokenizer(text, add_special_tokens=False)
         tokens = [int(token) for token in encoding["input_ids"]]
@@ -86,7 +86,7 @@ class ControlTokens:
         if not any(match.is_forged for match in matches):
             return tokens
         spelled: list[Token] = []
-        kept, place, is_forged = 0, 0, False  # tokens and characters that are done
+        kept, place, is_forged = 0, 0, False  # how many tokens and characters are done
         ends = _Match(len(tokens), len(text), len(text), False)
         for match in (*matches, ends):
             if match.is_forged:
@@ -115,8 +115,8 @@ class ControlTokens:
             start, end = span
             content = text[start:end]
             if token == self._unknown and content.strip() != self._contents.get(token):
-                continue  # some other text that has no token
-            # White space beside a token may have become part of it.
+                continue  # other text without a token
+            # A token may have absorbed the white space around it.
             first, last = (
                 start + len(content) - len(content.lstrip()),
                 start + len(content.rstrip()),
@@ -128,22 +128,22 @@ class ControlTokens:
     # ---- spelling ----
 
     def _spelled(self, text: str, *, opens: bool) -> list[Token]:
-        """The tokens of a text without added tokens; ``opens``: it is the beginning of all."""
+        """The tokens of a text, spelled without added tokens; ``opens``: it starts the chat."""
         tokens = _ids(self._twins[int(opens)], text)
         if self._is_free(tokens):
             return tokens
-        tokens = []  # a model that knows the token's text as a word of its own
-        for piece in self._broken(text, [match.start() for match in self.pattern.finditer(text)]):
+        tokens = []  # the tokenizer's model itself has the token's text as a word
+        for piece in self.broken(text):
             try:
                 tokens += self._vocabulary.continue_with(piece.encode())
-            except PromptError:  # a character that has no token
+            except PromptError:  # a character without a token
                 inner = self._vocabulary.inner or self._twins[0]
                 tokens += _ids(inner, piece)
         return self._checked(tokens)
 
     @cached_property
     def _twins(self) -> tuple[Any, Any]:
-        """The tokenizer without added tokens: in the middle of a text, and at its beginning."""
+        """The tokenizer without added tokens: for the middle of a text, and for its beginning."""
         from tokenizers import Tokenizer, pre_tokenizers
 
         backend = self._tokenizer.backend_tokenizer
@@ -167,7 +167,7 @@ class ControlTokens:
         return middle, opening
 
     def _encoded_slowly(self, text: str, tokens: list[Token], own: Spans) -> list[Token]:
-        """For tokenizers that do not say where their tokens stand in the text."""
+        """``encode`` for tokenizers that do not say where their tokens are in the text."""
         forged = [
             match.start()
             for match in self.pattern.finditer(text)
@@ -176,15 +176,16 @@ class ControlTokens:
         if not forged:
             return tokens
         tokens = []
-        for piece in self._broken(text, forged):
+        for piece in self.broken(text, forged):
             tokens += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
         return [int(token) for token in tokens]
 
-    def _broken(self, text: str, starts: Sequence[int]) -> list[str]:
-        """The text, cut behind the first character of what starts at these places."""
+    def broken(self, text: str, starts: Sequence[int] | None = None) -> list[str]:
+        """The text, cut after the first character of control tokens (or those at ``starts``)."""
+        if starts is None:
+            starts = [match.start() for match in self.pattern.finditer(text)]
         places = [0, *(start + 1 for start in starts), len(text)]
-        pieces = [text[a:b] for a, b in pairwise(places)]
-        return [piece for piece in pieces if piece]
+        return [text[a:b] for a, b in pairwise(places)]
 
     def _is_free(self, tokens: Iterable[Token]) -> bool:
         return not any(t in self._contents and t != self._unknown for t in tokens)
@@ -193,18 +194,18 @@ class ControlTokens:
         if self._is_free(tokens):
             return tokens
         raise PromptError(
-            "the messages hold the text of a control token that the tokenizer cannot spell; leave "
-            "it out, or allow_control_tokens"
+            "the messages contain the text of a control token that the tokenizer cannot spell; "
+            "leave it out, or set allow_control_tokens"
         )
 
 
 def _ids(tokenizer: Any, text: str) -> list[Token]:
-    """The tokens of a text; unlike ``encode``, a batch does not keep Python's lock meanwhile."""
+    """The tokens of a text. Unlike ``encode``, a batch does not hold the GIL."""
     return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _steers(content: str, written: str | None) -> bool:
-    """Whether an added token that is not special is more than text."""
+    """Whether an added token that is not special is a control token."""
     if content.isspace():
         return False
     if written is None or content in written:
@@ -213,7 +214,7 @@ def _steers(content: str, written: str | None) -> bool:
 
 
 def _holds(own: Spans, start: int, end: int) -> bool:
-    """Whether the characters from ``start`` to ``end`` are all within one of the spans."""
+    """Whether one of the spans contains all characters from ``start`` to ``end``."""
     if start >= end:
         return True
     at = bisect_right(own, start, key=lambda span: span[0]) - 1

@@ -1,12 +1,12 @@
-"""What a tokenizer brings to turn chat messages into tokens: a Jinja template, or a program.
+"""From chat messages to tokens, by the tokenizer's own means: a Jinja template, or a program.
 
-Owns ``Chat``, and the way of its messages into the template and out of it as tokens: the variables
-that may be set beside them, and the last message that is left open. Must never know requests.
+Also the variables of the template that may be set, and the last message if it is left open.
 
-Invariant: no text of a message, a name, a tool or a variable becomes a control token, unless that
-was allowed, whatever the template does with it. A Jinja template's own text is tracked through the
-rendering. Where that cannot be (a program renders, or a template makes its tokens in a way that is
-lost), what looks like a control token in the messages is broken up on its way through.
+Invariant: no text of a message, a name, a tool or a variable becomes a control token, whatever the
+template does with it, unless that was allowed. A Jinja template's own text is tracked through the
+rendering. If that is impossible (a program renders, or a template makes its tokens in a way that
+cannot be tracked), anything in the messages that looks like a control token is broken up before
+the rendering, and put together again after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import pairwise
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,21 +30,21 @@ from .values import REASONING, Values, all_text, mapped, plain_json, plain_messa
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
-SWITCHES = ("enable_thinking", "thinking")  # what templates call one variable
+SWITCHES = ("enable_thinking", "thinking")  # the two names of one variable
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Chat messages with what else the chat template takes.
+    """Chat messages, and what else the chat template takes.
 
-    ``tools`` are function descriptions as OpenAI's clients send them; ``template`` are further
-    variables of the template, such as ``{"enable_thinking": False}``: plain JSON values for
-    variables that it uses. ``continue_final_message`` leaves the last message open, and the text
-    goes on with it; with its reasoning where it has reasoning and no content.
-    ``add_generation_prompt=False`` begins no answer after the messages.
+    ``tools`` are function descriptions as OpenAI's clients send them. ``template`` sets further
+    variables that the template uses, such as ``{"enable_thinking": False}``, to plain JSON values.
+    ``continue_final_message`` leaves the last message open, so that the text continues it, or its
+    reasoning if it has reasoning and no content. ``add_generation_prompt=False`` starts no answer
+    after the messages.
 
-    Text of the messages never becomes a control token: ``<|im_end|>`` in it is spelled, and ends
-    nothing. ``allow_control_tokens`` lets it, for messages that only you wrote.
+    Text of the messages never becomes a control token: ``<|im_end|>`` in it is spelled out and
+    ends nothing. ``allow_control_tokens`` allows that, for messages that only you wrote.
     """
 
     messages: Messages
@@ -58,30 +57,31 @@ class Chat:
     def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
         """The tokens of the rendered chat, at least one.
 
-        PromptError with the template's reason if it refuses the messages or makes nothing of
-        them, and for more than the ``limits`` allow; OptionError for what is wrong with
-        ``template``.
+        PromptError, with the template's reason, if it refuses the messages or renders nothing, or
+        if it exceeds the ``limits``; OptionError if something is wrong with ``template``.
         """
         if not self.messages or not all(isinstance(each, Mapping) for each in self.messages):
-            raise PromptError("a chat is a list of messages such as {'role': ..., 'content': ...}")
+            raise PromptError(
+                "expected a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
+            )
         return ChatFormat.of(vocabulary, tools=bool(self.tools)).tokens(self, limits=limits)
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered(Chat):
-    """A chat that was rendered already; ``ids`` are its tokens, made once for all its answers."""
+    """A chat that is already rendered: ``ids`` are its tokens, shared by all its answers."""
 
     ids: tuple[Token, ...] = ()
 
     @classmethod
     def of(cls, chat: Chat, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> Rendered:
-        """Render a chat; raises as ``Chat.tokens`` does."""
+        """Renders a chat. Raises the same as ``Chat.tokens``."""
         ids = tuple(chat.tokens(vocabulary, limits))
         known = {field.name: getattr(chat, field.name) for field in fields(Chat)}
         return cls(**known, ids=ids)
 
     def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
-        """The tokens."""
+        """The tokens, whatever the arguments."""
         return list(self.ids)
 
 
@@ -101,10 +101,10 @@ class ChatFormat:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, *, tools: bool = False) -> ChatFormat:
-        """The format for chats with or without tools, made once; PromptError where none is."""
+        """The format for chats with or without tools, made once. PromptError if there is none."""
         wrapper: Any = vocabulary.tokenizer
         if not wrapper.has_chat_template:
-            raise PromptError("this model has no chat template: give the prompt as raw text")
+            raise PromptError("this model has no chat template; pass the prompt as raw text")
         if wrapper._chat_template is not None or _renders_itself(wrapper._tokenizer):
             return vocabulary.derived("chat program", lambda: cls(vocabulary, None))
         try:
@@ -124,11 +124,11 @@ class ChatFormat:
 
     @cached_property
     def _taken(self) -> frozenset[str]:
-        """Names that are not for those who send messages."""
+        """Names that callers may not set."""
         from transformers import PreTrainedTokenizerBase
 
         names = {"self", "messages", "kwargs", *self._tokenizer.special_tokens_map}
-        names |= {"allow_control_tokens"}  # a keyword of ours
+        names |= {"allow_control_tokens"}  # mlxgen's own
         for method in (
             PreTrainedTokenizerBase.apply_chat_template,
             type(self._tokenizer).apply_chat_template,
@@ -141,13 +141,13 @@ class ChatFormat:
         """The variables that may be set."""
         if self._template is not None:
             return self._template.variables - self._taken
-        return frozenset({"enable_thinking"})  # what mlx-lm hands to programs
+        return frozenset({"enable_thinking"})  # what mlx-lm passes to programs
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The variables as the template takes them; OptionError for what is not one of its own.
+        """The variables as the template takes them. OptionError if it does not use one of them.
 
-        A switch for thinking has two names, and goes by the one that the template knows. Where
-        it knows neither, a model is told in vain to do what it does anyway, and that is fine.
+        The switch for thinking has two names, and is passed under the one that the template uses.
+        If it uses neither, the switch may only say what the model does anyway.
         """
         switches = self.variables.intersection(SWITCHES)
         checked: dict[str, Any] = {}
@@ -171,16 +171,16 @@ class ChatFormat:
     @property
     def _known(self) -> str:
         names = self.variables
-        if self._template is not None:  # some look like variables, and are set before they are used
+        if self._template is not None:  # some look like variables but are set before they are used
             names = names - self._template.makeshift
         if not names:
-            return "there are none for this model, leave it out"
+            return "there are none for this model, so leave it out"
         return f"those of this model are {', '.join(sorted(names))}"
 
     # ---- tokens ----
 
     def tokens(self, chat: Chat, *, limits: RenderLimits | None) -> list[Token]:
-        """The tokens of a chat; PromptError with the template's reason when it refuses."""
+        """The tokens of a chat. PromptError, with the template's reason, if it refuses."""
         variables = self.check(chat.template)
         try:
             if self._template is None and _tells_text_apart(self._tokenizer):
@@ -188,14 +188,14 @@ class ChatFormat:
             rendering = self._rendered(chat, variables, limits)
         except MlxgenError:
             raise
-        except Exception as error:  # templates are programs of their own and raise anything
+        except Exception as error:  # templates are programs and may raise anything
             reason = f"{error}" or type(error).__name__
             raise PromptError(f"the chat template refuses these messages: {reason}") from error
         own = None if chat.allow_control_tokens else rendering.own
         tokens = self._control.encode(rendering.text, own)
         if not tokens:
             raise PromptError(
-                "the chat template makes nothing of these messages; give others, or raw text"
+                "the chat template renders nothing for these messages; pass others, or raw text"
             )
         return tokens
 
@@ -207,14 +207,14 @@ class ChatFormat:
 
     @cached_property
     def _is_tracked(self) -> bool:
-        """Whether the template's own tokens are known for its own, as far as can be tried."""
+        """Whether trials recognise the template's own control tokens as its own."""
         for messages, tools in _TRIALS:
             chat = Chat(messages, tools)
             try:
                 text = self._filled_in(chat, {}, RenderLimits(seconds=0.2))
-            except PromptError:  # it takes for ever
+            except PromptError:  # it takes too long
                 return True
-            except Exception:  # roles that it does not take
+            except Exception:  # it does not take these roles
                 continue
             whole = self._control.encode(plain(text), None)
             if self._control.encode(plain(text), own_of(text)) != whole:
@@ -222,7 +222,7 @@ class ChatFormat:
         return True
 
     def _filled_in(self, chat: Chat, variables: Values, limits: RenderLimits | None) -> str:
-        """The template's text. It gets what transformers gives it, and what mlx-lm does."""
+        """The template's text, given the same values as by transformers and mlx-lm."""
         assert self._template is not None
         opened = _Opened.of(plain_messages(chat.messages), chat.continue_final_message)
         values: Values = {
@@ -239,12 +239,12 @@ class ChatFormat:
         }
         return opened.cut(self._template.render(values, limits))
 
-    # ---- where the template's own text cannot be tracked ----
+    # ---- if the template's own text cannot be tracked ----
 
     def _rendered_broken(
         self, chat: Chat, variables: Values, limits: RenderLimits | None
     ) -> _Rendering:
-        """Render with a mark inside of every control token in the messages, and take it out."""
+        """Renders with a mark inside every control token of the messages, and takes it out."""
         messages, tools = plain_messages(chat.messages), plain_tools(chat.tools)
         given = (messages, tools, variables)
         if self._control.pattern.search(all_text(given)) is None:
@@ -254,9 +254,7 @@ class ChatFormat:
         mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in known)
 
         def broken(text: str) -> str:
-            starts = [match.start() + 1 for match in self._control.pattern.finditer(text)]
-            places = [0, *starts, len(text)]
-            return mark.join(text[a:b] for a, b in pairwise(places))
+            return mark.join(self._control.broken(text))
 
         messages, tools, variables = (mapped(value, broken) for value in given)
         pieces = self._render_plainly(chat, messages, tools, variables, limits).split(mark)
@@ -287,7 +285,7 @@ class ChatFormat:
     def _run(
         self, chat: Chat, variables: Values, limits: RenderLimits | None, *, tokenize: bool
     ) -> Any:
-        """Have the program render."""
+        """Lets the program render."""
         with _watched(limits):
             return self._wrapper.apply_chat_template(
                 plain_messages(chat.messages),
@@ -301,7 +299,7 @@ class ChatFormat:
 
 
 class _Opened(NamedTuple):
-    """Messages of which the last one is left open: the rendering is cut at the ``tag`` in it."""
+    """Messages of which the last may be left open; the rendering is cut at the ``tag`` in it."""
 
     messages: list[Values]
     tag: str
@@ -310,7 +308,7 @@ class _Opened(NamedTuple):
     def of(cls, messages: list[Values], is_open: bool) -> _Opened:
         if not is_open:
             return cls(messages, "")
-        # The space shows whether the template trims what the message ends with.
+        # The space shows whether the template trims the end of the message.
         tag = f"CONTINUED{secrets.token_hex(8)} "
         last = dict(messages[-1])
         content = last.get("content")
@@ -330,14 +328,14 @@ class _Opened(NamedTuple):
         return cls([*messages[:-1], last], tag)
 
     def cut(self, text: str) -> str:
-        """What stands before the end of the open message."""
+        """The text up to the end of the open message."""
         if not self.tag:
             return text
         bare = self.tag.strip()
         place = text.rfind(bare)
         if place < 0:
             raise PromptError(
-                "continue_final_message: the chat template leaves the last message out"
+                "continue_final_message: the chat template leaves out the last message"
             )
         kept = text[:place]
         return kept if text.startswith(self.tag, place) else kept.rstrip()
@@ -347,7 +345,7 @@ class _Opened(NamedTuple):
 
 
 def _renders_itself(tokenizer: Any) -> bool:
-    """Whether a tokenizer has a program of its own in the place of transformers'."""
+    """Whether a tokenizer has its own program instead of the one of transformers."""
     from transformers import PreTrainedTokenizerBase
 
     own: Any = getattr(type(tokenizer), "apply_chat_template", None)
@@ -355,13 +353,13 @@ def _renders_itself(tokenizer: Any) -> bool:
 
 
 def _tells_text_apart(tokenizer: Any) -> bool:
-    """Whether it never reads control tokens in text: mistral-common's does not."""
+    """Whether a tokenizer never reads control tokens in text, as that of mistral-common."""
     return type(tokenizer).__module__.endswith("tokenization_mistral_common")
 
 
 @contextmanager
 def _watched(limits: RenderLimits | None) -> Iterator[None]:
-    """Hold Python code of this thread to the time that it may take."""
+    """Holds the Python code of this thread to its limit of time."""
     if limits is None:
         yield
         return
@@ -399,4 +397,4 @@ _TRIALS: tuple[tuple[list[Values], list[Values] | None], ...] = (
     ([{"role": "system", "content": "s"}, *_TALK, *_ASKED], None),
     (_CALLED, [_TOOL]),
 )
-"""Chats with nothing forged in them."""
+"""Chats without forged control tokens."""

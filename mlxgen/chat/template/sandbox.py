@@ -1,9 +1,8 @@
 """Jinja templates that track what they wrote themselves, and that can be stopped.
 
-Owns the environment in which chat templates render: transformers' own, with its filters and
-globals, but with code that keeps ``Authored`` text apart from the text of messages, and that
-looks at the limits wherever a template loops, calls or makes something larger. Must never know
-chats or tokens.
+Chat templates render in the environment of transformers, with its filters and globals, but their
+code keeps ``Authored`` text apart from the text of messages, and checks the limits whenever a
+template loops, calls or makes something larger.
 
 Invariant: under limits a rendering ends, whatever the template does with whatever values. Every
 way to repeat something goes through ``pace`` (the bodies of loops, and calls, so macros too);
@@ -36,25 +35,25 @@ from jinja2.utils import pass_eval_context
 from ...errors import PromptError
 from .authored import Authored, joined
 
-_MOST_BITS = 1 << 16  # of a whole number
+_MOST_BITS = 1 << 16  # of an integer
 _COUNTING = {
     *("batch", "center", "format", "indent", "round", "slice", "tojson", "truncate", "wordwrap"),
     *("ljust", "rjust", "zfill", "expandtabs", "to_bytes"),
 }
-"""Filters and methods that take a count; the largest is the sandbox's own for ranges."""
+"""Filters and methods that take a count, which may be as large as the sandbox's ranges."""
 _COUNT_IN_FORMAT = re.compile(r"\d{6}|\*")
 
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What one rendering may cost: seconds of the processor, and characters of any text in it."""
+    """What one rendering may take: seconds of processor time, and characters of any text in it."""
 
     seconds: float = 1.0
     characters: int = 32 << 20
 
 
 class Meter:
-    """What is left for a rendering in this thread."""
+    """The limits of a rendering in this thread."""
 
     def __init__(self, limits: RenderLimits) -> None:
         self._limits = limits
@@ -70,26 +69,26 @@ class Meter:
     def check(self, size: int) -> None:
         if size > self._limits.characters:
             raise PromptError(
-                f"the chat template makes more than {self._limits.characters} characters of these "
-                "messages; send fewer or shorter ones"
+                f"the chat template renders more than {self._limits.characters} characters for "
+                "these messages; send fewer or shorter ones"
             )
 
 
 class SandboxedTemplate:
-    """A chat template that was compiled. Any thread may render it.
+    """A compiled chat template. Any thread may render it.
 
-    - ``variables``: the names that it takes from outside, globals and all; ``makeshift`` are those
-      of them that it also sets itself, without a look at whether they were given.
-    - ``literals``: the texts that stand in it, between NUL characters.
-    - ``taken``: the names that the environment gives it.
+    - ``variables``: the names that it takes from outside, globals included; ``makeshift`` are those
+      of them that it also sets itself, without checking whether they were given.
+    - ``literals``: its literal texts, joined by NUL characters.
+    - ``taken``: the names that the environment provides.
 
-    PromptError for one that cannot be read.
+    PromptError if it cannot be read.
     """
 
     def __init__(self, source: str) -> None:
         try:
             self._environment = _Environment.like_transformers()
-            with self._environment.limited(RenderLimits()):  # constants are worked out here
+            with self._environment.limited(RenderLimits()):  # constants are computed here
                 tree = self._environment.parse(source)
                 self.variables = frozenset(find_undeclared_variables(tree))
                 self._template: Template = self._environment.from_string(source)
@@ -103,7 +102,7 @@ class SandboxedTemplate:
         self.taken = frozenset(self._environment.globals)
 
     def render(self, values: Mapping[str, Any], limits: RenderLimits | None) -> str:
-        """The text; ``Authored`` unless none of it is the template's. Raises what it raises."""
+        """The text, ``Authored`` unless none of it is the template's. Raises what it raises."""
         environment, template = self._environment, self._template
         with environment.limited(limits):
             pieces = template.root_render_func(template.new_context(dict(values)))
@@ -120,7 +119,7 @@ def _set_anyway(tree: nodes.Template) -> frozenset[str]:
 
 
 class _Code(CodeGenerator):
-    """Marks the template's strings as its own, and looks at the limits in loops."""
+    """Marks the template's strings as its own, and checks the limits in loops."""
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802
         if isinstance(node.value, str):
@@ -155,7 +154,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @classmethod
     def like_transformers(cls) -> _Environment:
-        """With everything that transformers gives to chat templates."""
+        """An environment with everything that transformers gives to chat templates."""
         from transformers.utils.chat_template_utils import _compile_jinja_template
 
         model: Environment = _compile_jinja_template("").environment
@@ -165,7 +164,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             extensions=[type(extension) for extension in model.extensions.values()],
         )
         made.globals.update(model.globals)
-        made.globals.pop("lipsum", None)  # it counts as far as it is told to
+        made.globals.pop("lipsum", None)  # it repeats as often as it is told to
         made.filters.update(model.filters)
         made.filters["join"] = _join
         made.filters = {name: _watched(made, name, f) for name, f in made.filters.items()}
@@ -181,7 +180,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def limited(self, limits: RenderLimits | None) -> Iterator[None]:
-        """Hold what this thread renders to the limits."""
+        """Holds what this thread renders to the limits."""
         self._here.meter = None if limits is None else Meter(limits)
         try:
             yield
@@ -194,7 +193,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return meter
 
     def pace(self) -> str:
-        """Look at the limits; called as a template calls a function."""
+        """Checks the limits, as every call from a template does."""
         return ""
 
     def check_counts(self, name: str, arguments: Iterable[Any]) -> None:
@@ -202,8 +201,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             for argument in arguments:
                 if isinstance(argument, int) and argument > MAX_RANGE:
                     raise PromptError(
-                        f"the chat template wants {name} with {argument}, and {MAX_RANGE} is "
-                        "the most"
+                        f"the chat template calls {name} with {argument}; at most {MAX_RANGE} is "
+                        "allowed"
                     )
 
     # ---- what the code of a template calls ----
@@ -216,7 +215,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return known
 
     def concat(self, parts: Iterable[str]) -> str:
-        """The parts together: what blocks and macros give, and the whole."""
+        """The parts as one text: of blocks, of macros, and of the whole template."""
         meter = self.meter
         if meter is None:
             return joined(list(parts))
@@ -228,7 +227,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return joined(known)
 
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, a macro or a method."""
+        """Calls a function, a macro or a method."""
         meter = self.meter
         receiver = getattr(called, "__self__", None)
         if meter is not None:
@@ -245,7 +244,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return result
 
     def check_growth(self, name: str, text: Any, args: tuple[Any, ...]) -> None:
-        """For operations whose result can be as long as the product of their values."""
+        """Checks operations whose result can be as long as the product of their values."""
         meter = self.meter
         if meter is None or not isinstance(text, str):
             return
@@ -273,7 +272,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return formatted
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An operation whose result can be much more than its values."""
+        """Runs an operator whose result can be much larger than its values."""
         meter = self.meter
         if meter is not None:
             if operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
@@ -288,7 +287,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _product(left: Any, right: Any) -> int:
-    """The size of ``left * right``: that of what it makes, in places."""
+    """The length of ``left * right``; of a number, 0 unless it has too many bits."""
     if isinstance(left, int) and isinstance(right, int):
         return 0 if left.bit_length() + right.bit_length() <= _MOST_BITS else sys.maxsize
     if isinstance(left, int):
@@ -299,14 +298,14 @@ def _product(left: Any, right: Any) -> int:
 def _check_format(text: str, values: Iterable[Any]) -> None:
     wide = any(isinstance(value, int) and abs(value) > MAX_RANGE for value in values)
     if _COUNT_IN_FORMAT.search(text) or (wide and "{" in text.partition(":")[2]):
-        raise PromptError("the chat template formats something wider than is allowed here")
+        raise PromptError("the chat template formats a value to more than the allowed width")
 
 
 @pass_eval_context
 def _join(
     context: EvalContext, value: Iterable[Any], d: str = "", attribute: str | int | None = None
 ) -> str:
-    """Jinja's filter of this name, for text that knows who wrote it."""
+    """Jinja's filter ``join``, for ``Authored`` text."""
     environment = context.environment
     assert isinstance(environment, _Environment)
     if attribute is not None:
@@ -319,7 +318,7 @@ def _join(
 def _watched(
     environment: _Environment, name: str, function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A filter that is held to the limits, and whose text is the template's if all it got was."""
+    """A filter under the limits, whose text is the template's if all that it got was."""
 
     @functools.wraps(function)
     def filtered(*args: Any, **kwargs: Any) -> Any:
@@ -333,7 +332,7 @@ def _watched(
             if name == "sum" and not isinstance(
                 kwargs.get("start", (*given, 0, 0)[2]), (int, float)
             ):
-                raise PromptError("the chat template sums up something other than numbers")
+                raise PromptError("the chat template sums up values that are not numbers")
             environment.check_growth(
                 "replace" if name == "replace" else "", given[0], tuple(given[1:])
             )
@@ -343,7 +342,7 @@ def _watched(
 
 
 def _credited(result: Any, made_of: tuple[Any, ...]) -> Any:
-    """A plain string that was made of nothing but the template's own is its own, too."""
+    """The result; if it was made only of the template's own text, it is its own, too."""
     if type(result) is not str or not isinstance(made_of[0], Authored):
         return result
     for value in made_of:

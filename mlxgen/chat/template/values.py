@@ -1,8 +1,7 @@
-"""Plain copies of what callers give to a chat: messages, tools, variables.
+"""Plain copies of what callers pass to a chat: messages, tools and variables.
 
-Owns what may be in them, and ``mapped``, which changes every text in a copy. Must never know
-templates. Invariant: a copy holds nothing but strings, numbers, booleans, None, lists and
-dictionaries, whatever it was made of; only the roles that everybody knows are ``Authored``.
+Invariant: a copy contains only strings, numbers, booleans, None, lists and dictionaries, whatever
+it was made of; only well-known roles are ``Authored``.
 """
 
 from __future__ import annotations
@@ -34,15 +33,14 @@ ROLES = frozenset(
 )
 """Roles that templates may put into a token, as in ``<|user|>``; any other is only text."""
 
-
-REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing in a message, three names
+REASONING = ("reasoning_content", "thinking", "reasoning")  # three names of one part of a message
 _DEEPEST = 64
 _LARGEST = 1 << 63
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
-    """Copies of plain values, as transformers makes them: without nulls, reasoning under all
-    its names. Roles that everybody knows are not text."""
+    """Copies of plain values, as transformers makes them: without nulls, and with reasoning under
+    all of its names."""
     copies = []
     for i, message in enumerate(messages):
         copy: Values = {
@@ -72,12 +70,12 @@ def plain_tools(tools: Sequence[Any] | None) -> list[Any] | None:
             described.append(_plain(tool, f"tools[{i}]"))
         else:
             kind = type(tool).__name__
-            raise PromptError(f"tools[{i}]: a {kind} is not a tool; give a schema or a function")
+            raise PromptError(f"tools[{i}]: expected a schema or a function, got {kind}")
     return described
 
 
 def _plain(value: Any, at: str) -> Any:
-    """A copy made of plain values; PromptError for what none can be made of."""
+    """A copy made of plain values. PromptError if that is impossible."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -94,22 +92,24 @@ def _plain(value: Any, at: str) -> Any:
         return _plain(asdict(value), at)
     if callable(getattr(value, "model_dump", None)):
         return _plain(value.model_dump(), at)
-    raise PromptError(f"{at}: a {type(value).__name__} is not text or JSON; give plain values")
+    raise PromptError(f"{at}: expected text or plain JSON values, got {type(value).__name__}")
 
 
 def plain_json(value: Any, name: str, depth: int) -> Any:
-    """A copy of a JSON value; OptionError for anything else."""
+    """A copy of a JSON value. OptionError for anything else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise OptionError("template", f"{name} has a lone surrogate") from error
+            raise OptionError(
+                "template", f"{name} contains a lone surrogate, which is not a character"
+            ) from error
         return plain(value)
     if isinstance(value, (int, float)):
         if not math.isfinite(value) or abs(value) >= _LARGEST:
-            raise OptionError("template", f"{name} has a number that is out of range")
+            raise OptionError("template", f"{name} contains a number that is out of range")
         return int(value) if isinstance(value, int) else float(value)
     if depth == _DEEPEST:
         raise OptionError("template", f"{name} is nested more than {_DEEPEST} levels deep")
@@ -118,11 +118,11 @@ def plain_json(value: Any, name: str, depth: int) -> Any:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {plain(key): plain_json(inner, name, depth + 1) for key, inner in value.items()}
     kind = type(value).__name__
-    raise OptionError("template", f"{name} is not a plain JSON value but holds a {kind}")
+    raise OptionError("template", f"{name}: expected plain JSON, got {kind} in it")
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A plain value with every string changed, keys too."""
+    """A plain value with every string changed, keys included."""
     if isinstance(value, Authored):  # a role
         return value
     if isinstance(value, str):

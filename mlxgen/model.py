@@ -25,6 +25,7 @@ from .engine.batch import Batch
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, options_of
+from .engine.history import History
 from .engine.kv import KV, PREFILL_STEP, Footprint, LayerCache, batch_equals_alone
 from .engine.limits import Limits, default_bytes
 from .engine.options import Options
@@ -36,8 +37,9 @@ from .engine.request.request import Request
 from .engine.scheduling.prefill import take_prefix
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
-from .engine.step.loop import Loop
+from .engine.step.runner import Runner
 from .engine.step.seat import Seat
+from .engine.step.step import Loop
 from .engine.stream import Stream
 from .errors import MlxgenError, OptionError, PromptError
 from .loading.generation_config import NOTHING, frozen_options
@@ -337,8 +339,7 @@ class LanguageModel:
         if draft is None or draft == "ngram":
             return None if draft is None else NgramDrafter()
         return ModelDrafter(
-            draft.model,
-            draft.make_cache,
+            Runner(draft.model, draft.make_cache),
             self.sampler,
             width=self.vocab_size,
             footprint=draft.footprint,
@@ -361,11 +362,12 @@ class LanguageModel:
         """
         file = checked_path(path)
         tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
-        kv = self.prefix_cache.take(tokens) or KV(self.make_cache)
+        kv = KV(Runner(self.model, self.make_cache, cache=lambda: self.prefix_cache))
+        kv.take(tokens)
         while kv.length < len(tokens):
-            kv.run(self.model, tokens[kv.length : kv.length + PREFILL_STEP])
-            mx.eval(kv.alone.arrays())
-        self.prefix_cache.insert(tokens, kv)
+            kv.run(tokens[kv.length : kv.length + PREFILL_STEP])
+            kv.wait()
+        kv.keep(History(tokens))
         return self.prefix_cache.save(file, tokens)
 
     def load_prefix(self, path: str | os.PathLike[str]) -> int:
@@ -377,11 +379,12 @@ class LanguageModel:
         return self.prefix_cache.load(path)
 
     def _stream(self, request: Request) -> Stream:
-        seat = Seat(request, KV(self.make_cache), self.drafter_for(request.options))
+        runner = Runner(self.model, self.make_cache, cache=lambda: self.prefix_cache)
+        seat = Seat(request, KV(runner), self.drafter_for(request.options))
         # It is made when somebody asks for it. Another thread may run what is taken here.
         if "prefix_cache" in vars(self) and take_prefix(seat, self.prefix_cache):
-            mx.eval(seat.kv.alone.arrays())
-        return Stream(Loop(self.model, self.sampler), seat, lambda: self.prefix_cache)
+            seat.kv.wait()
+        return Stream(Loop(runner, self.sampler), seat, lambda: self.prefix_cache)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:
         wanted = options.max_tokens if options.max_tokens is not None else 1 << 40

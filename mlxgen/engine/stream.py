@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-import mlx.core as mx
-
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
@@ -21,8 +19,8 @@ from .owner import Owner
 from .prefix.cache import PrefixCache
 from .request.accept import rewind
 from .step.fault import Fault
-from .step.loop import Loop
 from .step.seat import Seat
+from .step.step import Loop
 
 
 class Stream:
@@ -205,15 +203,15 @@ class Stream:
             if cache.any_length or not kv.length < tokens < len(history) or seat.is_ready:
                 return
             self._run(tokens)
-        kv.align(history, len(history))
-        cache.insert(history, kv)
+        kv.keep(history)
 
     def _run(self, tokens: int) -> None:
         kv = self._seat.kv
         try:
             while kv.length < tokens:
                 piece = min(PREFILL_STEP, tokens - kv.length)
-                mx.eval(self._loop.passes.prefill(self._seat, piece))
+                self._loop.passes.prefill(self._seat, piece)
+                kv.wait()
         except BaseException as error:
             self._seat.restart()  # layers may hold different tokens now
             self._failed = error

@@ -9,6 +9,7 @@ import pytest
 
 from mlxgen import LanguageModel
 from mlxgen.engine.kv import KV
+from mlxgen.engine.step.runner import Runner
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
@@ -68,15 +69,15 @@ def test_the_cache_holds_the_history_but_for_its_last_token(lm: LanguageModel) -
 
 def test_forks_share_the_kv_of_their_history_until_they_write() -> None:
     model, make_cache = cache_kinds()["plain"]()
-    kv = KV(make_cache)
-    kv.run(model, [1] * 250)
-    mx.eval(kv.alone.arrays())
+    kv = KV(Runner(model, make_cache))
+    kv.run([1] * 250)
+    kv.wait()
     before = mx.get_active_memory()
     forks = [kv.fork() for _ in range(8)]
     assert mx.get_active_memory() - before < kv.nbytes / 4
     for fork in forks:
-        fork.run(model, [2])
-        mx.eval(fork.alone.arrays())
+        fork.run([2])
+        fork.wait()
     assert mx.get_active_memory() - before > kv.nbytes * 6
 
 

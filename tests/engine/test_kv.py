@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mlxgen.engine.history import History
 from mlxgen.engine.kv import KV, Later, Unread
 from mlxgen.engine.kv.held import Held
+from mlxgen.engine.step.runner import Runner
 from tests.fakes.architectures import VOCAB, cache_kinds
 
 from ..effort import tries
@@ -39,9 +40,10 @@ def feed(kv: KV, model: Any, tokens: list[int], *, one_by_one: bool = False) -> 
     pieces = [[t] for t in tokens] if one_by_one else [tokens]
     logits = None
     for piece in pieces:
-        logits = kv.run(model, piece)[0, -1]
-        mx.eval(logits, kv.alone.arrays())
-        kv.store.checkpoint()
+        logits = kv.run(piece)[0, -1]
+        mx.eval(logits)
+        kv.wait()
+        kv.snapshot()
     assert logits is not None
     return np.array(logits)
 
@@ -58,7 +60,7 @@ def catch_up(kv: KV, model: Any, history: list[int]) -> np.ndarray:
 
 
 def fresh(model: Any, make: Callable[[], list[Any]], history: list[int]) -> np.ndarray:
-    return feed(KV(make), model, history)
+    return feed(KV(Runner(model, make)), model, history)
 
 
 @pytest.mark.parametrize("back", [1, 2, 5, 11, 20, 37])
@@ -68,9 +70,9 @@ def test_after_a_rewind_the_next_logits_are_those_of_a_fresh_run(
 ) -> None:
     model, make = kind
     history = tokens(38)
-    kv = KV(make)
+    kv = KV(Runner(model, make))
     if eager:
-        kv.store.expect_rewinds()
+        kv.expect_rewinds()
     feed(kv, model, history[:9])
     feed(kv, model, history[9:], one_by_one=True)
     kept = history[: len(history) - back]
@@ -85,7 +87,7 @@ def test_after_a_rewind_the_next_logits_are_those_of_a_fresh_run(
 def test_a_fork_and_its_origin_do_not_see_each_other(kind: Any) -> None:
     model, make = kind
     history = tokens(21)
-    kv = KV(make)
+    kv = KV(Runner(model, make))
     feed(kv, model, history)
     twin = kv.fork()
     left, right = [*history, 1, 2, 3], [*history, 4, 5]
@@ -99,7 +101,7 @@ def test_a_fork_and_its_origin_do_not_see_each_other(kind: Any) -> None:
 
 def test_a_cache_that_holds_the_history_stays_as_it_is(kind: Any) -> None:
     model, make = kind
-    kv = KV(make)
+    kv = KV(Runner(model, make))
     feed(kv, model, tokens(5))
     assert kv.align(History(tokens(5)), most=5) == []
     assert kv.align(History([*tokens(5), 1, 2])) == [1, 2]
@@ -109,8 +111,8 @@ def test_a_cache_that_holds_the_history_stays_as_it_is(kind: Any) -> None:
 @pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding window", "rotating"])
 def test_untrimmable_caches_go_back_to_a_checkpoint_and_not_to_the_start(name: str) -> None:
     model, make = loaded(name)
-    kv = KV(make)
-    kv.store.expect_rewinds()
+    kv = KV(Runner(model, make))
+    kv.expect_rewinds()
     history = tokens(150)
     feed(kv, model, history[:70])
     feed(kv, model, history[70:], one_by_one=True)
@@ -120,8 +122,8 @@ def test_untrimmable_caches_go_back_to_a_checkpoint_and_not_to_the_start(name: s
 
 def test_plain_caches_take_no_checkpoints_and_lose_nothing() -> None:
     model, make = loaded("plain")
-    kv = KV(make)
-    kv.store.expect_rewinds()
+    kv = KV(Runner(model, make))
+    kv.expect_rewinds()
     feed(kv, model, tokens(100), one_by_one=True)
     assert kv.store.can_undo(1)
     kv.align(History(tokens(100)[:61]))
@@ -130,10 +132,10 @@ def test_plain_caches_take_no_checkpoints_and_lose_nothing() -> None:
 
 def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:
     model, make = loaded("plain")
-    kv, drawn = KV(make), Unread(mx.array([7, 8]))
-    kv.run(model, [1, 2])
-    kv.run(model, [Later(drawn, 0)])
-    kv.run(model, [Later(drawn, 1), 9])
+    kv, drawn = KV(Runner(model, make)), Unread(mx.array([7, 8]))
+    kv.run([1, 2])
+    kv.run([Later(drawn, 0)])
+    kv.run([Later(drawn, 1), 9])
     history = History([1, 2, 7, 8, 9, 3])
     assert kv.common(history) == 5
     history.cut(3)
@@ -146,15 +148,17 @@ def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:
 
 def test_a_pass_that_fails_leaves_nothing() -> None:
     model, make = loaded("plain")
-    kv, history = KV(make), History(tokens(9))
-    kv.run(model, history[:5])
+    runner = Runner(model, make)
+    kv, history = KV(runner), History(tokens(9))
+    kv.run(history[:5])
 
     def fails(inputs: mx.array, cache: list[Any]) -> mx.array:
         model(inputs[:, :1], cache=cache)
         raise RuntimeError("half-way")
 
+    runner.model = fails
     with pytest.raises(RuntimeError):
-        kv.run(fails, history[5:])
+        kv.run(history[5:])
     assert kv.align(history) == list(history)
 
 
@@ -194,12 +198,12 @@ def test_aligning_equals_an_empty_cache_that_ran_the_history(
     steps: list[tuple[int, int, bool, bool]], name: str
 ) -> None:
     model, make = loaded(name)
-    kv, history, seed = KV(make), History(tokens(4)), 1
+    kv, history, seed = KV(Runner(model, make)), History(tokens(4)), 1
     for grow, back, fork, stray in steps:
         seed += 1
         feed(kv, model, kv.align(history))
         if stray:  # a look-ahead or a draft that turns out wrong
-            kv.run(model, tokens(2, seed))
+            kv.run(tokens(2, seed))
         if fork:
             other = kv.fork()
             feed(kv, model, tokens(2, seed))  # the origin goes astray

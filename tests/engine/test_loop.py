@@ -21,8 +21,9 @@ from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
-from mlxgen.engine.step.loop import Loop
+from mlxgen.engine.step.runner import Runner
 from mlxgen.engine.step.seat import Seat
+from mlxgen.engine.step.step import Loop
 from mlxgen.errors import CapacityError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
@@ -224,10 +225,11 @@ def alone(lm: LanguageModel, request: Asked) -> Seen:
     while line[0].parent is not None:
         line.insert(0, line[0].parent)
     row = lm.prepare(request.prompt, Options.of(request.options))
-    seat = Seat(row, KV(lm.make_cache))
+    runner = Runner(lm.model, lm.make_cache)
+    seat = Seat(row, KV(runner))
     seen = Seen()
     for each, heir in zip(line, [*line[1:], None], strict=True):
-        loop = Loop(lm.model, lm.sampler)
+        loop = Loop(runner, lm.sampler)
         loop.join(seat)
         deeds = each.deeds if heir is None else each.deeds[: heir.before + 1]
         play(loop, seat, seen, deeds, to_the_end=heir is None)

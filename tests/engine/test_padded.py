@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.padded import LONGEST, alike, longest_padded, run_padded
 from tests.engine.test_slots import alone, same
 from tests.fakes.architectures import VOCAB, cache_kinds
@@ -28,13 +29,13 @@ def test_a_window_that_keeps_its_beginning_takes_none() -> None:
 def test_prompts_of_different_lengths_go_on_as_they_would_alone(kind: str) -> None:
     model, make = cache_kinds()[kind]()
     prompts = [[1, 2, 3, 4, 5, 6, 7], [8], [i % VOCAB for i in range(longest_padded(make))]]
-    kvs = [KV(make) for _ in prompts]
+    kvs = [Alone(make) for _ in prompts]
     run_padded(model, make, prompts, kvs)
     for prompt, kv in zip(prompts, kvs, strict=True):
         assert kv.length == len(prompt)
         for token in (9, 10, 11):
             prompt.append(token)
-            logits = kv.run(model, [token])
+            logits = kv.forward(model, mx.array([[token]]))
             same(logits[0, -1], alone(model, make, prompt))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen import LanguageModel
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes import byte_level_tokenizer
@@ -44,26 +44,26 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def feed(kv: KV, model: Any, tokens: Sequence[int]) -> np.ndarray:
+def feed(kv: Alone, model: Any, tokens: Sequence[int]) -> np.ndarray:
     """Run tokens and return the logits behind the last one."""
-    logits = kv.run(model, tokens)[0, -1]
-    mx.eval(logits, kv.alone.arrays())
+    logits = kv.forward(model, mx.array([list(tokens)]))[0, -1]
+    mx.eval(logits, kv.arrays())
     return np.array(logits)
 
 
 def fresh(name: str, tokens: Sequence[int]) -> np.ndarray:
     model, make = loaded(name)
-    return feed(KV(make), model, tokens)
+    return feed(Alone(make), model, tokens)
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, VOCAB, count)]
 
 
-def row_of(name: str, history: Sequence[int], *, decoded: int = 5) -> KV:
+def row_of(name: str, history: Sequence[int], *, decoded: int = 5) -> Alone:
     """A row that prefilled in two pieces and decoded its last tokens one by one."""
     model, make = loaded(name)
-    kv, end = KV(make), len(history) - decoded
+    kv, end = Alone(make), len(history) - decoded
     pieces = [history[: end // 2], history[end // 2 : end], *([t] for t in history[end:])]
     for piece in pieces:
         feed(kv, model, piece)
@@ -104,7 +104,7 @@ def test_a_query_that_parts_inside_or_ends_inside_takes_what_it_can_exactly(
 ) -> None:
     model, make = loaded(kind)
     cache, history = PrefixCache(make, PLENTY), tokens(38)
-    kv = KV(make)
+    kv = Alone(make)
     feed(kv, model, history[:20])
     cache.insert(history, kv)
     feed(kv, model, history[20:])
@@ -174,7 +174,7 @@ def test_conversations_that_grow_branch_and_repeat_end_as_fresh_runs(
     cache, history = PrefixCache(make, PLENTY), tokens(12)
     for seed, (back, grow, evict) in enumerate(steps):
         history = [*history[: len(history) - back or 1], *tokens(grow, seed % 2)]
-        kv = cache.take(history) or KV(make)
+        kv = cache.take(history) or Alone(make)
         equal(feed(kv, model, history[kv.length :]), fresh(name, history))
         cache.insert(history, kv)
         if evict:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.prefix import sealed_file
 from mlxgen.engine.prefix.cache import PrefixCache
 from mlxgen.engine.prefix.layout import digest
@@ -72,8 +72,8 @@ def llama(seed: int = 0) -> tuple[Any, Callable[[], list[Any]]]:
 
 def run(path: Path, model: Any, make: Callable[[], list[Any]]) -> Path:
     """A prefix that a model has run, in a file."""
-    kv = KV(make)
-    kv.run(model, IDS)
+    kv = Alone(make)
+    kv.forward(model, mx.array([IDS]))
     cache = PrefixCache(make, PLENTY, model=model)
     cache.insert(IDS, kv)
     assert cache.save(path, IDS) == len(IDS)
@@ -84,10 +84,10 @@ def run(path: Path, model: Any, make: Callable[[], list[Any]]) -> Path:
 def test_a_prefix_of_every_cache_type_comes_back_from_a_file(name: str, tmp_path: Path) -> None:
     model, make = cache_kinds()[name]()
     history = [int(t) for t in np.random.default_rng(3).integers(0, VOCAB, 30)]
-    kv, probe = KV(make), [1, 2, 3]
+    kv, probe = Alone(make), mx.array([[1, 2, 3]])
     for piece in (history[:20], history[20:]):
-        kv.run(model, piece)
-        mx.eval(kv.alone.arrays())
+        kv.forward(model, mx.array([piece]))
+        mx.eval(kv.arrays())
     cache = PrefixCache(make, PLENTY, model=model)
     cache.insert(history, kv)
     assert cache.save(tmp_path / "prefix.safetensors", history) == 30
@@ -98,7 +98,7 @@ def test_a_prefix_of_every_cache_type_comes_back_from_a_file(name: str, tmp_path
     taken = other.take([*history, 1, 2, 3])
     assert taken is not None and taken.length == 30
     np.testing.assert_allclose(
-        np.array(taken.run(model, probe)), np.array(kv.run(model, probe)), atol=2e-3
+        np.array(taken.forward(model, probe)), np.array(kv.forward(model, probe)), atol=2e-3
     )
     assert [path.name for path in tmp_path.iterdir()] == ["prefix.safetensors"]
 
@@ -220,7 +220,7 @@ def test_keys_of_another_width_or_type_than_those_held_are_refused(tmp_path: Pat
     caches = plain_layers()
     for leaf in (caches[0], caches[1].caches[0]):
         leaf.update_and_fetch(mx.zeros((1, 1, 2, 4)), mx.zeros((1, 1, 2, 4)))
-    cache.insert((1, 2), KV.holding(plain_layers, caches, (1, 2)))
+    cache.insert((1, 2), Alone(plain_layers, caches, 2))
     with pytest.raises(LoadError, match=r"cache 0 holds float32\[1, 1, \*, 1\]"):
         cache.load(path)
     assert cache.nbytes == 2 * 2 * 2 * 16

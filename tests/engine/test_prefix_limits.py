@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from mlxgen.engine.history import History
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes.filled_caches import (
@@ -199,9 +198,7 @@ def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one
     for end in (4, 8, 12):
         cache.insert(
             conversation,
-            KV.holding(
-                state_layers, holding(state_layers, conversation[:end]).caches, conversation[:end]
-            ),
+            Alone(state_layers, holding(state_layers, conversation[:end]).caches, end),
         )
     assert cache.match((*conversation[:10], 90)) == 8
     cache.take((*conversation[:4], 90))
@@ -252,7 +249,7 @@ def test_a_cleared_cache_has_nothing_and_works_again() -> None:
 
 def test_nothing_is_found_for_an_empty_query_or_a_single_token() -> None:
     cache = PrefixCache(plain_layers, PLENTY)
-    cache.insert((), KV(plain_layers))
+    cache.insert((), Alone(plain_layers))
     cache.insert((1, 2), holding(plain_layers, (1, 2)))
     assert cache.take(()) is None
     assert cache.take((1,)) is None
@@ -275,8 +272,8 @@ def test_the_caches_of_a_row_are_not_kept_alive_nor_changed() -> None:
     caches = plain_layers()
     fill(caches, tuple(range(1 << 16)))
     mx.eval([layer.state for layer in caches[:1]])
-    row = KV.holding(plain_layers, caches, [0] * (1 << 16))
-    row.align(History([0] * 9))
+    row = Alone(plain_layers, caches, 1 << 16)
+    row.go_back(8)
     arrays = [id(array) for array in arrays_in(row.caches)]
     cache.insert(ids, row)
     assert [id(array) for array in arrays_in(row.caches)] == arrays

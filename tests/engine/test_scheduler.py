@@ -15,6 +15,7 @@ from mlxgen import Choice, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.scheduling.pace import Pace
 from mlxgen.engine.scheduling.scheduler import Ticket
+from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
@@ -230,9 +231,9 @@ def test_an_estimate_is_never_below_what_caches_take(kind: str) -> None:
     model, make = cache_kinds()[kind]()
     footprint = Footprint.of(model, make)
     for pieces in ([600], [16, 32, 64, 128, 128, 128, *[1] * 20], [150, *[1] * 120]):
-        kv = KV(make)
+        kv = KV(Runner(model, make))
         for count in pieces:
-            kv.run(model, [1] * count)
+            kv.run([1] * count)
             assert kv.nbytes <= footprint.alone(kv.length), (pieces, kv.length)
 
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import owned
 from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes.filled_caches import check, fill, holding, plain_layers
@@ -52,7 +52,7 @@ def test_a_layer_that_the_model_never_fills_stays_empty() -> None:
     cache, ids = PrefixCache(make, PLENTY), (1, 2, 3)
     caches = make()
     fill([caches[0], caches[1].caches[0]], ids)
-    cache.insert(ids, KV.holding(make, caches, ids))
+    cache.insert(ids, Alone(make, caches, len(ids)))
     kv = cache.take((*ids, 4))
     assert kv is not None
     check([kv.caches[0], kv.caches[1].caches[0]], ids)
@@ -64,5 +64,5 @@ def test_layers_that_skip_tokens_are_not_kept() -> None:
     fill(caches[:1], (1, 2, 3))
     fill(caches[1:], (1, 2))
     cache = PrefixCache(plain_layers, PLENTY)
-    cache.insert((1, 2, 3), KV.holding(plain_layers, caches, (1, 2, 3)))
+    cache.insert((1, 2, 3), Alone(plain_layers, caches, 3))
     assert cache.nbytes == 0

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.alone import Alone
 
 Make = Callable[[], list[Any]]
 Ids = tuple[int, ...]
@@ -52,7 +52,7 @@ def check(caches: Sequence[Any], ids: Ids) -> None:
             assert values[0, 0, -seen:, 0].tolist() == [-token for token in ids[-seen:]]
 
 
-def holding(make: Make, ids: Ids) -> KV:
+def holding(make: Make, ids: Ids) -> Alone:
     caches = make()
     fill(caches, ids)
-    return KV.holding(make, caches, ids)
+    return Alone(make, caches, len(ids))

@@ -64,8 +64,8 @@ def main() -> int:
         scheduler, loaded = boot()
         if breaks != "prompt":
             return Broken(scheduler, breaks), loaded
-        passes = scheduler._loop.passes  # type: ignore[attr-defined]
-        passes.model = Poisoned(passes.model)
+        runner = scheduler._loop.runner  # type: ignore[attr-defined]
+        runner.model = Poisoned(runner.model)
         return scheduler, loaded
 
     return serve(settings, boot=booting_badly)

@@ -1,5 +1,6 @@
 """The device's half of a sequence: its KV cache, alone and in a batch, and what that takes."""
 
+from .commands import Device
 from .footprint import Footprint
 from .held import Fed, Later, Unread
 from .kv import KV
@@ -11,6 +12,7 @@ __all__ = [
     "KV",
     "PREFILL_STEP",
     "CacheFactory",
+    "Device",
     "Fed",
     "Footprint",
     "Later",

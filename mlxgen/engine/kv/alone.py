@@ -35,7 +35,7 @@ from .layers import (
 class Alone:
     """See the module. ``make`` builds the empty caches of the model, one for each layer."""
 
-    __slots__ = ("_checkpoints", "_eager", "_make", "_plain", "caches", "length")
+    __slots__ = ("__weakref__", "_checkpoints", "_eager", "_make", "_plain", "caches", "length")
 
     def __init__(
         self, make: CacheFactory, caches: list[LayerCache] | None = None, length: int = 0

@@ -1,9 +1,9 @@
 """The KV cache of one sequence: a cache of its history.
 
-Owns which tokens are held, and where: in caches of its own (``Alone``) or in a batch (``Slot``).
-Must never know what the tokens mean, nor how they were sampled. It may hold others than the
-history does: tokens that were taken back, a look-ahead, a draft that missed. Invariant: ``align``
-leaves nothing but a beginning of the history in it, and says what the model has to run.
+Owns which tokens are held. Must never know what they mean, nor how they were sampled; where and how
+they are held is the device's, which is told by commands. It may hold others than the history does:
+tokens that were taken back, a look-ahead, a draft that missed. Invariant: ``align`` leaves nothing
+but a beginning of the history in it, and says what the model has to run.
 
 Nothing else takes back what a cache holds.
 """
@@ -18,44 +18,41 @@ from ...errors import StateError
 from ...tokens import Token
 from ..history import History
 from .alone import Alone
-from .held import Fed, Held, gathered
-from .layers import CacheFactory, LayerCache, Model
-from .slots import Slot, Slots
+from .commands import (
+    Copy,
+    Device,
+    Expect,
+    Free,
+    Join,
+    Keep,
+    Leave,
+    Run,
+    Snapshot,
+    Submit,
+    Take,
+    Trim,
+    Wait,
+)
+from .held import Fed, Held
+from .slots import Slot
 
 
 class KV:
-    """See the module. ``make`` builds the empty caches of the model, one for each layer."""
+    """See the module. It is empty at first, in caches of its own."""
 
-    __slots__ = ("_held", "_make", "_store")
+    __slots__ = ("_device", "_held", "_store", "number")
 
-    def __init__(self, make: CacheFactory) -> None:
-        self._make = make
-        self._store: Alone | Slot | None = Alone(make)
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.number = device.number()
         self._held = Held()
-
-    @classmethod
-    def holding(cls, make: CacheFactory, caches: list[LayerCache], tokens: Sequence[Fed]) -> KV:
-        """Caches that hold ``tokens`` already, one for each layer of ``make()``."""
-        kv = cls(make)
-        kv.hold(caches, tokens)
-        return kv
-
-    def hold(self, caches: list[LayerCache], tokens: Sequence[Fed]) -> None:
-        """Hold these caches of ``tokens`` from now on, where it held nothing."""
-        store = self.alone
-        store.caches, store.length = caches, len(tokens)
-        self._held = Held(tokens)
-
-    def take(self, other: KV) -> None:
-        """Hold what another one held, where it held nothing; the other is used up."""
-        self._store, self._held = other._store, other._held
-        other._store = None
+        self._store: Alone | Slot | None = device.do(Free(self.number))
 
     # ---- what it holds ---------------------------------------------------------------------
 
     @property
     def store(self) -> Alone | Slot:
-        """Where it is held; raises ``StateError`` for a closed sequence."""
+        """Where it is held, for questions; raises ``StateError`` for a closed sequence."""
         if self._store is None:
             raise StateError("this generation is closed; make a new one")
         return self._store
@@ -66,13 +63,6 @@ class KV:
         return self._store if isinstance(self._store, Slot) else None
 
     @property
-    def alone(self) -> Alone:
-        """Its caches of its own, in which it has to be."""
-        store = self.store
-        assert isinstance(store, Alone)
-        return store
-
-    @property
     def length(self) -> int:
         """Tokens held."""
         return self.store.length
@@ -81,12 +71,6 @@ class KV:
     def nbytes(self) -> int:
         """Bytes of its buffers, or its share of the batch's."""
         return 0 if self._store is None else self._store.nbytes
-
-    @property
-    def caches(self) -> list[LayerCache]:
-        """Its caches; a copy of what is in a batch."""
-        store = self.store
-        return (store if isinstance(store, Alone) else store.slots.copy_of(store)).caches
 
     def common(self, history: History) -> int:
         """How many leading tokens of the history it holds."""
@@ -102,49 +86,72 @@ class KV:
         to = min(self.common(history), len(history) - 1 if most is None else most)
         store = self.store
         if to < store.length:
-            store.go_back(to)
+            self._device.do(Trim(self.number, to))
             self._held.cut(store.length)
         return history[store.length :]
 
     # ---- passes ----------------------------------------------------------------------------
 
-    def run(self, model: Model, tokens: Sequence[Fed]) -> mx.array:
+    def run(self, tokens: Sequence[Fed]) -> mx.array:
         """Run the next tokens in caches of its own: logits [1, n, vocab], nothing is evaluated."""
-        logits = self.alone.forward(model, gathered(tokens)[None])
+        logits: mx.array = self._device.do(Run(((self.number, tuple(tokens)),)))
         self._held.add(tokens)
         return logits
 
     def took(self, tokens: Iterable[Fed]) -> None:
-        """Say that the next tokens have gone through the model, in its slot."""
+        """Say that the next tokens have gone through the model with others'."""
         self._held.add(tokens)
+
+    def submit(self) -> None:
+        """Begin to compute what it holds."""
+        self._device.do(Submit(self.number))
+
+    def wait(self) -> None:
+        """Wait until what it holds is computed."""
+        self._device.do(Wait(self.number))
+
+    # ---- ways back -------------------------------------------------------------------------
+
+    def expect_rewinds(self) -> None:
+        """Say that rewinds are likely: snapshots are worth a copy from now on."""
+        self._device.do(Expect(self.number))
+
+    def snapshot(self, before: int = 0) -> None:
+        """Remember this place, ``before`` a pass of so many tokens, or where it is worth it."""
+        self._device.do(Snapshot(self.number, before))
 
     # ---- where it is -----------------------------------------------------------------------
 
-    def join(self, slots: Slots) -> None:
+    def join(self) -> None:
         """Go from caches of its own to a slot; it holds a token at least."""
-        self._store = slots.join(self.alone)
+        self._store = self._device.do(Join(self.number))
 
     def leave(self) -> None:
         """Go from a slot to caches of its own."""
-        slot = self.slot
-        if slot is not None:
-            slots = slot.slots
-            self._store = slots.copy_of(slot)
-            slots.leave(slot)
+        if self.slot is not None:
+            self._store = self._device.do(Leave(self.number))
 
     def restart(self) -> None:
         """Hold nothing, in caches of its own; a place in the slots is freed."""
-        slot = self.slot
-        self._store, self._held = Alone(self._make), Held()
-        if slot is not None and slot.is_taken:
-            slot.slots.leave(slot)
+        self._store, self._held = self._device.do(Free(self.number)), Held()
+
+    def take(self, tokens: Sequence[Token]) -> bool:
+        """Hold what the prefix cache has of these, where it held nothing; whether it has any."""
+        found: Alone | None = self._device.do(Take(self.number, tuple(tokens)))
+        if found is not None:
+            self._store, self._held = found, Held(tokens[: found.length])
+        return found is not None
+
+    def keep(self, history: History, room: int | None = None) -> None:
+        """Give what it holds of the history to the prefix cache, which may have ``room`` bytes."""
+        self.align(history, len(history))
+        self._device.do(Keep(self.number, tuple(history[: self.length]), room))
 
     def fork(self) -> KV:
         """An independent copy outside of any batch; buffers are shared until one side writes."""
         twin = KV.__new__(KV)
-        store = self.store
-        twin._make = self._make
-        twin._store = store.fork() if isinstance(store, Alone) else store.slots.copy_of(store)
+        twin._device, twin.number = self._device, self._device.number()
+        twin._store = self._device.do(Copy(self.number, twin.number))
         twin._held = self._held.fork()
         return twin
 

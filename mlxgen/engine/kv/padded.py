@@ -15,8 +15,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from ...tokens import Token
-from .kv import KV
+from .alone import Alone
+from .held import Fed, gathered
 from .layers import CacheFactory, LayerCache, Model, leaves, refilled
 from .slot_caches import first_tokens
 
@@ -35,16 +35,16 @@ def alike(lengths: Tokens[int]) -> bool:
 
 
 def run_padded(
-    model: Model, make: CacheFactory, runs: Tokens[Tokens[Token]], kvs: Tokens[KV]
+    model: Model, make: CacheFactory, runs: Tokens[Tokens[Fed]], stores: Tokens[Alone]
 ) -> None:
-    """Run prompts, one or more tokens each, into empty ``kvs``; nothing is evaluated."""
+    """Run prompts, one or more tokens each, into empty ``stores``; nothing is evaluated."""
     longest = max(map(len, runs))
     caches = make()
-    model(mx.array([[*run, *[0] * (longest - len(run))] for run in runs]), cache=caches)
+    model(mx.stack([gathered([*run, *[0] * (longest - len(run))]) for run in runs]), cache=caches)
     layers = list(leaves(caches))
-    for row, (run, kv) in enumerate(zip(runs, kvs, strict=True)):
+    for row, (run, store) in enumerate(zip(runs, stores, strict=True)):
         taken = (_row_of(layer, row, len(run)) for layer in layers)
-        kv.hold(refilled(caches, taken), run)
+        store.caches, store.length = refilled(caches, taken), len(run)
 
 
 def _room(layer: LayerCache) -> int:

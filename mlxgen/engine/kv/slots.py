@@ -31,7 +31,7 @@ class Slot:
     ``length`` is 0 then, and everything is pending again.
     """
 
-    __slots__ = ("_checkpoints", "_least", "_reached", "_slots", "index", "length")
+    __slots__ = ("__weakref__", "_checkpoints", "_least", "_reached", "_slots", "index", "length")
 
     def __init__(self, slots: Slots, index: int, length: int) -> None:
         self._slots: Slots | None = slots

@@ -33,8 +33,8 @@ from mlx_lm.models.cache import KVCache
 
 from ...errors import LoadError, StateError
 from ...tokens.vocabulary import Token, TokenIds
-from ..kv import KV, CacheFactory, LayerCache
-from ..kv.layers import leaves, sliceable
+from ..kv.alone import Alone
+from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
 from . import file as prefix_file
 from .layout import Forms, forms_made_by, forms_of
 from .segments import Segment, Snapshot, assemble, holds
@@ -97,7 +97,7 @@ class PrefixCache:
         self._max_bytes = limit
         self.shrink(limit)
 
-    def insert(self, tokens: Sequence[Token], kv: KV, *, room: int | None = None) -> None:
+    def insert(self, tokens: Sequence[Token], kv: Alone, *, room: int | None = None) -> None:
         """Keep a copy of ``kv``, which holds the first ``kv.length`` of ``tokens``.
 
         Copies and evaluates what the tree does not hold yet; ``kv`` stays as it was, and is not
@@ -149,8 +149,8 @@ class PrefixCache:
             found = self._tree.find(as_ids(tokens), len(tokens) - 1)
         return 0 if found is None else found.length
 
-    def take(self, tokens: Sequence[Token]) -> KV | None:
-        """A KV of its own with the most leading tokens that can be had, or None.
+    def take(self, tokens: Sequence[Token]) -> Alone | None:
+        """Caches of their own with the most leading tokens that can be had, or None.
 
         Never all of ``tokens``: the last one has to run for its logits. Nothing is evaluated
         here; see the module for what is copied when it is.
@@ -161,7 +161,7 @@ class PrefixCache:
             if found is None:
                 return None
             self._tree.touch(found.holder)
-            return self._kv(tokens, found, capacity=steps * _STEP)
+            return self._kv(found, capacity=steps * _STEP)
 
     def shrink(self, max_bytes: int) -> None:
         """Evict until at most ``max_bytes`` are held, now; the limit stays as it is."""
@@ -185,7 +185,7 @@ class PrefixCache:
                 raise StateError(
                     f"nothing of these {len(tokens)} tokens is in the prefix cache; run them first"
                 )
-            kv = self._kv(tokens, found, capacity=found.length)
+            kv = self._kv(found, capacity=found.length)
         ids = [int(token) for token in tokens[: kv.length]]
         prefix_file.write(file, ids, kv.caches, make=self._make, model=self._model)
         return kv.length
@@ -203,7 +203,7 @@ class PrefixCache:
         ids, caches = prefix_file.read(
             file, make=self._make, model=self._model, expected=self._forms
         )
-        kv = KV.holding(self._make, caches, ids)
+        kv = Alone(self._make, caches, len(ids))
         with self._lock:
             self.insert(ids, kv)
             found = self._tree.find(as_ids(ids), len(ids))
@@ -219,6 +219,6 @@ class PrefixCache:
         self._tree.check_integrity()
         assert self.nbytes <= self._max_bytes
 
-    def _kv(self, tokens: Sequence[Token], found: Found, *, capacity: int) -> KV:
+    def _kv(self, found: Found, *, capacity: int) -> Alone:
         caches = assemble(self._make, found.runs, found.snapshot, found.length, capacity)
-        return KV.holding(self._make, caches, tokens[: found.length])
+        return Alone(self._make, caches, found.length)

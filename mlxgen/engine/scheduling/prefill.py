@@ -15,8 +15,8 @@ from typing import TypeVar
 from ..history import in_common
 from ..kv.padded import alike
 from ..prefix.cache import PrefixCache
-from ..step.loop import Loop
 from ..step.seat import Seat
+from ..step.step import Loop
 
 WORTH_KEEPING = 16  # tokens from which on a prefix is kept
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
@@ -97,7 +97,7 @@ class Prefill:
 
         def keep(cache: PrefixCache) -> None:
             if cache.match([*history[: kv.length], 0]) < kv.length:
-                cache.insert(history, kv, room=room)
+                kv.keep(history, room)
 
         self._ask(keep, None)
 
@@ -148,11 +148,9 @@ def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
     """Let a seat that has run nothing begin with what the cache has of its history."""
     if seat.is_scored:
         return False
-    found = cache.take(seat.history)
-    if found is None or found.length < WORTH_KEEPING:
+    if cache.match(seat.history) < WORTH_KEEPING or not seat.kv.take(seat.history):
         return False
     if seat.request.may_decline:
-        found.store.expect_rewinds()
-    seat.kv.take(found)
+        seat.kv.expect_rewinds()
     seat.cached = min(seat.kv.length, seat.request.base + seat.request.first)
     return True

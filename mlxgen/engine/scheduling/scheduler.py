@@ -30,15 +30,17 @@ from ...errors import CapacityError, QueueFullError, StateError
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason
 from ..kv import KV, PREFILL_STEP, Slots
+from ..kv.commands import Shrink
 from ..limits import Limits, Stats, default_bytes
 from ..prefix.cache import PrefixCache
 from ..request.accept import append, end, rewind, take_back
 from ..request.request import Request
 from ..runtime import Runtime
 from ..step.fault import Fault
-from ..step.loop import Loop
+from ..step.runner import Runner
 from ..step.seat import Seat
 from ..step.settling import Outcome
+from ..step.step import Loop
 from .pace import Pace
 from .places import Places
 from .prefill import Prefill
@@ -75,18 +77,18 @@ class Scheduler:
     def __init__(self, lm: Runtime, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self._footprint = lm.footprint
-        self._make = lm.make_cache
         self._drafter_for = lm.drafter_for
         slots = None
         if lm.batches and self.limits.max_batch > 1:
             slots = Slots(lm.make_cache, self._footprint.spare)
-        self._loop = Loop(lm.model, lm.sampler, slots)
-        self._loop.longest_run = BEHIND
         limit = self.limits.max_bytes
         self.byte_limit = limit if limit is not None else default_bytes()
         self.cache: PrefixCache | None = None
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
+        runner = Runner(lm.model, lm.make_cache, slots, lambda: lm.prefix_cache)
+        self._loop = Loop(runner, lm.sampler)
+        self._loop.longest_run = BEHIND
         self._queue: deque[Ticket] = deque()
         self._parked: list[Ticket] = []
         self._prefill = Prefill(self._loop, self.cache)
@@ -117,7 +119,7 @@ class Scheduler:
                 f"a prompt of {request.base} tokens needs {needed:,} bytes for its KV cache, "
                 f"but max_bytes={self.byte_limit:,}; shorten it or raise the limit"
             )
-        ticket = Seat(request, KV(self._make), self._drafter_for(request.options))
+        ticket = Seat(request, KV(self._loop.runner), self._drafter_for(request.options))
         self._queue.append(ticket)
         return ticket
 
@@ -385,7 +387,7 @@ class Scheduler:
         alone = 0
         now: list[int] = []  # lengths of those that may join the slots in the next step
         later: list[int] = []
-        slots = self._loop.slots
+        slots = self._loop.runner.slots
         for ticket in [*self._loop.seats, *self._prefill, *more]:
             length = len(ticket.request.history)
             if ticket.drafter is not None:
@@ -543,7 +545,7 @@ class Scheduler:
     def _works(self) -> bool:
         """Whether the model runs a single token."""
         try:
-            mx.eval(KV(self._make).run(self._loop.passes.model, [0]))
+            mx.eval(KV(self._loop.runner).run([0]))
         except Exception:
             return False
         return True
@@ -583,7 +585,7 @@ class Scheduler:
     # ---- bytes -----------------------------------------------------------------------------
 
     def _kv_bytes(self) -> int:
-        slots = self._loop.slots
+        slots = self._loop.runner.slots
         total = slots.nbytes if slots is not None else 0
         for ticket in [*self._loop.seats, *self._prefill, *self._parked]:
             if ticket.slot is None:
@@ -594,7 +596,7 @@ class Scheduler:
 
     def _shrink_cache(self, to: int) -> None:
         if self.cache is not None and self.cache.nbytes > to:
-            self.cache.shrink(max(0, to))
+            self._loop.runner.do(Shrink(max(0, to)))
 
 
 def _add(sums: dict[str, int], ticket: Ticket) -> None:

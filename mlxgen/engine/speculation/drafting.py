@@ -16,7 +16,7 @@ from ...errors import OptionError
 from ...sampling import DrawRow, Sampler
 from ...tokens import Token, Vocabulary
 from ..history import History
-from ..kv import KV, PREFILL_STEP, CacheFactory, Fed, Footprint, Later, Model, Unread
+from ..kv import KV, PREFILL_STEP, Device, Fed, Footprint, Later, Unread
 from ..kv.held import integers
 from ..request.drawing import plain_draw
 from ..request.request import Request
@@ -124,18 +124,16 @@ class ModelDrafter:
 
     def __init__(
         self,
-        model: Model,
-        make: CacheFactory,
+        device: Device,
         sampler: Sampler,
         *,
         width: int,
         footprint: Footprint,
     ) -> None:
-        self._model = model
         self._footprint = footprint
         self._sampler = sampler
         self._width = width  # of the main model's logits
-        self._kv = KV(make)
+        self._kv = KV(device)
 
     def propose(self, request: Request, count: int) -> Proposal | None:
         logits = self._catch_up(request.history)
@@ -152,7 +150,7 @@ class ModelDrafter:
 
     def fork(self) -> ModelDrafter:
         twin = ModelDrafter.__new__(ModelDrafter)
-        twin._model, twin._sampler, twin._width = self._model, self._sampler, self._width
+        twin._sampler, twin._width = self._sampler, self._width
         twin._footprint = self._footprint
         twin._kv = self._kv.fork()
         return twin
@@ -165,15 +163,15 @@ class ModelDrafter:
         pending = self._kv.align(history)
         while len(pending) > PREFILL_STEP:
             self._run(pending[:PREFILL_STEP])
-            mx.eval(self._kv.alone.arrays())
+            self._kv.wait()
             pending = pending[PREFILL_STEP:]
         logits = self._run(pending)
-        self._kv.store.expect_rewinds()
+        self._kv.expect_rewinds()
         return logits
 
     def _run(self, tokens: Sequence[Fed]) -> mx.array:
-        logits = self._kv.run(self._model, tokens)[:, -1, :]
-        self._kv.store.checkpoint()
+        logits = self._kv.run(tokens)[:, -1, :]
+        self._kv.snapshot()
         return logits
 
     def _draw_freely(self, request: Request, logits: mx.array, count: int) -> Proposal:

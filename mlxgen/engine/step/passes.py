@@ -9,21 +9,22 @@ pieces of a long prompt. What a pass of one seat raises while it is built is its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
-from ..kv import KV, PREFILL_STEP, Fed, Model, Slot, Slots
-from ..kv.held import gathered
-from ..kv.padded import LONGEST, alike, longest_padded, run_padded
+from ..kv import KV, PREFILL_STEP, Fed, Slot
+from ..kv.commands import Run
+from ..kv.padded import LONGEST, alike, longest_padded
 from .fault import Fault
+from .runner import Runner
 from .scores import PIECE
 from .seat import Logits, Seat
 
 SINGLE_PASS = 16  # pending tokens that go through with their logits, in one pass
 SHORT_RUN = 4  # pending tokens of a slot up to which runs of several rows share a pass
 
-Run: TypeAlias = tuple[KV, Sequence[Fed]]
+Row: TypeAlias = tuple[KV, Sequence[Fed]]
 """The next tokens of a cache."""
 
 
@@ -48,69 +49,65 @@ class Work(NamedTuple):
 
 
 class Passes:
-    """The model, and the ``slots`` for what goes through it together, if it can."""
+    """See the module. ``runner`` is told what to run."""
 
-    __slots__ = ("longest_padded", "merges", "model", "slots")
+    __slots__ = ("longest_padded", "merges", "runner")
 
-    def __init__(self, model: Model, slots: Slots | None) -> None:
-        self.model = model
-        self.slots = slots
-        self.longest_padded = longest_padded(slots.make) if slots is not None else 0
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
         # Whether short runs go into the common pass. That copies the keys of every row, and
         # saves a pass over the weights: worth it where memory is fast, not on a CPU.
         self.merges = mx.default_device() != mx.Device(mx.cpu)
 
     # ---- prompts ---------------------------------------------------------------------------
 
-    def prefill(self, seat: Seat, count: int) -> list[Any]:
-        """Run ``count`` pending tokens of a seat outside of the slots, but not the last one.
-
-        Returns what is ready when that is done; it is submitted.
-        """
+    def prefill(self, seat: Seat, count: int) -> None:
+        """Run ``count`` pending tokens of a seat outside of the slots, but not the last one."""
+        kv, history = seat.kv, seat.history
         if seat.is_scored:
-            return self._prefill_scored(seat, count)
-        kv = seat.kv
-        self._run_alone(seat, kv.align(seat.history)[:-1][:count])
-        arrays = kv.alone.arrays()
-        mx.async_eval(arrays)
-        kv.alone.checkpoint()
-        return arrays
+            self._prefill_scored(seat, count)
+            return
+        try:
+            kv.run(kv.align(history)[:-1][:count])
+        except Exception as error:
+            raise Fault(error, seat) from error
+        kv.submit()
+        kv.snapshot()
 
-    def _prefill_scored(self, seat: Seat, count: int) -> list[Any]:
+    def _prefill_scored(self, seat: Seat, count: int) -> None:
         """The same, with the log-probabilities of the tokens that come next; evaluated."""
         kv, scores, history = seat.kv, seat.scores, seat.history
         assert scores is not None
         end = min(len(history) - len(kv.align(history)) + count, len(history) - 1)
         pending = kv.align(history, scores.done - 1)  # where an interrupt came before the scores
-        while kv.length < end:
-            piece, start = pending[: min(PIECE, end - kv.length)], kv.length
-            logits = self._run_alone(seat, piece)
-            try:
-                scores.add(start, logits[0])
-                mx.eval(kv.alone.arrays())
-            except Exception as error:
-                raise Fault(error, seat) from error
-            kv.alone.checkpoint()
-            pending = pending[len(piece) :]
-        return kv.alone.arrays()
+        try:
+            while kv.length < end:
+                piece, start = pending[: min(PIECE, end - kv.length)], kv.length
+                scores.add(start, kv.run(piece)[0])
+                kv.wait()
+                kv.snapshot()
+                pending = pending[len(piece) :]
+        except Exception as error:
+            raise Fault(error, seat) from error
 
     def prefill_together(self, seats: Sequence[Seat]) -> None:
         """Run what seats that hold nothing have pending, but not the last token, in one pass.
 
         Each has ``longest_padded`` tokens to run at most.
         """
-        assert self.slots is not None
-        kvs = [seat.kv for seat in seats]
+        rows = [(seat.kv, seat.pending[:-1]) for seat in seats]
         try:
-            run_padded(self.model, self.slots.make, [seat.pending[:-1] for seat in seats], kvs)
+            self.runner.do(_run(rows))
         except Exception:  # then each in a pass of its own, so that it is known whose it was
             for seat in seats:
                 if len(pending := seat.align()) > 1:
                     self.prefill(seat, len(pending) - 1)
             return
-        mx.async_eval([kv.alone.arrays() for kv in kvs])
-        for kv in kvs:
-            kv.alone.checkpoint()
+        for kv, tokens in rows:
+            kv.took(tokens)
+            kv.submit()
+            kv.snapshot()
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -121,32 +118,30 @@ class Passes:
         arrays = self._run_in_slots(inside) if inside else []
         for each in work:
             if each.seat.slot is None:
-                arrays.append(self._run_outside(each))
+                arrays.append(self._run_alone(each))
         return arrays
 
-    def _run_outside(self, work: Work) -> mx.array:
+    def _run_alone(self, work: Work) -> mx.array:
         """Run what a seat outside of the slots has pending, a long run in pieces."""
         seat, tokens, count = work
-        store, known = seat.kv.alone, len(tokens) - count + 1
+        kv, known = seat.kv, len(tokens) - count + 1
         if known > (1 if seat.is_scored else SINGLE_PASS):
             for _ in range(0, known - 1, PREFILL_STEP):
-                mx.eval(self.prefill(seat, PREFILL_STEP))
+                self.prefill(seat, PREFILL_STEP)
+                kv.wait()
                 mx.clear_cache()
             tokens = tokens[known - 1 :]
         if count > 1:
-            store.keep_place(count - 1)
-        logits = self._run_alone(seat, tokens)
+            kv.snapshot(before=count - 1)
+        try:
+            logits = kv.run(tokens)
+        except Exception as error:
+            raise Fault(error, seat) from error
         logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
         work.done(logits, 0)
         if count == 1:
-            store.checkpoint()
+            kv.snapshot()
         return logits
-
-    def _run_alone(self, seat: Seat, tokens: Sequence[Fed]) -> mx.array:
-        try:
-            return seat.kv.run(self.model, tokens)
-        except Exception as error:
-            raise Fault(error, seat) from error
 
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
         """A common pass for the last token of each, and what has to go before it or apart.
@@ -154,10 +149,10 @@ class Passes:
         What is pending before the last token goes first where it is long; drafts have a pass of
         their own where the common one would have to copy keys for them.
         """
-        slots = self.slots
+        slots = self.runner.slots
         assert slots is not None
         merges = self.merges and not slots.recurrent
-        first: list[Run] = []
+        first: list[Row] = []
         apart: list[Work] = []
         common: list[Work] = []
         for each in work:
@@ -168,24 +163,23 @@ class Passes:
                 seat.passes += 1
                 tokens = tokens[early:]
             (apart if count > 1 and not merges else common).append(Work(seat, tokens, count))
-        self._run_rows(slots, first)
+        self._run_rows(first)
         for seat, tokens, _ in apart:
-            seat.kv.store.keep_place(len(tokens))
+            seat.kv.snapshot(before=len(tokens))
         arrays = []
-        found = self._run_rows(slots, [(seat.kv, tokens) for seat, tokens, _ in apart])
+        found = self._run_rows([(seat.kv, tokens) for seat, tokens, _ in apart])
         for each, (logits, at) in zip(apart, found, strict=True):
             each.done(logits, at)
             arrays.append(logits)
         if common:
-            arrays.append(self._run_common(slots, common))
+            arrays.append(self._run_common(common))
         return arrays
 
-    def _run_common(self, slots: Slots, work: list[Work]) -> mx.array:
+    def _run_common(self, work: list[Work]) -> mx.array:
         """Short runs of several seats, token by token side by side."""
         work.sort(key=lambda each: _slot(each.seat.kv).index)  # so that nothing is gathered
-        fed = [token for each in work for token in each.tokens]
-        members = [_slot(seat.kv) for seat, tokens, _ in work for _ in tokens]
-        logits = slots.forward(self.model, gathered(fed)[:, None], members)
+        rows = [(seat.kv, tokens) for seat, tokens, _ in work]
+        logits: mx.array = self.runner.do(_run(rows, merged=True))
         end = 0
         for each in work:
             each.seat.kv.took(each.tokens)
@@ -193,35 +187,30 @@ class Passes:
             each.done(logits, end - each.wanted)
         return logits
 
-    def _run_rows(self, slots: Slots, rows: Sequence[Run]) -> list[tuple[mx.array, int]]:
+    def _run_rows(self, rows: Sequence[Row]) -> list[tuple[mx.array, int]]:
         """Run the next tokens of several slots, in as few passes as their lengths allow.
 
         For each, the logits [.., vocab] of its pass, and the index of its first ones.
         """
+        slots = self.runner.slots
         found: dict[KV, tuple[mx.array, int]] = {}
         left = sorted(rows, key=lambda row: len(row[1]))
         while left:
             group = [left.pop()]
             most = len(group[0][1])
-            padded = not slots.recurrent and most <= LONGEST
+            padded = slots is not None and not slots.recurrent and most <= LONGEST
             while left and padded and alike([len(run) for _, run in (*group, left[-1])]):
                 group.append(left.pop())
             group.sort(key=lambda row: _slot(row[0]).index)  # so that nothing may be gathered
-            lengths = [len(run) for _, run in group]
-            arrays = [gathered(run) for _, run in group]
-            members = [_slot(kv) for kv, _ in group]
-            if len(group) == 1:
-                logits = slots.run(self.model, arrays[0][None], members[0])
-            else:
-                together = mx.stack(
-                    [mx.pad(a, (0, most - n)) for a, n in zip(arrays, lengths, strict=True)]
-                )
-                logits = slots.run_side_by_side(self.model, together, lengths, members)
-            flat = logits.reshape(-1, logits.shape[-1])
+            logits = self.runner.do(_run(group))
             for i, (kv, run) in enumerate(group):
                 kv.took(run)
-                found[kv] = flat, i * most
+                found[kv] = logits, i * most
         return [found[kv] for kv, _ in rows]
+
+
+def _run(rows: Sequence[Row], *, merged: bool = False) -> Run:
+    return Run(tuple((kv.number, tuple(tokens)) for kv, tokens in rows), merged)
 
 
 def _slot(kv: KV) -> Slot:

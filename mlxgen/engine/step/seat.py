@@ -153,7 +153,7 @@ class Seat:
         if self._started is not None:
             return False
         if self.request.may_decline:
-            self.kv.store.expect_rewinds()
+            self.kv.expect_rewinds()
         start(self.request)
         self._started = time.perf_counter()  # not before: what an interrupt cut off is done again
         return True
@@ -200,7 +200,7 @@ class Seat:
         if self.drafter is not None:
             self.drafter.restart()
         if self.request.may_decline:
-            self.kv.store.expect_rewinds()
+            self.kv.expect_rewinds()
         self.cached = 0
         self.logits = self.ahead = self.guess = None
 

@@ -21,13 +21,16 @@ import mlx.core as mx
 from ...errors import MlxgenError
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
-from ..kv import Model, Slots
+from ...tokens import Token
+from ..kv.commands import Clear
 from ..request.accept import rewind
 from ..request.drawing import blind_draw, next_draw, warm
 from ..speculation.guess import Guess
 from .drawn import Drawn
 from .fault import Fault
 from .passes import Passes, Work
+from .plan import Standing, StepPlan
+from .runner import Runner
 from .seat import Seat, logits_of
 from .settling import Outcome, settle
 
@@ -36,7 +39,7 @@ CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
 class Loop:
-    """The rows of one model that generate; ``slots`` where several can run together."""
+    """The requests of one model that generate: see the module."""
 
     __slots__ = (
         "_blind",
@@ -46,12 +49,14 @@ class Loop:
         "_stopped",
         "longest_run",
         "passes",
+        "runner",
         "seats",
     )
 
-    def __init__(self, model: Model, sampler: Sampler, slots: Slots | None = None) -> None:
+    def __init__(self, runner: Runner, sampler: Sampler) -> None:
         self.seats: list[Seat] = []  # those in slots first, in the order of these
-        self.passes = Passes(model, slots)
+        self.runner = runner
+        self.passes = Passes(runner)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
@@ -60,14 +65,9 @@ class Loop:
         self._stopped: set[Seat] = set()  # ended or failed
         self._steps = 0
 
-    @property
-    def slots(self) -> Slots | None:
-        """Where rows run together, if the model allows it."""
-        return self.passes.slots
-
     def alike(self) -> Loop:
         """An empty loop for the same model."""
-        return Loop(self.passes.model, self._sampler)
+        return Loop(self.runner, self._sampler)
 
     def join(self, seat: Seat) -> None:
         """Let a seat take part from the next step on."""
@@ -128,8 +128,8 @@ class Loop:
 
     def restart(self) -> None:
         """Drop all that is on the device: what every seat has run is to be run again."""
-        if self.passes.slots is not None:
-            self.passes.slots.clear()
+        if self.runner.slots is not None:
+            self.runner.do(Clear())
         for seat in self.seats:
             seat.restart()
         self._blind = None
@@ -141,8 +141,8 @@ class Loop:
                 seat.check_integrity()
         inside = [seat.slot for seat in self.seats if seat.slot is not None]
         assert [slot.index for slot in inside] == list(range(len(inside)))
-        if self.passes.slots is not None:
-            self.passes.slots.check_integrity()
+        if self.runner.slots is not None:
+            self.runner.slots.check_integrity()
 
     # one step
 
@@ -175,41 +175,40 @@ class Loop:
             self._forward([seat for seat in new if seat.request.finish_reason is None])
 
     def _step(self, outcomes: list[Outcome]) -> None:
+        """Plan, submit, read, accept, and have masks and the next pass begin."""
         seats = [seat for seat in self.seats if seat not in self._stopped]
         self._align(seats)
         self._gather()
-        ready = [seat for seat in seats if not seat.pending]
-        idle = [seat for seat in seats if seat.pending and not self.is_behind(seat)]
-        looks = self._looks_ahead(ready)
-        if idle and not (looks and ready):
-            self._forward(idle)
-            ready, idle = [seat for seat in seats if not seat.pending], []
-            looks = self._looks_ahead(ready)
-        drawn, places = self._draw(ready, outcomes)
+        plan = StepPlan.of([self._standing(seat) for seat in seats])
+        self._forward([seats[i] for i in plan.first])
+        beside = [seats[i] for i in plan.beside]
+        drawn, places = self._draw([seats[i] for i in plan.drawn], outcomes)
         if drawn is None:
-            self._forward(idle)
+            self._forward(beside)
             return
-        ready = list(places)
-        blind = self._look_ahead(ready, drawn, idle) if looks else None
-        tokens = drawn.tokens()
-        kept = True
-        for seat, place in places.items():
-            if drawn.inexact(place):
-                seat.flat = SORTED_DRAWS
-            elif seat.flat:
-                seat.flat -= 1
-            outcome = settle(seat, tokens, drawn, place)
-            outcomes.append(outcome)
-            kept = seat.arrive() and outcome.error is None and kept
-        for seat in idle:
-            seat.arrive()
-        if kept and blind is not None:
-            self._blind = blind
+        blind = self._look_ahead(list(places), drawn, beside) if plan.looks else None
+        tokens = drawn.tokens()  # the one time that the host waits
+        accepted = [self._accept(seat, tokens, drawn, place) for seat, place in places.items()]
+        outcomes += accepted
+        arrived = [seat.arrive() for seat in (*places, *beside)]
+        self._blind = blind if all(arrived) else None
         failed = {o.seat for o in outcomes if o.error is not None}
         going = [s for s in seats if s.request.finish_reason is None and s not in failed]
-        if not looks or not any(seat.is_ready for seat in going):
+        if not plan.looks or not any(seat.is_ready for seat in going):
             self._forward([seat for seat in going if not seat.is_ready])
         self._warm(seats)
+
+    def _standing(self, seat: Seat) -> Standing:
+        if seat.pending:
+            return Standing(False, is_behind=self.is_behind(seat), **_prospects(seat))
+        return Standing(True, **_prospects(seat))
+
+    def _accept(self, seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Outcome:
+        if drawn.inexact(place):
+            seat.flat = SORTED_DRAWS
+        elif seat.flat:
+            seat.flat -= 1
+        return settle(seat, tokens, drawn, place)
 
     # drawing
 
@@ -265,18 +264,6 @@ class Loop:
             fill_masks(constraints)
 
     # running the model
-
-    def _looks_ahead(self, ready: Sequence[Seat]) -> bool:
-        """Whether to submit the next pass before the tokens are known.
-
-        Where most rows are about to be fast-forwarded, token and forced run rather go
-        through in one pass behind the draw.
-        """
-        if all(seat.request.is_last or _drafts(seat) for seat in ready):
-            return False
-        if any(_drafts(seat) for seat in ready):  # drafts are made from tokens that are known
-            return False
-        return 2 * sum(seat.request.expects_forced for seat in ready) <= len(ready) - len(ready) % 2
 
     def _look_ahead(self, ready: list[Seat], drawn: Drawn, idle: list[Seat]) -> Drawn | None:
         """Submit the pass behind tokens that are not known yet, with what others have pending.
@@ -340,7 +327,7 @@ class Loop:
 
     def _gather(self) -> None:
         """Take rows into the slots, as soon as there are several that suit each other."""
-        slots = self.passes.slots
+        slots = self.runner.slots
         if slots is None or len(self.seats) < 2:
             return
         alone = [
@@ -357,7 +344,7 @@ class Loop:
         joining = slots.suitable(lengths)
         for i in joining:
             try:
-                alone[i].kv.join(slots)
+                alone[i].kv.join()
             except Exception as error:
                 raise Fault(error, alone[i]) from error
         if joining:
@@ -381,6 +368,15 @@ class Loop:
     def _in_order(self) -> None:
         count = len(self.seats)
         self.seats.sort(key=lambda seat: count if seat.slot is None else seat.slot.index)
+
+
+def _prospects(seat: Seat) -> dict[str, bool]:
+    request = seat.request
+    return {
+        "is_last": request.is_last,
+        "drafts": _drafts(seat),
+        "expects_forced": request.expects_forced,
+    }
 
 
 def _drafts(seat: Seat) -> bool:

@@ -1,0 +1,60 @@
+"""What one step does: who runs before the draw, who is drawn, and who runs behind it.
+
+Owns the decision, made of a few facts about each request. Must never know a model, a cache or a
+token. Everything here is a value, and rows are named by their places in the list that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Standing(NamedTuple):
+    """What a plan has to know of a request.
+
+    ``is_ready``: the logits for its next position are at hand. ``is_behind``: it has more to run
+    than goes between two steps of the others. ``is_last``: its budget ends with the next token.
+    ``drafts``: tokens are about to be drafted behind that. ``expects_forced``: its filters are
+    likely to force a run behind it.
+    """
+
+    is_ready: bool
+    is_behind: bool = False
+    is_last: bool = False
+    drafts: bool = False
+    expects_forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """``first`` run what they have pending, then all ``drawn`` are drawn; where ``looks`` is true,
+    the pass behind their tokens is submitted before these are known, with what those ``beside``
+    have pending."""
+
+    first: tuple[int, ...]
+    drawn: tuple[int, ...]
+    looks: bool
+    beside: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Standing]) -> StepPlan:
+        """The plan for these rows."""
+        ready = tuple(i for i, row in enumerate(rows) if row.is_ready)
+        idle = tuple(i for i, row in enumerate(rows) if not row.is_ready and not row.is_behind)
+        if ready and _looks_ahead([rows[i] for i in ready]):
+            return cls((), ready, looks=True, beside=idle)
+        drawn = tuple(sorted(ready + idle))
+        return cls(idle, drawn, looks=_looks_ahead([rows[i] for i in drawn]), beside=())
+
+
+def _looks_ahead(drawn: Sequence[Standing]) -> bool:
+    """Whether to submit the next pass before the tokens are known.
+
+    Drafts are made from tokens that are known. Where most rows are about to be fast-forwarded,
+    token and forced run rather go through in one pass behind the draw.
+    """
+    if any(row.drafts for row in drawn) or all(row.is_last for row in drawn):
+        return False
+    return 2 * sum(row.expects_forced for row in drawn) <= len(drawn) - len(drawn) % 2

@@ -1,0 +1,164 @@
+"""The device's side of the engine: it carries out commands, and knows nothing else.
+
+Owns the model, the caches by number, and the slots. Must never know requests, text, or why a
+command was given. Invariant: what a command leaves depends on the commands before it alone, so
+that another runner of the same model that is given the same ones holds the same.
+
+Nothing is evaluated but where a command waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import mlx.core as mx
+
+from ..kv.alone import Alone
+from ..kv.commands import (
+    Clear,
+    Command,
+    Copy,
+    Expect,
+    Free,
+    Join,
+    Keep,
+    Leave,
+    Run,
+    Shrink,
+    Snapshot,
+    Submit,
+    Take,
+    Trim,
+    Wait,
+)
+from ..kv.held import gathered
+from ..kv.layers import CacheFactory, Model
+from ..kv.padded import run_padded
+from ..kv.slots import Slot, Slots
+from ..prefix.cache import PrefixCache
+
+
+class Runner:
+    """See the module. ``slots``: where several go together; ``cache``: asked when it is needed.
+
+    A cache lives as long as somebody holds it: ``do`` gives those that it made.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        make: CacheFactory,
+        slots: Slots | None = None,
+        cache: Callable[[], PrefixCache] | None = None,
+    ) -> None:
+        self.model = model
+        self.make = make
+        self.slots = slots
+        self.cache = cache
+        self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
+        self._numbers = count()
+
+    def number(self) -> int:
+        """A number for a new cache."""
+        return next(self._numbers)
+
+    def do(self, command: Command) -> Any:
+        """Carry out a command: the logits of a pass, the new place of a cache that moves or is made
+        or taken, nothing of the others."""
+        match command:
+            case Run():
+                return self._run(command)
+            case Trim(kv, to):
+                self._stores[kv].go_back(to)
+            case Snapshot(kv, before):
+                store = self._stores[kv]
+                if before:
+                    store.keep_place(before)
+                else:
+                    store.checkpoint()
+            case Expect(kv):
+                self._stores[kv].expect_rewinds()
+            case Submit(kv):
+                mx.async_eval(self._alone(kv).arrays())
+            case Wait(kv):
+                mx.eval(self._alone(kv).arrays())
+            case Copy(kv, twin):
+                store = self._stores[kv]
+                copy = store.fork() if isinstance(store, Alone) else store.slots.copy_of(store)
+                return self._put(twin, copy)
+            case Join(kv):
+                assert self.slots is not None
+                return self._put(kv, self.slots.join(self._alone(kv)))
+            case Leave(kv):
+                slot = self._slot(kv)
+                copy = slot.slots.copy_of(slot)
+                slot.slots.leave(slot)
+                return self._put(kv, copy)
+            case Free(kv):
+                held = self._stores.get(kv)
+                if isinstance(held, Slot) and held.is_taken:
+                    held.slots.leave(held)
+                return self._put(kv, Alone(self.make))
+            case Take(kv, tokens):
+                assert self.cache is not None
+                found = self.cache().take(tokens)
+                return None if found is None else self._put(kv, found)
+            case Keep(kv, tokens, room):
+                assert self.cache is not None
+                store = self._stores[kv]
+                alone = store if isinstance(store, Alone) else store.slots.copy_of(store)
+                self.cache().insert(tokens, alone, room=room)
+            case Shrink(to):
+                assert self.cache is not None
+                self.cache().shrink(to)
+            case Clear():
+                assert self.slots is not None
+                self.slots.clear()
+        return None
+
+    def _put(self, kv: int, store: Alone | Slot) -> Alone | Slot:
+        self._stores[kv] = store
+        return store
+
+    def _alone(self, kv: int) -> Alone:
+        store = self._stores[kv]
+        assert isinstance(store, Alone)
+        return store
+
+    def _slot(self, kv: int) -> Slot:
+        store = self._stores[kv]
+        assert isinstance(store, Slot)
+        return store
+
+    def _run(self, run: Run) -> mx.array | None:
+        """Logits: alone [1, tokens, vocab], else [tokens, vocab], side by side [caches * longest,
+        vocab]."""
+        if isinstance(self._stores[run.rows[0][0]], Slot):
+            return self._run_in_slots(run)
+        stores = [self._alone(kv) for kv, _ in run.rows]
+        if len(stores) == 1:
+            return stores[0].forward(self.model, gathered(run.rows[0][1])[None])
+        run_padded(self.model, self.make, [tokens for _, tokens in run.rows], stores)
+        return None
+
+    def _run_in_slots(self, run: Run) -> mx.array:
+        slots = self.slots
+        assert slots is not None
+        members = [self._slot(kv) for kv, _ in run.rows]
+        if run.merged:
+            fed = [token for _, tokens in run.rows for token in tokens]
+            every = [m for m, (_, tokens) in zip(members, run.rows, strict=True) for _ in tokens]
+            return slots.forward(self.model, gathered(fed)[:, None], every)
+        arrays = [gathered(tokens) for _, tokens in run.rows]
+        lengths = [len(tokens) for _, tokens in run.rows]
+        if len(members) == 1:
+            return slots.run(self.model, arrays[0][None], members[0])[0]
+        longest = max(lengths)
+        together = mx.stack(
+            [mx.pad(a, (0, longest - n)) for a, n in zip(arrays, lengths, strict=True)]
+        )
+        logits = slots.run_side_by_side(self.model, together, lengths, members)
+        return logits.reshape(-1, logits.shape[-1])

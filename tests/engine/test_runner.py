@@ -1,0 +1,151 @@
+"""Commands are all that a device needs: written down and carried out again, they give the same."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, ClassVar
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxgen import LanguageModel, PostSamplingResult, Regex
+from mlxgen.engine.kv import Slots
+from mlxgen.engine.kv.commands import Command, Keep, Run, Take, Trim, read, written
+from mlxgen.engine.limits import Limits
+from mlxgen.engine.options import Options
+from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.scheduling import scheduler as scheduling
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.plan import Standing, StepPlan
+from mlxgen.engine.step.runner import Runner
+from mlxgen.errors import StateError
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import cache_kinds
+
+KINDS = ["plain", "sliding window", "recurrent", "hybrid", "quantised"]
+
+
+class Recorder(Runner):
+    """Remembers what it was told, and what came of it."""
+
+    made: ClassVar[list[Recorder]] = []
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.heard: list[tuple[Command, Any]] = []
+        self.made.append(self)
+
+    def do(self, command: Command) -> Any:
+        found = super().do(command)
+        self.heard.append((command, found))
+        return found
+
+
+def declining(result: PostSamplingResult) -> None:
+    result.resample = result.attempt == 0 and result.position % 3 == 1
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"temperature": 0.8},
+    {"filters": Regex("[A-Z]{3}ABCDEFGH[0-9]+")},
+    {"draft": "ngram"},
+    {"hooks": declining},
+    {"temperature": 1.2, "banned": "A"},
+]
+
+
+def crowd(lm: LanguageModel, dice: random.Random) -> None:
+    """Requests of all kinds, with rewinds and forks on the way."""
+    hall = Scheduler(lm, Limits(max_batch=4))
+    common = [dice.randrange(90) for _ in range(40)]
+    tickets = []
+    for number, options in enumerate(OPTIONS):
+        checked = Options.of({"max_tokens": 14, "seed": number, "ignore_eos": True, **options})
+        tickets.append(hall.submit(lm.prepare([*common[: 20 + 4 * number], number], checked)))
+    for step in range(200):
+        hall.step()
+        running = [ticket for ticket in tickets if not ticket.closed]
+        if not running:
+            return
+        if step % 5 == 4 and step < 30:
+            chosen = dice.choice(running)
+            hall.rewind(chosen, chosen.request.position // 2)
+        if step == 7:
+            tickets += hall.fork(running[0])
+    raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_runner_that_is_told_the_same_computes_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, make = cache_kinds()[kind]()
+    lm = LanguageModel(model, alphabet_tokenizer())
+    lm.make_cache = make  # type: ignore[method-assign]
+    monkeypatch.setattr(scheduling, "Runner", Recorder)
+    monkeypatch.setattr(Recorder, "made", [])
+    crowd(lm, random.Random(5))
+    (first,) = Recorder.made
+    assert {Run, Trim, Take, Keep} <= {type(command) for command, _ in first.heard}
+
+    text = json.dumps([written(command) for command, _ in first.heard])
+    cache = PrefixCache(make, lm.prefix_cache.max_bytes)
+    slots = Slots(make, lm.footprint.spare) if first.slots is not None else None
+    second = Runner(model, make, slots, lambda: cache)
+    held: dict[int, Any] = {}
+    for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
+        command = read(line)
+        assert json.dumps(written(command)) == json.dumps(line)
+        again = second.do(command)
+        if isinstance(found, mx.array):
+            np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
+        else:
+            assert type(again) is type(found)
+            if found is not None:
+                held[line.get("twin", line["kv"])] = again  # nobody else holds it
+    assert cache.nbytes == lm.prefix_cache.nbytes
+
+
+def test_a_closed_stream_keeps_nothing() -> None:
+    model, _ = cache_kinds()["plain"]()
+    lm = LanguageModel(model, alphabet_tokenizer())
+    stream = lm.stream([1, 2, 3], max_tokens=4)
+    next(stream)
+    stream.close()
+    with pytest.raises(StateError, match="closed"):
+        stream.keep()
+
+
+# ---- plans
+
+
+READY, IDLE = Standing(True), Standing(False)
+
+
+def test_who_has_logits_is_drawn_and_the_pass_behind_is_submitted_at_once() -> None:
+    assert StepPlan.of([READY, READY]) == StepPlan((), (0, 1), True, ())
+
+
+def test_who_has_none_runs_beside_the_pass_behind_the_others() -> None:
+    assert StepPlan.of([READY, IDLE]) == StepPlan((), (0,), True, (1,))
+
+
+def test_where_nobody_looks_ahead_all_run_first_and_are_drawn_together() -> None:
+    drafts = READY._replace(drafts=True)
+    assert StepPlan.of([drafts, IDLE]) == StepPlan((1,), (0, 1), False, ())
+    assert StepPlan.of([IDLE, IDLE]) == StepPlan((0, 1), (0, 1), True, ())
+
+
+def test_who_has_much_to_run_is_left_to_the_prefill() -> None:
+    behind = IDLE._replace(is_behind=True)
+    assert StepPlan.of([READY, behind]) == StepPlan((), (0,), True, ())
+    assert StepPlan.of([behind]) == StepPlan((), (), False, ())
+
+
+def test_nobody_looks_ahead_where_it_would_be_in_vain() -> None:
+    last, forced = READY._replace(is_last=True), READY._replace(expects_forced=True)
+    assert not StepPlan.of([last, last]).looks and StepPlan.of([last, READY]).looks
+    assert not StepPlan.of([forced]).looks
+    assert StepPlan.of([forced, READY]).looks and not StepPlan.of([forced, forced, READY]).looks

@@ -6,21 +6,19 @@ scheduled. Invariant: every prompt ends once, with a result or with an error.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from ..errors import MlxgenError
 from .chunk import Chunk, Result, fold
 from .limits import Stats
-from .owner import Owner
+from .pulled import Pulled
 from .request.request import Request
 from .scheduling.scheduler import Event, Scheduler, Ticket
 
 AHEAD = 8  # rows that are ready beyond those that run
 
 
-class Batch:
+class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
     """An iterator of ``(index, chunk)`` and a context manager; made by ``LanguageModel.batch``.
 
     Chunks of one prompt come in order, those of different prompts as they happen. When one
@@ -39,52 +37,34 @@ class Batch:
         rows: Iterator[Callable[[], Request]],
         watch: Callable[[Batch], object] | None = None,
     ) -> None:
-        self._owner = Owner("batch")
-        self._closed = False
+        super().__init__("batch")
         self._scheduler = scheduler
         self._rows: Iterator[Callable[[], Request]] | None = rows
         self._watch = watch or _unwatched
         self._indexes: dict[Ticket, int] = {}
         self._given: list[tuple[int, ...]] = []  # each request's prefix
         self._chunks: list[list[Chunk]] = []
-        self._ready: deque[tuple[int, Chunk] | tuple[int, Exception]] = deque()
         self.results: list[Result | None] = []
         self.errors: dict[int, Exception] = {}
         self.tokens = 0
 
-    def __iter__(self) -> Batch:
-        return self
-
-    def __next__(self) -> tuple[int, Chunk]:
-        self._owner.check()
-        if self._closed:
-            self._free()
-        while not self._ready:
-            self._submit()
-            if not self._scheduler.busy:
-                self._watch(self)
-                raise StopIteration
+    def _move(self) -> bool:
+        self._submit()
+        if self._scheduler.busy:
             for event in self._scheduler.step():
                 self._take(event)
-            self._watch(self)
-        index, item = self._ready.popleft()
+        going = self.busy or bool(self._ready)
+        self._watch(self)
+        return going
+
+    def _give(self, ready: tuple[int, Chunk | Exception]) -> tuple[int, Chunk]:
+        index, item = ready
         if isinstance(item, Exception):
             note = f"in prompts[{index}]"
             if note not in getattr(item, "__notes__", ()):
                 item.add_note(note)
             raise item
         return index, item
-
-    def __enter__(self) -> Batch:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def done(self) -> int:
@@ -100,16 +80,6 @@ class Batch:
     def stats(self) -> Stats:
         """What the scheduler has done so far."""
         return self._scheduler.stats()
-
-    def close(self) -> None:
-        """Stop generating and free all caches; a second call does nothing.
-
-        Any thread may. From another one than the batch's own it is a request, which the next
-        ``next()`` obeys.
-        """
-        self._closed = True
-        if self._owner.is_here():
-            self._free()
 
     def _free(self) -> None:
         self._rows = None

@@ -12,7 +12,6 @@ import copy
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic
 
 from ..errors import MlxgenError, OptionError, StateError
@@ -20,7 +19,7 @@ from .branches import C, Controller, Decision, Path, Wait, decide, name_of
 from .chunk import Chunk, Result, Usage, fold
 from .limits import Stats
 from .options import Options
-from .owner import Owner
+from .pulled import Pulled
 from .request.request import Request
 from .scheduling.scheduler import Event, Scheduler, Ticket
 
@@ -93,7 +92,7 @@ class _Live:
         return name_of(self.path)
 
 
-class Control(Generic[C]):
+class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Generic[C]):
     """An iterator of ``(branch, chunk)`` and a context manager; made by ``LanguageModel.control``.
 
     A branch is named by the fork indexes that lead to it: ``()`` is the root, ``(1,)`` the second
@@ -113,52 +112,34 @@ class Control(Generic[C]):
     """
 
     def __init__(self, scheduler: Scheduler, request: Request, controller: C) -> None:
-        self._owner = Owner("control")
-        self._closed = False
+        super().__init__("control")
         self._scheduler = scheduler
         self.controller: C = controller
         self.results: dict[Path, Result] = {}
         self.errors: dict[Path, Exception] = {}
-        self._ready: deque[tuple[_Live, Chunk | Exception]] = deque()
         self._woken: deque[_Live] = deque()
         root = _Live((), 0, scheduler.submit(request), controller, [])
         self._live: dict[Ticket, _Live] = {root.ticket: root}
         self._known: dict[Path, _Live] = {(): root}  # those that are over too
 
-    def __iter__(self) -> Control[C]:
-        return self
+    def _move(self) -> bool:
+        self._decide()
+        if self._ready:
+            return True
+        if self._scheduler.busy:
+            self._take_all(self._scheduler.step())
+        elif self._live:
+            self._give_up()
+        else:
+            return False
+        return True
 
-    def __next__(self) -> tuple[Path, Chunk]:
-        self._owner.check()
-        if self._closed:
-            self._free()
-        while not self._ready:
-            self._decide()
-            if self._ready:
-                break
-            if self._scheduler.busy:
-                for event in self._scheduler.step():
-                    self._take(event)
-            elif self._live:
-                self._give_up()
-            else:
-                raise StopIteration
-        live, item = self._ready.popleft()
+    def _give(self, ready: tuple[_Live, Chunk | Exception]) -> tuple[Path, Chunk]:
+        live, item = ready
         if isinstance(item, Exception):
             raise item
         live.given += 1
         return live.name, item
-
-    def __enter__(self) -> Control[C]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def branches(self) -> tuple[Path, ...]:
@@ -185,16 +166,6 @@ class Control(Generic[C]):
         if live.ticket in self._live:
             self._ready = deque(item for item in self._ready if item[0] is not live)
             self._cancel(live)
-
-    def close(self) -> None:
-        """Leave all branches; a second call does nothing.
-
-        Any thread may. From another one than its own it is a request, which the next
-        ``next()`` obeys.
-        """
-        self._closed = True
-        if self._owner.is_here():
-            self._free()
 
     def _free(self) -> None:
         self._ready.clear()

@@ -7,23 +7,21 @@ text, filters, stops, cache and what ``tokens`` shows.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
 from .kv import PREFILL_STEP
-from .owner import Owner
 from .prefix.cache import PrefixCache
+from .pulled import Pulled
 from .request.accept import rewind
 from .step.fault import Fault
 from .step.seat import Seat
 from .step.step import Loop
 
 
-class Stream:
+class Stream(Pulled[Chunk, Chunk]):
     """An iterator of ``Chunk`` and a context manager; made by ``LanguageModel.stream``.
 
     It belongs to the thread that uses it first: it may be handed to another one before its
@@ -37,13 +35,10 @@ class Stream:
 
     __slots__ = (
         "_cache",
-        "_closed",
         "_error",
         "_failed",
         "_freed",
         "_loop",
-        "_owner",
-        "_ready",
         "_seat",
         "_text",
     )
@@ -52,64 +47,50 @@ class Stream:
         self._cache = cache  # asked when something is to be kept, as there may be none yet
         self._loop = loop
         self._seat = seat
-        self._owner = Owner("stream")
+        super().__init__("stream")
         loop.join(seat)
-        self._ready: deque[Chunk] = deque()
         self._text: list[str] = []
-        self._closed = False
         self._freed = False  # later than closed, where another thread has closed it
         self._failed: BaseException | None = None
         self._error: Exception | None = None  # to be raised, behind what is ready
 
-    def __iter__(self) -> Stream:
-        return self
-
-    def __next__(self) -> Chunk:
-        self._owner.check()
+    def _move(self) -> bool:
         ready = self._ready
-        while not ready:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            if self._closed or self._seat.request.finish_reason is not None:
-                if self._closed:
-                    self._free()
-                raise StopIteration
-            if self._failed is not None:
-                raise StateError(
-                    "the stream stopped with an error; rewind it or make a new one"
-                ) from self._failed
-            try:
-                outcomes = self._loop.step()
-            except Fault as fault:
-                outcomes = self._loop.owed()
-                self._failed = self._error = fault.error()
-            except BaseException as error:
-                for outcome in self._loop.owed():
-                    ready.extend(outcome.chunks)
-                self._failed = error
-                raise
-            for outcome in outcomes:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._closed or self._seat.request.finish_reason is not None:
+            return False
+        if self._failed is not None:
+            raise StateError(
+                "the stream stopped with an error; rewind it or make a new one"
+            ) from self._failed
+        try:
+            outcomes = self._loop.step()
+        except Fault as fault:
+            outcomes = self._loop.owed()
+            self._failed = self._error = fault.error()
+        except BaseException as error:
+            for outcome in self._loop.owed():
                 ready.extend(outcome.chunks)
-                self._failed = self._error = outcome.error or self._error
-        chunk = ready.popleft()
-        if chunk.retract:
+            self._failed = error
+            raise
+        for outcome in outcomes:
+            ready.extend(outcome.chunks)
+            self._failed = self._error = outcome.error or self._error
+        return True
+
+    def _give(self, ready: Chunk) -> Chunk:
+        if ready.retract:
             text = self.text
-            self._text = [text[: len(text) - chunk.retract]]
-        if chunk.text:
-            self._text.append(chunk.text)
-        return chunk
+            self._text = [text[: len(text) - ready.retract]]
+        if ready.text:
+            self._text.append(ready.text)
+        return ready
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _obey(self) -> None:
+        if not self._ready:  # closed by another thread, it ends with what is ready
+            self._free()
 
     @property
     def text(self) -> str:
@@ -219,16 +200,6 @@ class Stream:
                 self._failed = told = Fault.of(error).error()
                 raise told from told.__cause__
             raise
-
-    def close(self) -> None:
-        """Stop generating and free the cache; a second call does nothing.
-
-        Any thread may. From another one than the stream's own it is a request: the stream ends
-        with what is ready, and its cache is freed by the next ``next()`` or with the stream.
-        """
-        self._closed = True
-        if self._owner.is_here():
-            self._free()
 
     def _free(self) -> None:
         if not self._freed:

@@ -1,0 +1,80 @@
+"""What all iterators over a generation have in common: whose they are, and how they end.
+
+Owns the order of a ``next()``: the check of the thread, what is ready, and else one more move. Must
+never know what is generated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from .owner import Owner
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Pulled(ABC, Generic[R, T]):
+    """An iterator of ``T`` and a context manager; ``R`` is what is ready, from which one is made.
+
+    It belongs to the thread that calls ``next()`` first. Any thread may ``close`` it.
+    """
+
+    __slots__ = ("_closed", "_owner", "_ready")
+
+    def __init__(self, what: str) -> None:
+        self._owner = Owner(what)
+        self._closed = False
+        self._ready: deque[R] = deque()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        self._owner.check()
+        if self._closed:
+            self._obey()
+        while not self._ready:
+            if not self._move():
+                raise StopIteration
+        return self._give(self._ready.popleft())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop generating and free all caches; a second call does nothing.
+
+        Any thread may. From another one than its own it is a request, which the next ``next()``
+        obeys.
+        """
+        self._closed = True
+        if self._owner.is_here():
+            self._free()
+
+    def _obey(self) -> None:
+        """Another thread may have closed it."""
+        self._free()
+
+    @abstractmethod
+    def _move(self) -> bool:
+        """Have more come; False at the end."""
+
+    @abstractmethod
+    def _give(self, ready: R) -> T:
+        """What ``next()`` returns, or raises, for something that is ready."""
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Give back what is held; a second time it does nothing."""

@@ -13,7 +13,8 @@ from .chunk import Chunk, Result, fold
 from .limits import Stats
 from .pulled import Pulled
 from .request.request import Request
-from .scheduling.scheduler import Event, Scheduler, Ticket
+from .scheduling.scheduler import Scheduler, Ticket
+from .step.accepting import Event
 
 AHEAD = 8  # rows that are ready beyond those that run
 

@@ -21,7 +21,8 @@ from .limits import Stats
 from .options import Options
 from .pulled import Pulled
 from .request.request import Request
-from .scheduling.scheduler import Event, Scheduler, Ticket
+from .scheduling.scheduler import Scheduler, Ticket
+from .step.accepting import Event
 
 IDLE_CALLS = 10_000  # answers in a row that bring a branch no further, before it is given up
 

@@ -16,7 +16,7 @@ import numpy as np
 import mlxgen
 from mlxgen.engine.request.accept import accept
 from mlxgen.engine.request.drawing import next_draw, warm
-from mlxgen.engine.scheduling.scheduler import Event
+from mlxgen.engine.step.accepting import Event
 from mlxgen.filters import words_of
 from mlxgen.sampling import ForcedView
 

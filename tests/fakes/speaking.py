@@ -12,7 +12,8 @@ from typing import Any
 from mlxgen import LanguageModel
 from mlxgen.engine.limits import Limits, Stats
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Event, Scheduler, Ticket
+from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
+from mlxgen.engine.step.accepting import Event
 from mlxgen.tokens import Token, Vocabulary
 
 from .scripted import ScriptedModel

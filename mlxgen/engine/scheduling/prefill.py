@@ -39,6 +39,9 @@ class Prefill:
     def __len__(self) -> int:
         return len(self._turns)
 
+    def __contains__(self, seat: object) -> bool:
+        return seat in self._turns
+
     def __iter__(self) -> Iterator[Seat]:
         return iter(self._turns)
 

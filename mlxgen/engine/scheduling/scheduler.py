@@ -2,7 +2,7 @@
 
 Owns the queue, the order of prefill, the prefix cache and the limit in bytes. Must never know
 what a token means or how a pass is made: that is the loop's. Invariant: rows and prefix cache
-together hold no more than ``byte_limit``; a sequence that was accepted runs to its end, is
+together hold no more than ``Memory.limit``; a sequence that was accepted runs to its end, is
 cancelled, or fails alone with a reason.
 
 It belongs to the one thread that runs the model. A prompt is run in pieces between the steps
@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import mlx.core as mx
 
@@ -30,17 +30,17 @@ from ...errors import CapacityError, QueueFullError, StateError
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason
 from ..kv import KV, PREFILL_STEP, Slots
-from ..kv.commands import Shrink
 from ..limits import Limits, Stats, default_bytes
 from ..prefix.cache import PrefixCache
 from ..request.accept import append, end, rewind, take_back
 from ..request.request import Request
 from ..runtime import Runtime
+from ..step.accepting import Event
 from ..step.fault import Fault
 from ..step.runner import Runner
 from ..step.seat import Seat
-from ..step.settling import Outcome
 from ..step.step import Loop
+from .memory import Memory
 from .pace import Pace
 from .places import Places
 from .prefill import Prefill
@@ -49,15 +49,6 @@ from .trial import Trial
 Ticket: TypeAlias = Seat
 
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
-HEADROOM = 64  # tokens that every request must have room for
-
-
-class Event(NamedTuple):
-    """Chunks of one sequence; or, last of all, why it failed."""
-
-    ticket: Ticket
-    chunks: list[Chunk]
-    error: Exception | None = None
 
 
 _SUMS = (
@@ -76,19 +67,19 @@ class Scheduler:
 
     def __init__(self, lm: Runtime, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self._footprint = lm.footprint
         self._drafter_for = lm.drafter_for
         slots = None
         if lm.batches and self.limits.max_batch > 1:
-            slots = Slots(lm.make_cache, self._footprint.spare)
-        limit = self.limits.max_bytes
-        self.byte_limit = limit if limit is not None else default_bytes()
+            slots = Slots(lm.make_cache, lm.footprint.spare)
         self.cache: PrefixCache | None = None
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
         runner = Runner(lm.model, lm.make_cache, slots, lambda: lm.prefix_cache)
         self._loop = Loop(runner, lm.sampler)
         self._loop.longest_run = BEHIND
+        limit = self.limits.max_bytes
+        limit = limit if limit is not None else default_bytes()
+        self._memory = Memory(lm.footprint, limit, runner, self.cache)
         self._queue: deque[Ticket] = deque()
         self._parked: list[Ticket] = []
         self._prefill = Prefill(self._loop, self.cache)
@@ -113,11 +104,11 @@ class Scheduler:
                 f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        needed = self._footprint.alone(len(request.history) + 1)
-        if needed > self.byte_limit:
+        needed = self._memory.too_large(len(request.history))
+        if needed is not None:
             raise CapacityError(
                 f"a prompt of {request.base} tokens needs {needed:,} bytes for its KV cache, "
-                f"but max_bytes={self.byte_limit:,}; shorten it or raise the limit"
+                f"but max_bytes={self._memory.limit:,}; shorten it or raise the limit"
             )
         ticket = Seat(request, KV(self._loop.runner), self._drafter_for(request.options))
         self._queue.append(ticket)
@@ -264,9 +255,9 @@ class Scheduler:
             running=len(self._loop.seats),
             prefilling=len(self._prefill),
             queued=len(self._queue) + len(self._parked),
-            kv_bytes=self._kv_bytes(),
-            cache_bytes=self.cache.nbytes if self.cache is not None else 0,
-            byte_limit=self.byte_limit,
+            kv_bytes=self._kv_bytes,
+            cache_bytes=self._memory.cached,
+            byte_limit=self._memory.limit,
             cache_hits=self._prefill.hits,
             cache_misses=self._prefill.misses,
             preempted=self._preempted,
@@ -282,14 +273,18 @@ class Scheduler:
         assert len(set(everywhere)) == len(everywhere)
         assert not any(ticket.closed for ticket in everywhere)
         self._prefill.check_integrity()
-        held = self._kv_bytes() + (self.cache.nbytes if self.cache is not None else 0)
-        assert held <= self.byte_limit, (held, self.byte_limit)
+        held = self._kv_bytes + self._memory.cached
+        assert held <= self._memory.limit, (held, self._memory.limit)
 
     # ---- who runs --------------------------------------------------------------------------
 
     @property
     def _everywhere(self) -> list[Ticket]:
         return [*self._loop.seats, *self._prefill, *self._queue, *self._parked]
+
+    @property
+    def _kv_bytes(self) -> int:
+        return self._memory.held([*self._loop.seats, *self._prefill, *self._parked])
 
     @property
     def _waiting(self) -> int:
@@ -339,19 +334,19 @@ class Scheduler:
     def _fits(self, ticket: Ticket) -> bool:
         """Whether a sequence could be prefilled and run now; makes room in the prefix cache."""
         needed = self._needed_soon(ticket)
-        if needed > self.byte_limit:
+        if needed > self._memory.limit:
             return not (self._loop.seats or len(self._prefill))
-        self._shrink_cache(self.byte_limit - needed)
+        self._memory.leave_for_cache(self._memory.limit - needed)
         return True
 
     def _make_room(self, events: list[Event]) -> None:
         """See to it that every request can grow; the last one to come goes back to the queue."""
         while True:
             needed = self._needed_soon()
-            if needed <= self.byte_limit:
-                self._shrink_cache(self.byte_limit - needed)
+            if needed <= self._memory.limit:
+                self._memory.leave_for_cache(self._memory.limit - needed)
                 return
-            self._shrink_cache(0)
+            self._memory.leave_for_cache(0)
             if self._drop_parked():
                 continue
             rows = [*self._loop.seats, *self._prefill]
@@ -383,29 +378,11 @@ class Scheduler:
         self._preempted += 1
 
     def _needed_soon(self, *more: Ticket) -> int:
-        """Bytes of all KV a few steps from now, when what is prefilled has joined the others."""
-        alone = 0
-        now: list[int] = []  # lengths of those that may join the slots in the next step
-        later: list[int] = []
-        slots = self._loop.runner.slots
-        for ticket in [*self._loop.seats, *self._prefill, *more]:
-            length = len(ticket.request.history)
-            if ticket.drafter is not None:
-                alone += ticket.drafter.nbytes_at(length + HEADROOM)
-            if ticket.slot is None:
-                alone += self._footprint.alone(length + HEADROOM)
-                begun = ticket.kv.length > 0 and ticket not in self._prefill
-                (now if begun else later).append(length)
-        together = 0
-        if slots is not None:  # fewer may suit each other where more would not
-            together = max(
-                slots.nbytes_with(self._footprint, joining, HEADROOM)
-                for joining in (now, [*now, *later])
-            )
-        return alone + together + sum(ticket.kv.nbytes for ticket in self._parked)
+        running = [*self._loop.seats, *more]
+        return self._memory.needed_soon(running, self._prefill, self._parked)
 
     def _fail_for_room(self, ticket: Ticket, events: list[Event]) -> None:
-        if self._footprint.alone(len(ticket.request.history) + 1) <= self.byte_limit:
+        if self._memory.too_large(len(ticket.request.history)) is None:
             return
         self._take_out(ticket)
         events.append(
@@ -414,7 +391,8 @@ class Scheduler:
                 [],
                 CapacityError(
                     f"the KV cache of {len(ticket.request.history)} tokens does not fit "
-                    f"max_bytes={self.byte_limit:,}; give a smaller max_tokens or raise the limit"
+                    f"max_bytes={self._memory.limit:,}; give a smaller max_tokens or raise the "
+                    "limit"
                 ),
             )
         )
@@ -438,15 +416,15 @@ class Scheduler:
     ) -> list[Event]:
         """What a sequence came to, as events; one that has ended gives back what it holds."""
         events: list[Event] = []
-        self._deliver([Outcome(ticket, chunks, error)], events)
+        self._deliver([Event(ticket, chunks, error)], events)
         return events
 
-    def _deliver(self, outcomes: Iterable[Outcome], events: list[Event]) -> None:
-        """Say what sequences came to; those that have ended give back what they hold."""
-        outcomes = [outcome for outcome in outcomes if not outcome.seat.closed]
+    def _deliver(self, came: Iterable[Event], events: list[Event]) -> None:
+        """Say what came of sequences; those that have ended give back what they hold."""
+        came = [event for event in came if not event.ticket.closed]
         # All of it first, so that nothing is lost where what follows goes wrong
-        events += [Event(*outcome) for outcome in outcomes if outcome.chunks or outcome.error]
-        for ticket, _, error in outcomes:
+        events += [event for event in came if event.chunks or event.error]
+        for ticket, _, error in came:
             reason = ticket.request.finish_reason
             if error is None and reason is None:
                 continue
@@ -479,7 +457,7 @@ class Scheduler:
         return bool(behind)
 
     def _keep(self, ticket: Ticket) -> None:
-        self._prefill.keep(ticket, self.byte_limit - self._needed_soon())
+        self._prefill.keep(ticket, self._memory.limit - self._needed_soon())
 
     # ---- when the model fails --------------------------------------------------------------
 
@@ -499,10 +477,10 @@ class Scheduler:
         for ticket in (*self._prefill, *self._parked):
             ticket.restart()
         for ticket in [seat for seat in self._loop.seats if seat.request.finish_reason is not None]:
-            self._deliver([Outcome(ticket, [], fault.error())], events)  # its end was lost
+            self._deliver([Event(ticket, [], fault.error())], events)  # its end was lost
         running = [*self._loop.seats, *self._prefill]
         if fault.short_of_memory:
-            self._shrink_cache(0)
+            self._memory.leave_for_cache(0)
             mx.clear_cache()
         if self._trial is not None and len(running) == 1:
             self._blame(running[0], fault, events)
@@ -530,13 +508,13 @@ class Scheduler:
         if not ticket.retried and (ticket.cached or trial is None):
             ticket.retried = True
             if ticket.cached:  # the fault may be in what it began with
-                self._shrink_cache(0)
+                self._memory.leave_for_cache(0)
             self._put_back(ticket)
             return
         if trial is None or trial.works or self._works():
             if trial is not None:
                 trial.works = trial.found = True
-            self._deliver([Outcome(ticket, [], fault.error())], events)
+            self._deliver([Event(ticket, [], fault.error())], events)
             return
         self._take_out(ticket)
         self._parked.append(ticket)
@@ -550,9 +528,9 @@ class Scheduler:
             return False
         return True
 
-    def _judge(self, trial: Trial, ran: list[Outcome]) -> None:
+    def _judge(self, trial: Trial, ran: list[Event]) -> None:
         """Clear the one that runs alone, once it came through far enough."""
-        if any(o.error is None and o.seat.passes and o.seat.request.finish_reason for o in ran):
+        if any(o.error is None and o.ticket.passes and o.ticket.request.finish_reason for o in ran):
             trial.works = True
         for ticket in list(self._loop.seats):
             if trial.came_through(ticket):
@@ -567,9 +545,7 @@ class Scheduler:
                 self._parked.remove(ticket)
                 self._queue.appendleft(ticket)
             raise trial.accused[-1][1].error_of_all()
-        self._deliver(
-            [Outcome(ticket, [], fault.error()) for ticket, fault in trial.accused], events
-        )
+        self._deliver([Event(ticket, [], fault.error()) for ticket, fault in trial.accused], events)
         if trial.size > 1 and not (trial.found or trial.accused):
             self._places.failed(trial.size)
         waiting = []
@@ -581,22 +557,6 @@ class Scheduler:
                 self._preempt(ticket)
                 waiting.append(ticket)
         self._queue.extendleft(reversed(waiting))
-
-    # ---- bytes -----------------------------------------------------------------------------
-
-    def _kv_bytes(self) -> int:
-        slots = self._loop.runner.slots
-        total = slots.nbytes if slots is not None else 0
-        for ticket in [*self._loop.seats, *self._prefill, *self._parked]:
-            if ticket.slot is None:
-                total += ticket.kv.nbytes
-            if ticket.drafter is not None:
-                total += ticket.drafter.nbytes
-        return total
-
-    def _shrink_cache(self, to: int) -> None:
-        if self.cache is not None and self.cache.nbytes > to:
-            self._loop.runner.do(Shrink(max(0, to)))
 
 
 def _add(sums: dict[str, int], ticket: Ticket) -> None:

@@ -1,7 +1,7 @@
 """The step loop: all rows that generate, one or many, through the model together.
 
 Owns the order of a step: forward, masks meanwhile, sample, look-ahead forward, the one host
-synchronisation, settle. Must never decide what a token means (the request does), nor who may
+synchronisation, accept. Must never decide what a token means (the request does), nor who may
 join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
 its request's history, and a draw is from the logits behind that.
 
@@ -26,13 +26,13 @@ from ..kv.commands import Clear
 from ..request.accept import rewind
 from ..request.drawing import blind_draw, next_draw, warm
 from ..speculation.guess import Guess
+from .accepting import Event, accept_draws
 from .drawn import Drawn
 from .fault import Fault
 from .passes import Passes, Work
 from .plan import Standing, StepPlan
 from .runner import Runner
 from .seat import Seat, logits_of
-from .settling import Outcome, settle
 
 SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
@@ -61,7 +61,7 @@ class Loop:
         self._blind: Drawn | None = None  # submitted already
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
         self.longest_run: int | None = None
-        self._owed: list[Outcome] = []  # of a step that was interrupted
+        self._owed: list[Event] = []  # of a step that was interrupted
         self._stopped: set[Seat] = set()  # ended or failed
         self._steps = 0
 
@@ -94,37 +94,37 @@ class Loop:
         rewind(seat.request, target, seen)
         self._stopped.discard(seat)
 
-    def step(self) -> list[Outcome]:
+    def step(self) -> list[Event]:
         """Draw once for every seat that has logits; errors of one are its own outcome.
 
         What goes wrong with the model itself is raised as a ``Fault``, and an interrupt as it
         is; then every seat stands where its history ends, and what the others came to is kept
         for the next call. A fault that may be anybody's leaves nothing on the device.
         """
-        outcomes, self._owed = self._owed, []
+        events, self._owed = self._owed, []
         try:
-            self._start(outcomes)
-            if not outcomes:
-                self._step(outcomes)
+            self._start(events)
+            if not events:
+                self._step(events)
         except Exception as error:
             fault = Fault.of(error)
-            self._halt(outcomes)
+            self._halt(events)
             if fault.seat is None:
                 self.restart()
             raise fault from fault.cause
         except BaseException:
-            self._halt(outcomes)
+            self._halt(events)
             raise
-        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.request.finish_reason)
+        self._stopped.update(o.ticket for o in events if o.error or o.ticket.request.finish_reason)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
-        return outcomes
+        return events
 
-    def owed(self) -> list[Outcome]:
+    def owed(self) -> list[Event]:
         """What the seats had come to in a step that did not get to its end; only once."""
-        outcomes, self._owed = self._owed, []
-        return outcomes
+        events, self._owed = self._owed, []
+        return events
 
     def restart(self) -> None:
         """Drop all that is on the device: what every seat has run is to be run again."""
@@ -146,18 +146,18 @@ class Loop:
 
     # one step
 
-    def _halt(self, outcomes: list[Outcome]) -> None:
+    def _halt(self, events: list[Event]) -> None:
         """Have every seat stand where its history ends, in the middle of a step."""
         for seat in self.seats:
             try:
                 seat.forget()
             except Exception as error:
-                outcomes.append(Outcome(seat, [], error))
+                events.append(Event(seat, [], error))
         self._in_order()
-        self._owed = outcomes
-        self._stopped.update(o.seat for o in outcomes if o.error or o.seat.request.finish_reason)
+        self._owed = events
+        self._stopped.update(o.ticket for o in events if o.error or o.ticket.request.finish_reason)
 
-    def _start(self, outcomes: list[Outcome]) -> None:
+    def _start(self, events: list[Event]) -> None:
         """Begin new rows: with what filters force, or with an end before anything is drawn."""
         new = []
         for seat in self.seats:
@@ -167,14 +167,14 @@ class Loop:
                 if seat.start():
                     new.append(seat)
             except Exception as error:
-                outcomes.append(Outcome(seat, seat.take(), error))  # what it forced before
+                events.append(Event(seat, seat.take(), error))  # what it forced before
         for seat in new:
             if chunks := seat.take():
-                outcomes.append(Outcome(seat, chunks))
-        if new and outcomes:  # these are out before the model has run
+                events.append(Event(seat, chunks))
+        if new and events:  # these are out before the model has run
             self._forward([seat for seat in new if seat.request.finish_reason is None])
 
-    def _step(self, outcomes: list[Outcome]) -> None:
+    def _step(self, events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
         seats = [seat for seat in self.seats if seat not in self._stopped]
         self._align(seats)
@@ -182,40 +182,38 @@ class Loop:
         plan = StepPlan.of([self._standing(seat) for seat in seats])
         self._forward([seats[i] for i in plan.first])
         beside = [seats[i] for i in plan.beside]
-        drawn, places = self._draw([seats[i] for i in plan.drawn], outcomes)
+        drawn, places = self._draw([seats[i] for i in plan.drawn], events)
         if drawn is None:
             self._forward(beside)
             return
         blind = self._look_ahead(list(places), drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
-        accepted = [self._accept(seat, tokens, drawn, place) for seat, place in places.items()]
-        outcomes += accepted
+        for seat, place in places.items():
+            events.append(self._accept(seat, tokens, drawn, place))
         arrived = [seat.arrive() for seat in (*places, *beside)]
         self._blind = blind if all(arrived) else None
-        failed = {o.seat for o in outcomes if o.error is not None}
+        failed = {o.ticket for o in events if o.error is not None}
         going = [s for s in seats if s.request.finish_reason is None and s not in failed]
         if not plan.looks or not any(seat.is_ready for seat in going):
             self._forward([seat for seat in going if not seat.is_ready])
         self._warm(seats)
 
     def _standing(self, seat: Seat) -> Standing:
-        if seat.pending:
-            return Standing(False, is_behind=self.is_behind(seat), **_prospects(seat))
-        return Standing(True, **_prospects(seat))
+        request, waits = seat.request, bool(seat.pending)
+        behind = waits and self.is_behind(seat)
+        return Standing(not waits, behind, request.is_last, _drafts(seat), request.expects_forced)
 
-    def _accept(self, seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Outcome:
+    def _accept(self, seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Event:
         if drawn.inexact(place):
             seat.flat = SORTED_DRAWS
         elif seat.flat:
             seat.flat -= 1
-        return settle(seat, tokens, drawn, place)
+        return accept_draws(seat, tokens, drawn, place)
 
     # drawing
 
-    def _draw(
-        self, ready: list[Seat], outcomes: list[Outcome]
-    ) -> tuple[Drawn | None, dict[Seat, int]]:
-        """Submit a draw for every seat that has one left; the others are outcomes.
+    def _draw(self, ready: list[Seat], events: list[Event]) -> tuple[Drawn | None, dict[Seat, int]]:
+        """Submit a draw for every seat that has one left; the others are events.
 
         With the draw comes where each seat's is in it: the first one, where it has several.
         """
@@ -234,7 +232,7 @@ class Loop:
                     own = [next_draw(seat.request)]
             except Exception as error:
                 seat.forget()
-                outcomes.append(Outcome(seat, seat.take(), error))  # with what is due
+                events.append(Event(seat, seat.take(), error))  # with what is due
                 continue
             places[seat] = len(requests)
             requests += own
@@ -368,15 +366,6 @@ class Loop:
     def _in_order(self) -> None:
         count = len(self.seats)
         self.seats.sort(key=lambda seat: count if seat.slot is None else seat.slot.index)
-
-
-def _prospects(seat: Seat) -> dict[str, bool]:
-    request = seat.request
-    return {
-        "is_last": request.is_last,
-        "drafts": _drafts(seat),
-        "expects_forced": request.expects_forced,
-    }
 
 
 def _drafts(seat: Seat) -> bool:

@@ -15,40 +15,40 @@ from .drawn import Drawn, DrawnView
 from .seat import Seat
 
 
-class Outcome(NamedTuple):
-    """What a step came to for one seat: chunks, or an error that concerns it alone.
+class Event(NamedTuple):
+    """What came of one sequence: chunks, or, last of all, an error that concerns it alone.
 
     After an error, or when its request has a finish reason, the seat takes no part in further
     steps; it is the caller's to take out, or to rewind.
     """
 
-    seat: Seat
+    ticket: Seat
     chunks: list[Chunk]
     error: Exception | None = None
 
 
-def settle(seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Outcome:
+def accept_draws(seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Event:
     """Decide on one draw, and on those behind it that were drafted."""
     try:
         if seat.guess is None:
-            _settle_one(seat, tokens[place], DrawnView(drawn, place))
+            _accept_one(seat, tokens[place], DrawnView(drawn, place))
         else:
-            _settle_guess(seat, seat.guess, tokens, drawn, place)
+            _accept_guess(seat, seat.guess, tokens, drawn, place)
     except Exception as error:
         seat.forget()
-        return Outcome(seat, seat.take(), error)  # with what was accepted before it
-    return Outcome(seat, seat.take())
+        return Event(seat, seat.take(), error)  # with what was accepted before it
+    return Event(seat, seat.take())
 
 
-def _settle_one(seat: Seat, token: Token, view: DrawnView, *, from_draft: bool = False) -> Verdict:
+def _accept_one(seat: Seat, token: Token, view: DrawnView, *, from_draft: bool = False) -> Verdict:
     if token < 0:
         token = view.token  # raises
     verdict = accept(seat.request, token, view, from_draft=from_draft)
     return fast_forward(seat.request) if verdict is Verdict.NEXT else verdict
 
 
-def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, place: int) -> None:
-    """Settle position after position, as long as what is drawn is what was drafted."""
+def _accept_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, place: int) -> None:
+    """Accept position after position, as long as what is drawn is what was drafted."""
     history = seat.history
     start = len(history)
     at = accepted = 0
@@ -58,7 +58,7 @@ def _settle_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, p
         token = tokens[place + at]
         stands = token == drafted[at]
         accepted += stands
-        verdict = _settle_one(seat, token, DrawnView(drawn, place + at), from_draft=stands)
+        verdict = _accept_one(seat, token, DrawnView(drawn, place + at), from_draft=stands)
         at = len(history) - start
         if verdict is not Verdict.NEXT or at >= len(guess.requests):
             break

@@ -1,0 +1,76 @@
+"""The bytes of all KV: what is held, and what will be needed soon.
+
+Owns the limit and the arithmetic. Must never decide who gives way. Invariant: an estimate is never
+below what is then allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ..kv import Footprint
+from ..kv.commands import Shrink
+from ..prefix.cache import PrefixCache
+from ..step.runner import Runner
+from ..step.seat import Seat
+
+HEADROOM = 64  # tokens that every request must have room for
+
+
+class Memory:
+    """``limit`` bytes for all KV of a runner, the prefix ``cache`` included."""
+
+    def __init__(
+        self, footprint: Footprint, limit: int, runner: Runner, cache: PrefixCache | None
+    ) -> None:
+        self.limit = limit
+        self._footprint = footprint
+        self._runner = runner
+        self._cache = cache
+
+    @property
+    def cached(self) -> int:
+        """Bytes of the prefix cache."""
+        return self._cache.nbytes if self._cache is not None else 0
+
+    def too_large(self, length: int) -> int | None:
+        """The bytes that a sequence takes with a token more than so many, if these are too many."""
+        needed = self._footprint.alone(length + 1)
+        return needed if needed > self.limit else None
+
+    def held(self, seats: Iterable[Seat]) -> int:
+        """Bytes of the KV of these, and of all slots."""
+        slots = self._runner.slots
+        total = slots.nbytes if slots is not None else 0
+        for seat in seats:
+            total += seat.kv.nbytes if seat.slot is None else 0
+            total += seat.drafter.nbytes if seat.drafter is not None else 0
+        return total
+
+    def needed_soon(
+        self, running: Iterable[Seat], prefilled: Collection[Seat], parked: Iterable[Seat]
+    ) -> int:
+        """Bytes of all KV a few steps from now, when what is prefilled has joined the others."""
+        alone = sum(seat.kv.nbytes for seat in parked)
+        now: list[int] = []  # lengths of those that may join the slots in the next step
+        later: list[int] = []
+        for seat in (*running, *prefilled):
+            length = len(seat.history)
+            if seat.drafter is not None:
+                alone += seat.drafter.nbytes_at(length + HEADROOM)
+            if seat.slot is None:
+                alone += self._footprint.alone(length + HEADROOM)
+                begun = seat.kv.length > 0 and seat not in prefilled
+                (now if begun else later).append(length)
+        slots, together = self._runner.slots, 0
+        if slots is not None:  # fewer may suit each other where more would not
+            together = max(
+                slots.nbytes_with(self._footprint, joining, HEADROOM)
+                for joining in (now, [*now, *later])
+            )
+        return alone + together
+
+    def leave_for_cache(self, room: int) -> None:
+        """Let the prefix cache hold no more than ``room`` bytes now."""
+        if self.cached > room:
+            self._runner.do(Shrink(max(0, room)))

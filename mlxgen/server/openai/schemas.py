@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, WithJsonSchema
 
+from ...chat.turn import Effort
 from .fields import (
     Alternatives,
     Body,
@@ -40,7 +41,6 @@ MAX_OPTIONS = 4096
 MAX_REGEX = 20_000
 MAX_GRAMMAR = 200_000
 
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Schema: TypeAlias = Annotated[
     Json | bool, WithJsonSchema({"type": ["object", "boolean"], "description": "a JSON schema"})
 ]

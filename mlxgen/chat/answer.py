@@ -1,8 +1,8 @@
 """From the chunks of a generation to the events of a chat.
 
-Owns the way of a chunk through the splitter: what is new of each part of the answer, what is left
-out as the client gave it itself, and what is taken back. Must never know an API. Invariant: the
-events, those taken back left out, do not depend on how chunks hold their text back.
+Each chunk goes through the splitter; then its events say what is new in each part of the answer and
+what is taken back, without what the client itself gave. Invariant: apart from what is taken back,
+the events do not depend on how chunks hold their text back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OF_KIND: dict[str, type[Reasoning | Text | Mark]] = {
 
 
 class Chunk(Protocol):
-    """A token of a generation, with the text that became safe with it; the engine's is one."""
+    """A token of a generation and the text that became safe with it, as the engine's ``Chunk``."""
 
     @property
     def text(self) -> str: ...
@@ -57,9 +57,9 @@ class Chunk(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How the text of an answer is to be read: see ``Splitter``.
+    """How to read the text of an answer; see ``Splitter``.
 
-    ``given``: the beginning of the text that the client gave, and does not get.
+    ``given``: the beginning of the text, which the client gave and does not get back.
     """
 
     marks: Marks = field(default_factory=Marks)
@@ -70,7 +70,7 @@ class Reading:
 
 
 class AnswerReader:
-    """Chunks in, events out. ``name_call`` gives the id of the call of a number, from 0."""
+    """Chunks in, events out. ``name_call`` gives the id of a call by its number, from 0."""
 
     def __init__(
         self, reading: Reading, name_call: Callable[[int], str] = "call_{}".format
@@ -80,15 +80,15 @@ class AnswerReader:
         self._splitter = Splitter(
             reading.marks, thinking=reading.thinking, tools=reading.tools, trim=reading.trim
         )
-        self._calls = 0  # that were started
+        self._calls = 0  # started so far
         self._texts: list[str] = []
-        self._thoughts = bytearray()  # for each token, whether it was one
-        self._first = 0  # the index of the first of them
+        self._thoughts = bytearray()  # for each token, whether it was a thought
+        self._first = 0  # the index of the first of these tokens
         self._begun = self._read_given() if reading.given else []
-        self._is_plain = False  # whether all that can come is text
+        self._is_plain = False  # whether only text can follow
 
     def _read_given(self) -> list[Shown]:
-        """Of what the client gave the call that it leaves open, with what there is of it."""
+        """The call that the client's beginning leaves open, as far as it goes."""
         spans = self._splitter.push(self._reading.given)
         first = max((i for i, span in enumerate(spans) if span.calls), default=len(spans))
         if first == len(spans) or any(span.ended for span in spans[first:]):
@@ -105,9 +105,9 @@ class AnswerReader:
     def push(
         self, chunk: Chunk, usage: Usage | None = None
     ) -> tuple[Sequence[ChatEvent], Sequence[Span]]:
-        """Take in a chunk; the last one comes with the ``usage`` of them all.
+        """Takes a chunk; the last one comes with the ``usage`` of all of them.
 
-        Returns what it brought, and the spans of the text that this was made of.
+        Returns the events, and the spans of the text from which they were made.
         """
         finish, text = chunk.finish_reason, chunk.text
         if self._is_plain and finish is None and not chunk.retract:
@@ -134,7 +134,7 @@ class AnswerReader:
         return events, spans
 
     def cancel(self, usage: Usage) -> Sequence[ChatEvent]:
-        """The answer ends here, although the generation does not."""
+        """Ends the answer here, although the generation has not ended."""
         shown, _ = self._read("", "cancelled")
         return [*shown, Ended("cancelled", usage, self.reasoning_tokens)]
 
@@ -174,10 +174,10 @@ class AnswerReader:
         return "calls" if calls and reason != "length" else reason
 
     def _take_back(self, count: int) -> list[Retracted]:
-        """Read what is kept anew, and take back what it no longer gives.
+        """Reads what is kept again, and takes back the events that it no longer gives.
 
-        What is certain of a text stays so whatever follows it: the events of its beginning are a
-        beginning of its events.
+        What is certain about a text stays certain whatever follows: the events of its beginning
+        are the beginning of its events.
         """
         text = "".join(self._texts)
         old, new = (AnswerReader(self._reading, self._name_call) for _ in range(2))
@@ -194,7 +194,7 @@ class AnswerReader:
 
 
 def _joined(events: Sequence[Shown]) -> list[Shown]:
-    """Neighbours of a kind as one."""
+    """The events, with neighbours of the same kind joined."""
     joined: list[Shown] = []
     for event in events:
         last = joined[-1] if joined else None
@@ -207,7 +207,7 @@ def _joined(events: Sequence[Shown]) -> list[Shown]:
 
 
 def _end_of(event: Shown, kept: Shown | None) -> Shown:
-    """What is left of an event without the part that is kept."""
+    """The rest of an event, after the part that is kept."""
     if kept is None:
         return event
     assert isinstance(event, _WITH_TEXT) and isinstance(kept, _WITH_TEXT)

@@ -1,8 +1,4 @@
-"""How a model writes in a chat, and what its chat template can be told of it.
-
-Owns ``Dialect``: what marks thinking and tool calls in the model's text. Must never know a
-request. Invariant: frozen, and free of arrays, so that any thread may read it.
-"""
+"""How a model writes in a chat: what marks thinking and tool calls in its text."""
 
 from __future__ import annotations
 
@@ -18,11 +14,11 @@ from .template.format import SWITCHES, ChatFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What is known of a model's text, from mlx-lm and from the chat template.
+    """What mlx-lm and the chat template know of a model's text. Any thread may read it.
 
-    - ``marks`` and ``tools`` are what mlx-lm knows of the model's format; ``think_start_tokens``
-      spell the mark of thinking.
-    - ``grades_thinking`` and ``switches_thinking``: whether the chat template knows of
+    - ``marks`` and ``tools``: the model's format as mlx-lm knows it; ``think_start_tokens``
+      spell the mark that starts thinking.
+    - ``grades_thinking`` and ``switches_thinking``: whether the chat template uses
       ``reasoning_effort`` and ``enable_thinking``.
     """
 
@@ -35,7 +31,7 @@ class Dialect:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Dialect:
-        """What there is to know of a tokenizer."""
+        """The dialect of a tokenizer's model."""
         tokenizer: Any = vocabulary.tokenizer
         variables = _variables(vocabulary)
         return cls(
@@ -60,12 +56,12 @@ class Dialect:
 
     @property
     def takes_forms(self) -> bool:
-        """Whether the text can be held to a form: not where headers come before each part."""
+        """Whether the text can be held to a form: not if a header comes before each part."""
         return self.marks.initial is None
 
 
 def _variables(vocabulary: Vocabulary) -> frozenset[str]:
-    """What the chat template can be told; nothing where it cannot be used."""
+    """The variables of the chat template; none if it cannot be used."""
     try:
         return ChatFormat.of(vocabulary).variables
     except PromptError:

@@ -1,13 +1,11 @@
-"""What a model writes in a chat, as it is cut: the events that every API and the terminal render.
+"""What a model writes in a chat: the events that every API and the terminal render.
 
-Owns the events and their order. Must never know how they are found, or who renders them.
-
-    Reasoning Text Mark                   in any order, as often as they come
-    CallStarted CallArguments* CallEnded  a call; without the last one it was cut off
+    Reasoning Text Mark                   in any order and number
+    CallStarted CallArguments* CallEnded  a call; without CallEnded it was cut off
     Retracted                             the end of what came before is taken back
     Ended                                 once, as the last
 
-Invariant: with neighbours of a kind joined, events do not depend on how the text came.
+Invariant: if neighbours of the same kind are joined, events do not depend on how the text came.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ EndReason: TypeAlias = Literal["stop", "length", "calls", "filter", "cancelled"]
 
 
 class Usage(Protocol):
-    """What an answer took; the engine's ``Usage`` is one."""
+    """The tokens of an answer, as in the engine's ``Usage``."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -45,14 +43,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark between the parts, with white space around it: of no API, and shown in a terminal."""
+    """A mark between the parts, with white space around it: no API shows it, a terminal does."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call of a tool; ``id`` is no other call's."""
+    """A call of a tool; no other call has its ``id``."""
 
     id: str
     name: str
@@ -67,7 +65,7 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """The arguments are whole."""
+    """The arguments are complete."""
 
 
 Shown: TypeAlias = Reasoning | Text | Mark | CallStarted | CallArguments | CallEnded
@@ -75,7 +73,7 @@ Shown: TypeAlias = Reasoning | Text | Mark | CallStarted | CallArguments | CallE
 
 @dataclass(frozen=True, slots=True)
 class Retracted:
-    """The last event that stands, or the end of its text, was taken back: ``event``."""
+    """The last event that stands, or the end of its text, is taken back: ``event``."""
 
     event: Shown
 
@@ -84,8 +82,9 @@ class Retracted:
 class Ended:
     """The answer is over.
 
-    ``calls``: because the model waits for the results of its calls. ``stop`` is the text or the
-    tokens of the request that ended it. ``reasoning_tokens`` of the ``usage`` were thoughts.
+    The reason ``calls`` means that the model waits for the results of its calls. ``stop`` is the
+    text or the tokens of the request that ended it. ``reasoning_tokens`` counts the thoughts
+    among the tokens of ``usage``.
     """
 
     reason: EndReason

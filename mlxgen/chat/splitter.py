@@ -1,21 +1,21 @@
 """A model's text, cut into reasoning, content and tool calls while it grows.
 
-Owns the search for marks (``<think>``, ``<tool_call>`` and their ends), however they fall
-into pieces, and what is held back because it may become one. Must never know tokens, JSON
-replies or tools. Invariant: the spans' texts, joined, are the text that was pushed; and,
-with neighbours of a kind joined, they do not depend on how it was cut into pieces.
+The splitter looks for marks (``<think>``, ``<tool_call>`` and their ends), however they are cut
+into pieces, and holds back what may become one. Invariant: the spans' texts, joined, are the text
+that was pushed; and if neighbours of the same kind are joined, they do not depend on how it was
+cut into pieces.
 
 The rules, for the whole text:
 
-- Thinking starts at once (the prompt opened it), or where ``<think>`` is the first thing
-  in the text, and lasts until ``</think>``.
-- A call begins where its name and the first of its arguments can be read behind a start mark,
-  and its arguments grow with the text. Whatever becomes of them, it stays a call.
-- Where a format, or what the model made of it, cannot be read that way, a call lasts from its
-  start mark to the first end mark at which it can be read as a whole. An end mark inside a JSON
-  string is none. What cannot be read is text, marks and all.
-- Where the text is cut off, a call whose name can be read is a call with what there is of it, and
-  what comes before the name of a call is a mark, and no text.
+- Thinking starts at once (the prompt opened it), or if ``<think>`` is the first thing in the text,
+  and lasts until ``</think>``.
+- A call begins when its name and the beginning of its arguments can be read after a start mark, and
+  its arguments grow with the text. Whatever follows, it stays a call.
+- If a format, or what the model made of it, cannot be read that way, a call lasts from its start
+  mark to the first end mark at which it can be read as a whole. An end mark inside a JSON string
+  does not count. What cannot be read is text, including its marks.
+- If the text is cut off, a call whose name can be read is a call with what there is of it. What
+  comes before the name of a call is a mark, not text.
 - White space around marks belongs to the marks; so does the rest of it after a call.
 """
 
@@ -40,7 +40,7 @@ _NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
 
 
 class Span(NamedTuple):
-    """A piece of the text: what it is, where it starts, the calls that it begins, and ``more`` of
+    """A piece of the text: its kind, where it starts, the calls that it begins, and ``more`` of
     the arguments of the call begun last, which may have ``ended`` with it."""
 
     kind: Kind
@@ -66,7 +66,7 @@ class Marks:
     initial: str | None = None
 
     def edges(self, tool_start: str | None) -> dict[str, list[tuple[str, str]]]:
-        """For each state the marks that end it, and where they lead."""
+        """The marks that end each state, and the states to which they lead."""
         edges: dict[str, list[tuple[str, str]]] = {"content": [], "reasoning": []}
         if self.think_end:
             edges["reasoning"].append((self.think_end, "content"))
@@ -84,9 +84,9 @@ class Marks:
 
 
 class Splitter:
-    """Text in, spans out; see the module. ``tools`` reads calls, None leaves them text.
+    """Text in, spans out, by the rules above. ``tools`` reads calls; None: calls stay text.
 
-    ``trim`` counts white space after the thinking as part of its end mark.
+    ``trim``: white space after the thinking is part of its end mark.
     """
 
     def __init__(
@@ -106,15 +106,15 @@ class Splitter:
         self._think_start = marks.think_start or ""
         self._trim = trim
         self._state = _first(marks, thinking)
-        self._origin = self._state  # of a call: the state it began in
-        self._skips = self._state == "reasoning"  # white space at the start of this part
+        self._origin = self._state  # the state in which a call began
+        self._skips = self._state == "reasoning"  # whether white space starts this part
         self._held = ""
         self._at = 0  # where the held text starts
-        self._inner = 0  # of a call: where in the held text it starts, behind the mark
-        self._searched = 0  # of a call: where to look for its end
+        self._inner = 0  # where in the held text a call starts, after its mark
+        self._searched = 0  # where to look for the end of a call
         self._strings = StringState(0)
-        self._arguments: Arguments | None = None  # of the call that grows
-        self._passed_on = True  # whether the client gets that call
+        self._arguments: Arguments | None = None  # of the growing call
+        self._passed_on = True  # whether the client gets the growing call
         self.calls = 0
 
     @property
@@ -130,25 +130,25 @@ class Splitter:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all that can come is content."""
+        """Whether only content can follow."""
         return not (self._state != "content" or self._edges["content"] or self._held or self._skips)
 
     def push(self, text: str) -> list[Span]:
-        """Take in more text; what is certain of it."""
+        """Takes more text; returns what is certain."""
         if self._is_certain(text):
             return [self._span(_KINDS[self._state], text)]
         self._held += text
         return list(self._certain(final=False))
 
     def _is_certain(self, text: str) -> bool:
-        """Whether a text is all of a part: it has no character that a mark could begin with."""
+        """Whether a text is all of one part: no mark can begin with any of its characters."""
         if not text or self._held or self._skips or self._state not in _KINDS:
             return False
         firsts = self._firsts[self._state]
         return not firsts or (not text[-1].isspace() and firsts.isdisjoint(text))
 
     def flush(self, *, cut: bool = False) -> list[Span]:
-        """The rest, as the text ends here; ``cut``: in the middle of what it was saying."""
+        """The rest, because the text ends here; ``cut``: it was cut off."""
         spans = list(self._certain(final=True))
         if self._state == "call":
             spans.extend(self._end_head(cut=cut))
@@ -157,14 +157,14 @@ class Splitter:
             spans.extend(self._certain(final=True))
         if self._state == "arguments" and not cut:
             spans.extend(self._end_arguments())
-        if self._state in ("arguments", "behind") and self._held:
+        if self._state in ("arguments", "after arguments") and self._held:
             spans.append(self._cut_tail(cut=cut))
         if self._held:
             kind = "mark" if self.calls and not self._held.strip() else self._kind()
             spans.append(self._release(kind, len(self._held)))
         return spans
 
-    # ---- one certain thing after the other -----------------------------------------------------
+    # ---- one certain span after the other ------------------------------------------------------
 
     def _certain(self, *, final: bool) -> Iterator[Span]:
         while self._held:
@@ -181,7 +181,7 @@ class Splitter:
                 yield from self._search_head()
             elif self._state == "arguments":
                 yield from self._grow()
-            elif self._state == "behind":
+            elif self._state == "after arguments":
                 yield from self._search_next()
             elif self._state == "unread":
                 yield from self._search_end()
@@ -221,7 +221,7 @@ class Splitter:
         self._state = to
 
     def _release_safe(self, edges: Sequence[tuple[str, str]]) -> Iterator[Span]:
-        """All but what may be the start of a mark, and the white space before it."""
+        """Everything except a possible start of a mark, and the white space before it."""
         held = self._held
         safe = len(held) - max((sequence_overlap(held, mark) for mark, _ in edges), default=0)
         if edges:
@@ -230,7 +230,7 @@ class Splitter:
             yield self._release(self._kind(), safe)
 
     def _search_head(self) -> Iterator[Span]:
-        """Behind the start mark of a call."""
+        """After the start mark of a call."""
         head = self._head(self._held, self._inner)
         if head.begins:
             yield from self._begin(head, head.end)
@@ -256,14 +256,14 @@ class Splitter:
         if taken or more or ended:
             yield self._grown(taken, more, ended)
         if ended:
-            self._state, self._searched = "behind", 0
+            self._state, self._searched = "after arguments", 0
 
     def _grown(self, taken: int, more: str, ended: bool) -> Span:
         span = self._release("call", taken)
         return span._replace(more=more, ended=ended) if self._passed_on else span
 
     def _search_next(self) -> Iterator[Span]:
-        """Behind the arguments of a call: another one, or the mark of the end."""
+        """After the arguments of a call: another one, or the end mark."""
         assert self._tools is not None
         end, tail = self._tools.format.end, self._tail()
         head = self._head(self._held, 0, again=True)
@@ -283,9 +283,9 @@ class Splitter:
                 yield self._release("call", tail.end())
 
     def _end_head(self, *, cut: bool) -> Iterator[Span]:
-        """The text ends where a call has begun, and its arguments have not."""
+        """The text ends after a call has begun, but before its arguments."""
         assert self._tools is not None
-        end = "" if cut else self._tools.format.end  # which may have been a stop
+        end = "" if cut else self._tools.format.end  # the end mark may have been a stop
         head = self._head(self._held + end, self._inner)
         if head.begins or (cut and head.name is not None):
             yield from self._begin(head, min(head.end, len(self._held)))
@@ -296,16 +296,16 @@ class Splitter:
             self._state = "unread"  # it may be whole in another form
 
     def _end_arguments(self) -> Iterator[Span]:
-        """The text ends where arguments do that only the mark of the end would end."""
+        """The text ends in arguments that only the end mark would have ended."""
         assert self._tools is not None and self._arguments is not None
         taken, more, ended = self._arguments.take(self._held + self._tools.format.end)
         if ended and more and taken <= len(self._held):
-            self._state = "behind"
+            self._state = "after arguments"
             yield self._grown(taken, more, ended)
 
     def _cut_tail(self, *, cut: bool) -> Span:
-        """What is left where the text ends inside of a call, or behind its arguments."""
-        if self._state == "behind":
+        """The rest of a text that ends inside a call, or after its arguments."""
+        if self._state == "after arguments":
             tail = self._tail()
             is_open = cut and self._head(self._held, 0, again=True).is_open
             if not is_open and (tail is None or tail.end() < len(self._held)):
@@ -333,7 +333,7 @@ class Splitter:
         yield from self._call(found, found + len(end), cut=False)
 
     def _call(self, inner_end: int, end: int, *, cut: bool) -> Iterator[Span]:
-        """A call, or what looked like one, up to ``end`` of the held text."""
+        """A call, or what looked like a call, up to ``end`` of the held text."""
         assert self._tools is not None
         calls: tuple[ToolCall, ...] = ()
         if not cut or not self._tools.format.end:

@@ -1,8 +1,6 @@
 """Whether an answer begins inside the thinking, and constraints that wait until it ends.
 
-Owns the look at the end of a rendered prompt, and the wrapping of specifications. Must
-never know what they constrain. Invariant: what a constraint allows is exactly the text
-behind the thinking, if there is any.
+Invariant: what a constraint allows is exactly the text after the thinking, if there is any.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from ..tokens import Token
 from .dialect import Dialect
 from .splitter import Thinking
 
-_TAIL = 64  # tokens at the end of a prompt among which its last mark is looked for
+_TAIL = 64  # tokens at the end of a prompt in which its last mark is looked for
 
 
 def thinking_of(prompt: Sequence[Token], dialect: Dialect, continued: str | None) -> Thinking:
-    """Where the text behind a rendered prompt stands.
+    """Whether the text after a rendered prompt begins inside the thinking.
 
-    The generation prompt is what counts, and it is the end of the prompt: a user who writes
-    ``<think>`` changes nothing. ``continued`` is the text of the message to be gone on with.
+    Only the generation prompt counts, which is the end of the prompt: a user who writes
+    ``<think>`` changes nothing. ``continued`` is the text of the message to continue.
     """
     start, end = dialect.marks.think_start, dialect.marks.think_end
     if start is None or end is None:
@@ -39,13 +37,13 @@ def thinking_of(prompt: Sequence[Token], dialect: Dialect, continued: str | None
 def after_thinking(
     spec: Specification, thinking: Thinking, dialect: Dialect, *, required: bool = True
 ) -> Specification:
-    """The specification for what follows the thinking; ``required``: the text may not end
+    """The specification of what follows the thinking; ``required``: the text must not end
     before it."""
     end = dialect.marks.think_end
     if thinking == "closed" or end is None:
         return spec
-    behind = After(end, spec, required=required)
+    after = After(end, spec, required=required)
     if thinking == "open":
-        return behind
+        return after
     first = dialect.think_start_tokens[0]
-    return FirstToken(spec, ((first, behind),))
+    return FirstToken(spec, ((first, after),))

@@ -1,8 +1,7 @@
-"""What a request for an answer means, whatever API it came by.
+"""What a request for an answer means, whichever API it came through.
 
-Owns ``Turn``, and the way from it to a prompt, a specification and the reading of the answer. Must
-never know an API, a model or the engine. Invariant: what a plan asks of the text is exactly what
-its reading expects there.
+``plan_turn`` makes a prompt, a specification and a reading of the answer from a ``Turn``.
+Invariant: what a plan demands of the text is exactly what its reading expects there.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class Turn:
     """One answer that a chat is to get, or several to choose from.
 
     - ``chat``: the messages, without tools.
-    - ``tools``, ``form``: what the answer may call, and what its text has to be.
-    - ``effort``: how long to think; None says nothing.
-    - ``keep``: how many of the prompt's last tokens are kept at most; None: all.
-    - ``options``: those of ``LanguageModel.stream`` that were given: sampling, stops, limits.
-    - ``answers``: how many.
+    - ``tools``, ``form``: what the answer may call, and the form that its text must have.
+    - ``effort``: how long to think; None leaves it to the model.
+    - ``keep``: how many of the prompt's last tokens to keep, at most; None: all.
+    - ``options``: the given options of ``LanguageModel.stream``: sampling, stops, limits.
+    - ``answers``: how many answers.
     """
 
     chat: Chat
@@ -46,9 +45,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What it takes to have a turn answered.
+    """What it takes to answer a turn.
 
-    ``field`` is to blame for ``spec``; ``stop`` ends the text besides what the options say.
+    ``field`` is the field that asked for ``spec``; ``stop`` ends the text, besides the stops among
+    the options.
     """
 
     prompt: Rendered
@@ -59,7 +59,7 @@ class Plan:
 
 
 def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Plan:
-    """Plan; ``OptionError``, ``PromptError`` or ``GrammarError`` for what cannot be."""
+    """Plans; ``OptionError``, ``PromptError`` or ``GrammarError`` if that is impossible."""
     tools = plan_tools(turn.tools, turn.form, dialect)
     chat = replace(
         turn.chat,
@@ -76,7 +76,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         if not dialect.takes_forms:
             raise UnsupportedError(
                 tools.field,
-                "this model writes headers before its text, and cannot be held to a form; leave "
+                "this model writes headers before its text and cannot be held to a form; leave "
                 "it out",
             )
         spec = after_thinking(spec, thinking, dialect, required=tools.required)

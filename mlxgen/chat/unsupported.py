@@ -1,4 +1,4 @@
-"""What a model cannot do, although others can."""
+"""What other models can do and this one cannot."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ..errors import OptionError
 
 
 class UnsupportedError(OptionError):
-    """Something was asked for that the format of this model's chats has no way to do."""
+    """A request needs something that the chat format of this model does not have."""

@@ -131,7 +131,7 @@ def test_a_call_that_is_cut_off_does_not_end() -> None:
     assert CallEnded() not in events
 
 
-def test_calls_beyond_the_most_are_no_events_and_end_no_other() -> None:
+def test_calls_beyond_the_limit_give_no_events_and_end_no_other_call() -> None:
     for pieces in ([CALL + OTHER], list(CALL + OTHER)):
         events = standing(events_of(chunks(pieces), reading(most=1)))
         assert [event for event in events if not isinstance(event, Mark)][:-1] == [
@@ -141,7 +141,7 @@ def test_calls_beyond_the_most_are_no_events_and_end_no_other() -> None:
         ]
 
 
-def test_what_the_client_gave_is_no_event() -> None:
+def test_what_the_client_gave_is_not_an_event() -> None:
     events = shown("Oslo is cold.", reading("I say: ", thinks=False))
     assert events == [Text("Oslo is cold.")]
 

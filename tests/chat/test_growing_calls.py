@@ -303,7 +303,7 @@ def test_any_text_of_an_argument_comes_through(text: str, sizes: list[int]) -> N
         assert json.loads(arguments) == {"city": text}
 
 
-def test_arguments_that_are_no_json_end_with_the_call() -> None:
+def test_arguments_that_are_not_json_end_with_the_call() -> None:
     text = '<tool_call>{"name": "get", "arguments": {"city": [1}</tool_call>Well.'
     spans = [span for some in spans_of("json_tools", list(text)) for span in some]
     assert "".join(span.more for span in spans) == '{"city": [1}'
@@ -354,6 +354,6 @@ def test_literals_that_no_bracket_closes_end_with_the_call() -> None:
 
 
 @pytest.mark.parametrize("written", ['{\\"city\\": ', "[1"])
-def test_a_call_that_is_cut_off_where_its_arguments_cannot_grow_is_a_call(written: str) -> None:
+def test_a_call_that_is_cut_off_while_its_arguments_cannot_grow_is_a_call(written: str) -> None:
     text = f'<tool_call>{{"name": "get", "arguments": "{written}'
     assert calls_of(spans_of("json_tools", list(text), cut=True)) == [("get", "")]

@@ -99,11 +99,11 @@ def test_an_answer_that_only_looks_like_thinking_is_whole() -> None:
     assert parts(" \n") == [("content", " \n")]
 
 
-def test_white_space_behind_the_thinking_stays_where_it_may_matter() -> None:
+def test_white_space_after_the_thinking_stays_if_it_may_matter() -> None:
     assert parts("<think>a</think>\n\nb", trim=False)[1] == ("content", "\n\nb")
 
 
-def test_a_call_is_read_and_its_marks_are_no_content() -> None:
+def test_a_call_is_read_and_its_marks_are_not_content() -> None:
     (content, call) = split([f"I look.\n{CALL}\n"], tools=reader())[::2]
     assert (content.kind, content.text) == ("content", "I look.")
     assert call.calls[0].name == "get_weather"
@@ -131,7 +131,7 @@ def test_an_end_mark_inside_a_json_string_does_not_end_the_call() -> None:
         "a <tool_call> b",
     ],
 )
-def test_what_is_no_call_is_content_with_its_marks(text: str) -> None:
+def test_what_is_not_a_call_is_content_with_its_marks(text: str) -> None:
     assert parts(text, tools=reader()) == [("content", text)]
     assert parts(f"x \n{text}", tools=reader()) == [("content", f"x \n{text}")]
 

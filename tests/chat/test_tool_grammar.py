@@ -269,7 +269,7 @@ def test_arguments_are_json_that_can_be_encoded() -> None:
     assert call.arguments == "{}"
 
 
-def test_strings_are_told_from_what_is_around_them() -> None:
+def test_strings_are_told_apart_from_what_surrounds_them() -> None:
     text = r'{"a\"b": "c\\", "d'
     inside = [StringState(0).is_open(text, end) for end in range(len(text) + 1)]
     quoted = [range(2, 7), range(10, 14), range(17, 19)]

@@ -1,9 +1,9 @@
 """The arguments of a tool call, as JSON text that grows with the model's own text.
 
-Owns what every way of writing arguments has in common, and the plain one: JSON, which is passed on
-as it is. Must never know marks around calls, or replies. Invariant: the JSON text does not depend
-on the pieces that the model's text comes in, and where the model kept to its format it is what
-mlx-lm's parser makes of the whole; what a call that is cut off has given is a beginning of that.
+Here is what all ways of writing arguments share, and the plain one: JSON, which is passed on as it
+is. Invariant: the JSON text does not depend on the pieces in which the model's text comes. If the
+model keeps to its format, it is what mlx-lm's parser makes of the whole; what a call gives that is
+cut off is the beginning of that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Parse: TypeAlias = Callable[[str, Any], Any]
 
 
 class Growth(NamedTuple):
-    """``taken`` characters of the model's text gave ``more`` JSON text; ``ended``: the last."""
+    """``taken`` characters of the model's text gave ``more`` JSON text; ``ended``: all of it."""
 
     taken: int
     more: str
@@ -27,10 +27,10 @@ class Growth(NamedTuple):
 
 
 class Arguments(Protocol):
-    """Reads one call's arguments. What it did not take is given again, with what came since."""
+    """Reads the arguments of one call. Text that it did not take is given again, with more."""
 
     def take(self, text: str) -> Growth:
-        """What is certain of the text."""
+        """Takes the part of the text that is certain."""
         ...
 
 
@@ -38,15 +38,15 @@ class ArgumentFormat(Protocol):
     """A way of writing arguments."""
 
     def reader(self, tool: Tool, parse: Parse, end: str) -> Arguments:
-        """What reads a call of ``tool``, which ``end`` ends at the latest; ``parse`` is the parser
-        that mlx-lm has for whole calls."""
+        """Reads the arguments of a call of ``tool``, which ``end`` ends at the latest; ``parse`` is
+        mlx-lm's parser of whole calls."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """Arguments that are a JSON object already; one of ``stops`` outside its strings ends them,
-    too."""
+    """Arguments that are already a JSON object; one of ``stops`` outside its strings also ends
+    them."""
 
     stops: tuple[str, ...] = ()
 
@@ -56,8 +56,8 @@ class Json:
 
 
 class JsonArguments:
-    """Arguments that are a JSON object already; they end where it does, or at one of ``stops``
-    outside its strings."""
+    """Arguments that are already a JSON object; they end with it, or at one of ``stops`` outside
+    its strings."""
 
     _INSIDE = re.compile(r'["\\]')
 
@@ -96,11 +96,11 @@ class JsonArguments:
 
 
 def dumped(value: Any) -> str:
-    """A value as JSON text that can be encoded; ``ValueError`` or ``TypeError`` if it is none."""
+    """A value as JSON text that can be encoded. ``ValueError`` or ``TypeError`` if it has none."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can write
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can spell
         return json.dumps(value, allow_nan=False)
     return text
 

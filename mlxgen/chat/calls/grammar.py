@@ -1,12 +1,11 @@
-"""Grammars of tool calls, in the format that the model was trained on.
+"""Grammars of tool calls, in the format on which the model was trained.
 
-Owns how each known format is written in llguidance's Lark. Must never know requests or
-how calls are read. Invariant: what a grammar made here derives, the format's parser reads
-as calls of the given tools, with arguments that are valid against their schemas.
+Invariant: the format's parser reads every text that a grammar made here derives as calls of the
+given tools, with arguments that are valid against their schemas.
 
-Marks are tokens where they are tokens of the vocabulary, so that no argument can end a call
-by quoting its mark. Texts of arguments in the tagged formats stand between marks as they
-are: there a schema's ``pattern``, ``format`` and lengths cannot be enforced.
+Marks are written as tokens if the vocabulary has them, so that no argument can end a call by
+quoting its mark. In the tagged formats, texts stand between marks as they are: a schema's
+``pattern``, ``format`` and lengths cannot be enforced there.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 from ...errors import GrammarError, OptionError
 from ...filters import Lark
 from ...filters.closed_objects import closed_objects
+from ...filters.grammar import quoted
 from ...filters.json_schema import WHITESPACE
 from ...tokens import Vocabulary
 from ..unsupported import UnsupportedError
@@ -31,7 +31,7 @@ _TEXT = "TEXT: /(?s:.)+/"
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function to call: ``at`` is where it stands in the request."""
+    """A function to call; ``at`` is its place in the request."""
 
     name: str
     schema: dict[str, Any]
@@ -55,11 +55,11 @@ class _Writer:
 
     @property
     def end(self) -> str:
-        """The mark behind a call."""
+        """The mark after a call."""
         return self._spelled(self.format.end, self.format.end_tokens)
 
     def is_special(self, text: str) -> bool:
-        """Whether this text is a token that is never a part of plain text."""
+        """Whether this text is a token that is never part of plain text."""
         return self._added.get(text.encode()) in self._vocabulary.special
 
     def has(self, text: str) -> bool:
@@ -67,9 +67,9 @@ class _Writer:
         return text.encode() in self._added
 
     def mark(self, text: str) -> str:
-        """The token with this text, or the text where there is none."""
+        """The token with this text, or else the text."""
         token = self._added.get(text.encode())
-        return f"<[{token}]>" if token is not None else literal(text)
+        return f"<[{token}]>" if token is not None else quoted(text)
 
     def add(self, rule: str) -> None:
         self.rules.append(rule)
@@ -78,20 +78,26 @@ class _Writer:
         """Arguments as one JSON text."""
         return json_value(function.schema, strict=function.strict, at=function.at)
 
+    def objects(self, functions: Sequence[_Function]) -> str:
+        """``{"name": ..., "arguments": {...}}`` of one of these functions."""
+        for i, function in enumerate(functions):
+            name, arguments = quoted(json.dumps(function.name)), self.arguments(function)
+            self.add(f'f{i}: {name} WS? "," WS? "\\"arguments\\"" WS? ":" WS? {arguments}')
+        return f'"{{" WS? "\\"name\\"" WS? ":" WS? ({_any_of(functions)}) WS? "}}"'
+
     def _spelled(self, text: str, tokens: Sequence[int]) -> str:
-        """Added tokens as such; a mark that the vocabulary has none for is text."""
+        """A mark as added tokens, or as text if the vocabulary has none for it."""
         if tokens and all(token in self._vocabulary.added for token in tokens):
             return " ".join(f"<[{token}]>" for token in tokens)
         return self.mark(text)
 
 
-def literal(text: str) -> str:
-    """A quoted literal of Lark."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _any_of(functions: Sequence[_Function]) -> str:
+    return " | ".join(f"f{i}" for i in range(len(functions)))
 
 
 def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> str:
-    """JSON of a schema, its objects closed, as a part of a rule."""
+    """JSON of a schema with closed objects, as a part of a rule."""
     options = {
         "whitespace_flexible": True,
         "whitespace_pattern": WHITESPACE,
@@ -112,46 +118,30 @@ def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> st
 
 def _json_tools(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
     """``{"name": ..., "arguments": {...}}``"""
-    called = []
-    for i, function in enumerate(functions):
-        name = literal(json.dumps(function.name))
-        writer.add(
-            f'f{i}: {name} WS? "," WS? "\\"arguments\\"" WS? ":" WS? {writer.arguments(function)}'
-        )
-        called.append(f"f{i}")
-    return f'WS? "{{" WS? "\\"name\\"" WS? ":" WS? ({" | ".join(called)}) WS? "}}" WS? {writer.end}'
+    return f"WS? {writer.objects(functions)} WS? {writer.end}"
 
 
 def _kimi_k2(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    """A section of ``functions.name:0`` and JSON arguments between marks of their own."""
+    """A section of ``functions.name:0`` and JSON arguments, each between its own marks."""
     begin, end = writer.mark("<|tool_call_begin|>"), writer.mark("<|tool_call_end|>")
     between = writer.mark("<|tool_call_argument_begin|>")
     writer.add("INDEX: /[0-9]{1,3}/")
     for i, function in enumerate(functions):
-        name = literal(f"functions.{function.name}:")
+        name = quoted(f"functions.{function.name}:")
         writer.add(f"f{i}: {begin} {name} INDEX {between} {writer.arguments(function)} {end}")
-    called = " | ".join(f"f{i}" for i in range(len(functions)))
-    return f"({called}){'+' if many else ''} {writer.end}"
+    return f"({_any_of(functions)}){'+' if many else ''} {writer.end}"
 
 
 def _mistral(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
     """``name[ARGS]{...}``, or a list of JSON objects in older models."""
     if not writer.has("[ARGS]"):
-        objects = []
-        for i, function in enumerate(functions):
-            name = literal(json.dumps(function.name))
-            writer.add(
-                f'f{i}: "{{" WS? "\\"name\\"" WS? ":" WS? {name} WS? "," WS? "\\"arguments\\"" '
-                f'WS? ":" WS? {writer.arguments(function)} WS? "}}"'
-            )
-            objects.append(f"f{i}")
-        writer.add(f"call: {' | '.join(objects)}")
+        writer.add(f"call: {writer.objects(functions)}")
         more = ' (WS? "," WS? call)*' if many else ""
         return f'WS? "[" WS? call{more} WS? "]"'
     between = writer.mark("[ARGS]")
     for i, function in enumerate(functions):
-        writer.add(f"f{i}: {literal(function.name)} {between} {writer.arguments(function)}")
-    writer.add(f"call: {' | '.join(f'f{i}' for i in range(len(functions)))}")
+        writer.add(f"f{i}: {quoted(function.name)} {between} {writer.arguments(function)}")
+    writer.add(f"call: {_any_of(functions)}")
     return f"call ({writer.start} call)*" if many else "call"
 
 
@@ -159,8 +149,8 @@ def _mistral(writer: _Writer, functions: Sequence[_Function], many: bool) -> str
 class _Tags:
     """A format in which each argument stands between tags.
 
-    ``open`` and ``close`` are around all arguments; ``key`` comes before an argument's value
-    and ``after`` behind it. ``{}`` stands for a name.
+    ``open`` and ``close`` surround all arguments, ``key`` and ``after`` the value of each.
+    ``{}`` stands for a name.
     """
 
     open: tuple[str, ...]
@@ -170,7 +160,6 @@ class _Tags:
 
     def __call__(self, writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
         """The body of a call."""
-        called = []
         for i, function in enumerate(functions):
             parts = _marks(writer, self.open, function.name)
             properties = function.schema.get("properties") or {}
@@ -182,9 +171,8 @@ class _Tags:
                 parts.append(f"f{i}p{j}{'' if name in required else '?'}")
             parts += _marks(writer, self.close, function.name)
             writer.add(f"f{i}: {' '.join(parts)}")
-            called.append(f"f{i}")
-        # Some parsers want the closing tag at the very end, but for a line break.
-        return f'WS? ({" | ".join(called)}) "\\n"? {writer.end}'
+        # Some parsers want the closing tag at the very end, except for a line break.
+        return f'WS? ({_any_of(functions)}) "\\n"? {writer.end}'
 
     def _value(self, writer: _Writer, function: _Function, name: str, schema: Any) -> str:
         """An argument's value and what ends it."""
@@ -193,7 +181,7 @@ class _Tags:
             schema = {}
         options = [schema["const"]] if "const" in schema else schema.get("enum")
         if options and all(isinstance(option, str) for option in options):
-            return f"({' | '.join(map(literal, options))}) {after}"
+            return f"({' | '.join(map(quoted, options))}) {after}"
         if not _is_text(schema):
             whole = function.schema
             shared: dict[str, Any] = {k: whole[k] for k in ("$defs", "definitions") if k in whole}
@@ -201,7 +189,7 @@ class _Tags:
             return f"{json_value({**shared, **schema}, strict=function.strict, at=at)} {after}"
         if function.strict:
             _check_text(schema, f"{function.at}.properties.{name}")
-        if writer.is_special(self.after[0]):  # which plain text never matches
+        if writer.is_special(self.after[0]):  # plain text never matches it
             return f"TEXT? {after}"
         lazy = f"text{len(writer.rules)}"
         writer.add(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(self.after))}/")
@@ -213,7 +201,7 @@ def _marks(writer: _Writer, marks: Sequence[str], name: str = "") -> list[str]:
 
 
 def _is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a value is written without quotes: it is a string, or may be one."""
+    """Whether a value is written without quotes, because it is or may be a string."""
     kinds = schema.get("type")
     if kinds is not None:
         return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
@@ -274,37 +262,36 @@ def is_known(format: ToolFormat) -> bool:
 def calls_grammar(
     format: ToolFormat, tools: Sequence[Mapping[str, Any]], vocabulary: Vocabulary, *, many: bool
 ) -> Lark:
-    """One call of one of the tools, or with ``many`` any number of calls but none."""
-    writer, body = _written(format, tools, vocabulary, many)
-    writer.add(f"body: {body}")
-    more = f" (WS? {writer.start} body)*" if many and format.style not in _ONE_SECTION else ""
-    return _lark(writer, f"start: WS? {writer.start} body{more}")
+    """One call of one of the tools, or with ``many`` one or more calls."""
+    writer, calls = _written(format, tools, vocabulary, many)
+    return _lark(writer, f"start: WS? {writer.start} {calls}")
 
 
 def rest_grammar(
     format: ToolFormat, tools: Sequence[Mapping[str, Any]], vocabulary: Vocabulary, *, many: bool
 ) -> Lark:
     """What may follow the start mark of the first call: the call, and with ``many`` others."""
-    writer, body = _written(format, tools, vocabulary, many)
-    writer.add(f"body: {body}")
-    more = f" (WS? {writer.start} body)*" if many and format.style not in _ONE_SECTION else ""
-    return _lark(writer, f"start: body{more} WS?")
+    writer, calls = _written(format, tools, vocabulary, many)
+    return _lark(writer, f"start: {calls} WS?")
 
 
 def _written(
     format: ToolFormat, tools: Sequence[Mapping[str, Any]], vocabulary: Vocabulary, many: bool
 ) -> tuple[_Writer, str]:
+    """The rules, and the calls without the start mark of the first."""
     writer = _Writer(vocabulary, format)
     functions = [_function(tool["function"], i) for i, tool in enumerate(tools)]
-    return writer, _BODIES[format.style](writer, functions, many)
+    writer.add(f"body: {_BODIES[format.style](writer, functions, many)}")
+    has_more = many and format.style not in _ONE_SECTION
+    return writer, f"body (WS? {writer.start} body)*" if has_more else "body"
 
 
 def _function(function: Mapping[str, Any], index: int) -> _Function:
     at = f"tools[{index}].function.parameters"
     schema: Mapping[str, Any] = function.get("parameters") or {}
     if schema.get("type", "object") != "object":
-        raise OptionError(f"{at}.type", f"arguments are an object, not {schema['type']!r}")
-    whole = {"type": "object", "properties": {}, **schema}  # without parameters no keys at all
+        raise OptionError(f"{at}.type", f"expected 'object', got {schema['type']!r}")
+    whole = {"type": "object", "properties": {}, **schema}  # without parameters, no keys
     return _Function(function["name"], whole, bool(function.get("strict")), at)
 
 

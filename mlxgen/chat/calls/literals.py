@@ -1,8 +1,8 @@
 """Arguments that are literals: ``key: value`` or ``key=value``, with bare keys.
 
-Owns how such literals (Python's, and Gemma's with quotes of their own) become JSON while they are
-written, at any depth. Must never know marks around calls. Invariant: that of ``call_arguments``;
-what stands without quotes is what mlx-lm's parser takes it for.
+Such literals (Python's, and Gemma's with its own quotes) become JSON while they are written, at any
+depth. Invariant: the one of ``arguments``; what stands without quotes is what mlx-lm's parser takes
+it for.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ESCAPE = regex.compile(
 
 @dataclass(frozen=True, slots=True)
 class Literals:
-    """A format that has all arguments as literals behind a bracket that was read already.
+    """A format that has all arguments as literals after a bracket that was already read.
 
-    ``quote`` is one more quote, in which nothing is escaped; ``call`` is a call of one argument for
-    the parser, with ``VALUE`` in its place.
+    ``quote`` is an additional quote, in which nothing is escaped; ``call`` is a call with one
+    argument for the parser, with ``VALUE`` in its place.
     """
 
     call: str
@@ -46,11 +46,11 @@ class LiteralArguments:
         self._call = literals.call
         self._parse = parse
         self._tokens = {at_key: _tokens(literals.quote, end, at_key) for at_key in (True, False)}
-        self._place: Literal["key", "value", "behind"] = "key"  # what may come next, or came last
-        self._open = ["}"]  # what closes each object and list that is open, in JSON
-        self._is_first = True  # of what is in the innermost of them
+        self._place: Literal["key", "value", "after"] = "key"  # what may come next; after: a value
+        self._open = ["}"]  # what closes each open object and list, in JSON
+        self._is_first = True  # whether the innermost of them is empty so far
         self._quote = ""  # of the string that is read
-        self._unclosed = False  # a string that ended: one more would be a part of it
+        self._unclosed = False  # after a string, which an adjacent one would continue
         self._more = ["{"]
 
     def take(self, text: str) -> Growth:
@@ -88,7 +88,7 @@ class LiteralArguments:
             self._is_first, self._place = True, "key" if written == "{" else "value"
         elif kind == "close":
             self._more.append(self._open.pop())
-            self._is_first, self._place = False, "behind"
+            self._is_first, self._place = False, "after"
         elif kind == "comma":
             self._place = "key" if self._open[-1] == "}" else "value"
         elif kind == "sign":
@@ -98,12 +98,12 @@ class LiteralArguments:
             self._begin(dumped(written.strip()))
         elif self._place == "value":
             self._begin(self._bare(written.strip()))
-            self._place = "behind"
+            self._place = "after"
         self._unclosed = False
         return token.end(), not self._open
 
     def _string(self, text: str, at: int) -> int:
-        """Where what is certain of the string at ``at`` ends."""
+        """Where the certain part of the string at ``at`` ends."""
         stop = text.find(self._quote, at)
         safe = stop if stop >= 0 else len(text) - sequence_overlap(text[at:], self._quote)
         escape = text.find("\\", at, safe) if self._quote in _QUOTES else -1
@@ -119,22 +119,22 @@ class LiteralArguments:
             return safe
         safe += len(self._quote)
         self._quote, self._unclosed = "", True
-        self._place = "behind" if self._place == "value" else self._place
+        self._place = "after" if self._place == "value" else self._place
         return safe
 
     def _begin(self, written: str) -> None:
-        """A key or a value, after a comma where it needs one."""
+        """Writes the beginning of a key or a value, after a comma if it needs one."""
         is_member = self._place == "key" or self._open[-1] == "]"
         self._more.append((", " if is_member and not self._is_first else "") + written)
         self._is_first = False
 
     def _bare(self, written: str) -> str:
-        """What stands without quotes, as JSON text."""
+        """A value without quotes, as JSON text."""
         try:
             read = self._parse(self._call.replace("VALUE", written), None)
             (value,) = (read[0] if isinstance(read, list) else read)["arguments"].values()
             return dumped(value)
-        except Exception:  # the parsers raise what they like for what a model makes up
+        except Exception:  # the parsers may raise anything for what a model makes up
             return dumped(written)
 
 
@@ -146,7 +146,7 @@ def _character(escape: str) -> str:
 
 
 def _tokens(quote: str, end: str, at_key: bool) -> regex.Pattern[str]:
-    """What may come next outside of strings; ``end`` is the mark that ends the call."""
+    """The tokens outside of strings; ``end`` is the mark that ends the call."""
     end = regex.escape(end)
     quotes = [*([regex.escape(quote)] if quote else ()), '"""', "'''", '"(?=[^"]|"[^"])']
     quotes.append("'(?=[^']|'[^'])")

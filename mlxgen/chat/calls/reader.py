@@ -1,9 +1,8 @@
-"""Tool calls in a model's own words, and what they say.
+"""Tool calls in a model's text, and what they say.
 
-Owns ``ToolFormat`` (the marks around calls, and mlx-lm's parser of what is between them)
-and the reading of one call, as it grows where the format has a shape for that, else as a whole.
-Must never know how calls are enforced or sent. Invariant: reading never raises; what is no call
-of one of the given tools is none at all.
+``ToolFormat`` has the marks around calls, and mlx-lm's parser of what is between them. A call is
+read while it grows if the format has a shape for that, else as a whole. Invariant: reading never
+raises; only a call of one of the given tools is a call.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .shapes import SHAPES, BoundShape, Head
 
 
 class ToolCall(NamedTuple):
-    """A function and its arguments as JSON text; ``id`` where the model gave one."""
+    """A function and its arguments as JSON text; ``id`` if the model gave one."""
 
     name: str
     arguments: str
@@ -32,8 +31,8 @@ class ToolCall(NamedTuple):
 class ToolFormat:
     """How a model writes calls: ``start``, what ``parse`` understands, and ``end``.
 
-    ``style`` is the name of mlx-lm's parser. ``end`` may be empty: then a call reaches to the
-    end of the text. ``start_tokens`` and ``end_tokens`` are how the marks are spelled.
+    ``style`` is the name of mlx-lm's parser. If ``end`` is empty, a call reaches to the end of
+    the text. ``start_tokens`` and ``end_tokens`` spell the marks.
     """
 
     style: str
@@ -45,7 +44,7 @@ class ToolFormat:
 
     @classmethod
     def of(cls, tokenizer: Any) -> ToolFormat | None:
-        """What mlx-lm knows of the model's format; None if it knows of none."""
+        """The model's format as mlx-lm knows it; None if it knows none."""
         if not tokenizer.has_tool_calling or tokenizer.tool_parser is None:
             return None
         return cls(
@@ -59,7 +58,7 @@ class ToolFormat:
 
     @property
     def is_json(self) -> bool:
-        """Whether what is between the marks is one JSON text, which may quote the marks."""
+        """Whether a single JSON text is between the marks, which may quote the marks."""
         return self.style == "json_tools"
 
 
@@ -75,28 +74,28 @@ class ToolReader:
         self._most = most
 
     def read(self, text: str) -> tuple[ToolCall, ...]:
-        """The calls in ``text``; none where anything about them is wrong."""
+        """The calls in ``text``; none if anything about them is wrong."""
         try:
             parsed = self.format.parse(text, self._tools)
             found = parsed if isinstance(parsed, list) else [parsed]
             return tuple(self._call(item) for item in found)
-        except Exception:  # the parsers raise what they like for what a model makes up
+        except Exception:  # the parsers may raise anything for what a model makes up
             return ()
 
     @cached_property
     def shape(self) -> BoundShape | None:
-        """What recognises calls that grow; None for a format that is read as a whole only."""
+        """What recognises growing calls; None for a format that can only be read as a whole."""
         shape = SHAPES.get(self.format.style)
         return BoundShape(shape, [*self._tools_by_name], self.format.end) if shape else None
 
     def arguments(self, head: Head) -> Arguments:
-        """What reads the arguments of a call whose head was recognised."""
+        """Reads the arguments of a call whose head was recognised."""
         assert head.name is not None and head.arguments is not None
         tool = self._tools_by_name[head.name]
         return head.arguments.reader(tool, self.format.parse, self.format.end)
 
     def kept(self, calls: Sequence[ToolCall], before: int) -> tuple[ToolCall, ...]:
-        """The calls to pass on when ``before`` of them were already."""
+        """The calls to pass on, after ``before`` of them were passed on already."""
         if self._most is None:
             return tuple(calls)
         return tuple(calls[: max(0, self._most - before)])
@@ -115,7 +114,7 @@ def _json(arguments: Any) -> str:
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        raise ValueError("the arguments are no object")
+        raise ValueError("the arguments are not an object")
     return dumped(arguments)
 
 

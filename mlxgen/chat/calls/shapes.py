@@ -1,8 +1,7 @@
 """How a tool call begins in each format of mlx-lm, so that it can be read while it grows.
 
-Owns what stands between the mark of a call and its arguments, and the recognition of it. Must
-never know where the text comes from. Invariant: a head that was recognised names a tool that may
-be called, and nothing that comes after it changes that.
+A head is what stands between the mark of a call and its arguments. Invariant: a head that was
+recognised names a tool that may be called, and nothing that follows changes that.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from .tags import Tags, as_it_is
 
 
 class Head(NamedTuple):
-    """What a text begins with.
+    """The head with which a text begins, as far as it is certain.
 
-    ``name`` is the tool's, once it is certain; ``begins``: so are the arguments, at ``end``.
-    ``arguments`` is how they are written, ``id`` the call's where the model gave one. ``is_open``:
-    the text ended before anything spoke against a head.
+    ``name`` is the tool's. ``begins``: the arguments begin at ``end``, written as ``arguments``
+    says. ``id`` is the call's, if the model gave one. ``is_open``: the text so far may be the
+    beginning of a head.
     """
 
     name: str | None = None
@@ -39,10 +38,10 @@ class CallShape:
     """A format of calls, as patterns.
 
     ``name`` reaches to where the name is certain (a group ``name``; there may be an ``id``), and
-    ``begins`` from there to the arguments: those of ``json`` where it matched a group ``json``,
-    else ``arguments``. ``first`` comes before the name of the first call behind a mark, ``again``
-    before that of another behind the arguments of one; None: there is no other. ``tail`` comes
-    behind the arguments of the last.
+    ``begins`` from there to the arguments: those of ``json`` if it matched a group ``json``, else
+    ``arguments``. ``first`` comes between a mark and the name of the first call, ``again`` between
+    the arguments of a call and the name of the next (None: there is no next), and ``tail`` after
+    the arguments of the last.
     """
 
     name: str
@@ -57,7 +56,7 @@ class CallShape:
 class BoundShape:
     """Recognises the calls of tools with these names; ``end`` is the mark that ends them.
 
-    ``tail`` is what comes behind the arguments of the last, that mark with it.
+    ``tail`` is what comes after the arguments of the last call, up to and with that mark.
     """
 
     def __init__(self, shape: CallShape, names: Sequence[str], end: str) -> None:
@@ -73,30 +72,30 @@ class BoundShape:
         self.tail = regex.compile(rf"{shape.tail}\s*{regex.escape(end)}" if end else shape.tail)
 
     def head(self, text: str, at: int, *, again: bool) -> Head:
-        """What begins at ``at``; ``again``: behind another call."""
+        """The head that begins at ``at``; ``again``: after another call."""
         if again and self._shape.again is None:
             return Head()
         whole, named = self._heads[again]
         match = whole.match(text, at, partial=True)
-        spoken_against = match is None
+        is_other = match is None
         match = match or named.match(text, at, partial=True)
         if match is None:
             return Head()
         groups = match.groupdict()
         return Head(
             name=match["name"] if match.end("name") < len(text) else None,
-            begins=not (spoken_against or match.partial),
+            begins=not (is_other or match.partial),
             end=match.end(),
             id=groups.get("id"),
             arguments=(groups.get("json") and self._shape.json) or self._shape.arguments,
-            is_open=match.partial and not spoken_against,
+            is_open=match.partial and not is_other,
         )
 
 
 # ---- the formats ---------------------------------------------------------------------------------
 
 _SPACE = r"\s*"
-_OBJECT = r'\s*(?=\{\s*["}])'  # what begins like one is one
+_OBJECT = r'\s*(?=\{\s*["}])'  # the beginning of an object, taken for one
 _NAMED = r'\{\s*"name"\s*:\s*"(?P<name>\L<names>)"'
 _ARGUMENTS = r'\s*,\s*"arguments"\s*:' + _OBJECT
 _MEMBERS = r'(?:\s*,\s*"\w+"\s*:\s*"[^"]*")*\s*\}'  # what else is in the object of a call
@@ -104,12 +103,12 @@ _SEP = r"(?s:(?!<\|sep\|>).)*<\|sep\|>"  # the rest of one of Kimi's tags
 
 
 def _glm(prefix: str) -> CallShape:
-    """A name, and keys and values between tags that begin with ``prefix``."""
+    """A name, and keys and values between tags whose names begin with ``prefix``."""
     key, key_end = f"<{prefix}arg_key>", f"</{prefix}arg_key>"
     value, value_end = f"<{prefix}arg_value>", f"</{prefix}arg_value>"
     return CallShape(
         name=r"(?P<name>\L<names>)(?=[\s<])",
-        begins=rf"\s*(?={key}|</{prefix}tool_call>)",  # other forms have a name in front, too
+        begins=rf"\s*(?={key}|</{prefix}tool_call>)",  # other forms begin with a name, too
         arguments=Tags(
             opening=key,
             tag=rf"{key}[^<]*{key_end}(?:\\n|\s)*{value}",
@@ -144,7 +143,7 @@ SHAPES: Mapping[str, CallShape] = {
         again=r"\s*<\|tool_call_end\|>\s*",
         tail=r"\s*<\|tool_call_end\|>",
     ),
-    "kimi_k3": CallShape(  # an argument between tags each, or all of them as one JSON object
+    "kimi_k3": CallShape(  # each argument between tags, or all of them as one JSON object
         name=rf'<\|open\|>call\s(?:(?s:(?!<\|sep\|>).)*\s)?tool="(?P<name>\L<names>)"{_SEP}',
         begins=rf"\s*(?:(?P<json><\|open\|>json{_SEP}){_OBJECT}|(?=<\|open\|>argument|<\|close\|>))",
         arguments=Tags(

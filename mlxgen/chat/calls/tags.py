@@ -1,8 +1,8 @@
-"""Arguments that stand between tags, each for itself.
+"""Arguments that each stand between tags.
 
-Owns how such values become JSON, one after the other: a text grows as it is written, any other
-value comes whole. Must never know marks around calls. Invariant: that of ``call_arguments``;
-which key and which type an argument has is what mlx-lm's parser says.
+Such values become JSON one after the other: a text grows as it is written, any other value comes
+whole. Invariant: the one of ``arguments``; mlx-lm's parser decides which key and which type an
+argument has.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Tags:
     """A format that has each argument between tags.
 
     ``tag`` is the pattern of what comes before a value; it begins with ``opening``. ``end`` comes
-    behind the value; where the tag matched a group ``raw``, ``raw_end`` does, and the value is
-    taken as it is. ``close`` ends the arguments, and so does the end of the call. ``call`` is a
-    call of one argument for the parser, with ``NAME`` and ``ARGUMENT`` in their places. ``strips``
-    takes white space away at the two ends of a value. ``guesses``: what looks like JSON is JSON,
-    whatever the tool says.
+    after the value; if the tag matched a group ``raw``, ``raw_end`` does, and the value is taken
+    as it is. ``close`` ends the arguments, and so does the end of the call. ``call`` is a call with
+    one argument for the parser, with ``NAME`` and ``ARGUMENT`` in their places. ``strips`` removes
+    white space at the two ends of a value. ``guesses``: what looks like JSON is JSON, whatever the
+    tool says.
     """
 
     opening: str
@@ -63,8 +63,8 @@ class TaggedArguments:
         self._tag: regex.Match[str] | None = None  # the tag of the value that is read
         self._is_raw = False
         self._key = ""
-        self._other: regex.Pattern[str] | None = None  # values that are no texts; None: any
-        self._begun = False  # the text of a value
+        self._other: regex.Pattern[str] | None = None  # values that are not texts; None: any
+        self._begun = False  # whether a value is a text and has begun
 
     def take(self, text: str) -> Growth:
         """As ``Arguments.take``."""
@@ -94,7 +94,7 @@ class TaggedArguments:
         self._is_raw = bool(tags.raw_end and tag["raw"])
         try:
             self._key, _ = self._parsed("null")
-        except Exception:  # the parsers raise what they like for what a model makes up
+        except Exception:  # the parsers may raise anything for what a model makes up
             self._tag = None
         self._other = _JSON if tags.guesses else _NULL if self._takes_texts() else None
         return Growth(tag.end(), "")
@@ -113,7 +113,7 @@ class TaggedArguments:
         return Growth(taken, more)
 
     def _grown(self, text: str) -> Growth:
-        """What is certain of a value that goes on."""
+        """The certain part of a growing value."""
         body = self._stripped(text, start=not self._begun)
         if self._begun:
             return Growth(len(body), escaped(body))
@@ -133,11 +133,11 @@ class TaggedArguments:
             return dumped(body)
         try:
             return dumped(self._parsed(value)[1])
-        except Exception:  # as above, and not everything that they make is JSON
+        except Exception:  # as above; and not everything that they return is JSON
             return dumped(body)
 
     def _takes_texts(self) -> bool:
-        """Whether the parser leaves what looks like another value as it is."""
+        """Whether the parser leaves texts that look like other values as they are."""
         try:
             return all(self._parsed(probe)[1] == probe for probe in ("0", "true", "{}"))
         except Exception:  # as above
@@ -147,22 +147,22 @@ class TaggedArguments:
         """What the parser makes of this value: the key, and the value."""
         assert self._tag is not None
         argument = self._tag[0] + value + (self._tags.raw_end if self._is_raw else "")
-        before, _, behind = self._tags.call.partition("ARGUMENT")
+        before, _, after = self._tags.call.partition("ARGUMENT")
         before = before.replace("NAME", self._tool["function"]["name"])
-        read = self._parse(before + argument + self._tags.end + behind, [self._tool])
+        read = self._parse(before + argument + self._tags.end + after, [self._tool])
         ((key, parsed),) = (read[0] if isinstance(read, list) else read)["arguments"].items()
         return key, parsed
 
     def _stripped(self, text: str, *, start: bool = True) -> str:
         if self._is_raw:
             return text
-        before, behind = self._tags.strips
-        return behind(before(text) if start else text)
+        left, right = self._tags.strips
+        return right(left(text) if start else text)
 
 
 def _first(text: str, marks: Sequence[str]) -> tuple[int, str]:
-    """Where the first mark is, the longest of those at one place; if there is none, where one may
-    begin, and nothing."""
+    """Where the first mark is (the longest, of several at one place), and that mark; if there is
+    none, where one may begin, and ``""``."""
     known = [mark for mark in marks if mark]
     found = [(text.find(mark), -len(mark), mark) for mark in known if mark in text]
     if not found:

@@ -1,8 +1,7 @@
 """What the tools of a turn mean for the grammar and the reading of its answer.
 
-Owns ``ToolUse``, and what it takes to have it followed. Must never know how calls are written
-or read. Invariant: a choice that cannot be enforced is refused by name; tools that the model
-may not call are never read out of its text.
+Invariant: a choice that cannot be enforced is refused by name; calls of tools that the model may
+not call are never read from its text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Tool: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the text of an answer has to be, and the ``field`` that asked for it.
+    """The form that the text of an answer must have, and the ``field`` that asked for it.
 
     ``is_json``: white space before the text means nothing.
     """
@@ -38,9 +37,9 @@ class ToolUse:
     """Tools, and which of them may be called.
 
     - ``tools``: as chat templates and parsers take them.
-    - ``mode``: calls may come (``auto``), must come (``required``), or exactly one (``named``).
+    - ``mode``: calls may come (``auto``), must come (``required``), exactly one must (``named``).
     - ``names``: the tools that may be called.
-    - ``strict``: those of them whose arguments must follow the schema to the letter.
+    - ``strict``: those whose arguments must follow the schema to the letter.
     - ``many``: whether an answer may have several calls.
     """
 
@@ -53,13 +52,13 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """What it takes to have tools and a form followed.
+    """What it takes to enforce tools and a form.
 
-    - ``reader``: makes calls of the text, None where none may be made.
-    - ``spec`` and ``required``: what the text behind the thinking is held to, with the form in
-      it, and whether it must come.
-    - ``stop``: where the text ends after one call, if nothing else sees to that.
-    - ``field``: the field to blame for ``spec``.
+    - ``reader``: reads calls from the text; None if none are allowed.
+    - ``spec`` and ``required``: the constraint of the text after the thinking, the form included,
+      and whether that text must come.
+    - ``stop``: what ends the text after one call, if nothing else does.
+    - ``field``: the field that asked for ``spec``.
     """
 
     reader: ToolReader | None = None
@@ -70,7 +69,7 @@ class ToolPlan:
 
 
 def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> ToolPlan:
-    """Plan; ``UnsupportedError`` for what this model's format cannot do."""
+    """Plans; ``UnsupportedError`` if this model's format cannot do it."""
     if use is None:
         return ToolPlan() if form is None else ToolPlan(spec=form.spec, field=form.field)
     format = dialect.tools

@@ -94,10 +94,14 @@ def test_the_examples_are_all_there() -> None:
 
 
 def test_the_rooms_are_all_drawn_in_the_order_of_their_imports() -> None:
-    drawn = re.findall(r"^  (\w+(?:\.py|/)) ", page("docs/architecture.md").text, re.MULTILINE)
+    text = page("docs/architecture.md").text
+    drawn = re.findall(r"^  (\w+(?:\.py|/)) ", text, re.MULTILINE)
     package = (ROOT / "mlxgen").iterdir()
     there = {path.name + "/" * path.is_dir() for path in package if path.name != "py.typed"}
     assert set(drawn) == there - {"__pycache__/"}
     rooms = [room.removesuffix("/").removesuffix(".py") for room in drawn if room != "demo/"]
     floors = [floor(ROOF if room == "__init__" else room) for room in rooms]
     assert floors == sorted(floors) and len(rooms) == len(set(rooms))
+    for room, inside in re.findall(r"^  (\w+)/ .*\n((?:    \w+/ .*\n)*)", text, re.MULTILINE):
+        inner = {path.parent.name for path in (ROOT / "mlxgen" / room).glob("*/__init__.py")}
+        assert set(re.findall(r"^    (\w+)/", inside, re.MULTILINE)) == inner, room

@@ -1,8 +1,8 @@
 """HTTP: ``python -m mlxgen.server``, an OpenAI-compatible server for one model.
 
-One process: an asyncio front, and one thread that owns everything of MLX. ``main`` runs it;
-``Settings`` and ``serve`` are for programs that want to start it themselves. Everything else in
-here is the server's own business.
+One process: an asyncio front end, and one thread that owns everything of MLX. ``main`` runs it;
+``Settings`` and ``serve`` are for programs that start it themselves. Everything else in this
+package is internal.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = read_settings(argv)
     leave_at_once()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
-    from .process import serve  # what takes long to import comes after the arguments were read
+    from .process import serve  # slow imports come after the arguments are checked
 
     return serve(settings)
 

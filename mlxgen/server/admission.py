@@ -1,13 +1,12 @@
-"""How many requests are let in, and how much their bodies may hold together.
+"""How many requests are admitted, and how large their bodies may be together.
 
-Owns these two counts and the guess when it is worth trying again. Must never know what a
-request asks for. It belongs to the event loop.
+Owns these two counts and the estimate of when to try again. Must never know what a request asks
+for. It belongs to the event loop.
 
-A request counts from when its body is there, so that clients who send slowly keep nobody out. If
-all bodies together hold too much, the one whose turn began first gives way of those that are still
-arriving.
+A request counts once its body has arrived, so that slow senders keep nobody out. If all bodies
+together are too large, the oldest one that is still arriving gives way.
 
-Invariant: everything that was admitted is given back, whatever becomes of it.
+Invariant: everything that is admitted is released, however it ends.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from types import TracebackType
 
 from .errors import RequestError
 
-BODIES = 128 << 20  # bytes of bodies that are read and not yet understood
+BODIES = 128 << 20  # bytes of bodies that are read and not yet parsed
 _LONGEST_WAIT = 60
 
 
@@ -30,31 +29,31 @@ class Admission:
         self._most = most
         self._bodies_left = bodies
         self._arriving: dict[Visit, None] = {}  # in the order in which they began
-        self._typical = 1.0  # seconds of a recent request that was answered
+        self._typical = 1.0  # seconds that recent requests took
         self.inside = 0
 
     @property
     def arriving(self) -> int:
-        """How many bodies are being waited for."""
+        """How many bodies are still arriving."""
         return len(self._arriving)
 
     def enter(self, give_way: Callable[[RequestError], None]) -> Visit:
-        """Let a request in; RequestError (429) where there are too many.
+        """Admit a request; raises ``RequestError`` (429) if there are too many.
 
-        ``give_way`` is called if it has to go while its body arrives.
+        ``give_way`` is called if it has to give way while its body arrives.
         """
         self.check()
         return Visit(self, give_way)
 
     def check(self) -> None:
-        """RequestError (429) where there are too many."""
+        """Raise ``RequestError`` (429) if there are too many requests."""
         if self.inside >= self._most:
             raise self.full()
 
     def full(self) -> RequestError:
-        """The error of a request that has no place."""
+        """The error for a request that is not admitted."""
         return RequestError(
-            f"the server is busy with {self.inside} requests; try again in a while",
+            f"the server is busy with {self.inside} requests; try again later",
             status=429,
             code="queue_full",
         )
@@ -65,12 +64,12 @@ class Admission:
         return max(1, min(_LONGEST_WAIT, math.ceil(wait)))
 
     def took(self, seconds: float) -> None:
-        """Learn how long a request took that was answered."""
+        """Learn how long an answered request took."""
         self._typical += 0.1 * (seconds - self._typical)
 
 
 class Visit:
-    """One request that was let in."""
+    """One admitted request."""
 
     __slots__ = ("_admission", "_counts", "_give_way", "_held")
 
@@ -96,7 +95,7 @@ class Visit:
         self._counts = False
 
     def hold(self, count: int) -> None:
-        """Bytes of the body arrived; RequestError (429) where all bodies are too much."""
+        """Count bytes; raises ``RequestError`` (429) if all bodies together are too large."""
         admission = self._admission
         admission._bodies_left -= count
         self._held += count
@@ -112,13 +111,13 @@ class Visit:
         self._give_way(self._admission.full())
 
     def arrived(self) -> None:
-        """The body is there; RequestError (429) where there are too many requests by now."""
+        """The body is complete; raises ``RequestError`` (429) if there are too many requests."""
         self._admission.check()
         self._admission._arriving.pop(self, None)
         self._counts = True
         self._admission.inside += 1
 
     def understood(self) -> None:
-        """The bytes of the body are needed no more."""
+        """The bytes of the body are no longer needed."""
         self._admission._bodies_left += self._held
         self._held = 0

@@ -27,8 +27,8 @@ from .service import Service
 
 _ABOUT = (
     "An OpenAI-compatible server for a language model that runs on this machine. A field that "
-    "is unknown, unsupported or out of range is a 400 that names it; null means default. How "
-    "tokens are chosen by default is shown with the fields and by /props."
+    "is unknown, unsupported or out of range gets a 400 that names it; null means the default. "
+    "The sampling defaults are shown with the fields and by /props."
 )
 
 
@@ -73,7 +73,7 @@ def _add_docs(app: FastAPI, service: Service) -> None:
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:
-        """This description."""
+        """The OpenAPI description."""
         return JsonResponse(described())
 
     @app.get("/docs", include_in_schema=False)
@@ -86,8 +86,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = ascii(request.url.path[:100])
     reasons = {
-        404: f"there is nothing at {path}; GET /docs lists what there is",
-        405: f"{request.method} is not for {path}; GET /docs lists what there is",
+        404: f"there is nothing at {path}; GET /docs lists the endpoints",
+        405: f"{path} does not take {request.method}; GET /docs lists the endpoints",
     }
     wrong = RequestError(
         reasons.get(error.status_code, str(error.detail)),
@@ -106,7 +106,7 @@ async def _request_error(request: Request, error: Exception) -> Response:
 
 
 class Last:
-    """What is outside of everything: turns what nobody expected into a 500."""
+    """The outermost layer: turns an unexpected error into a 500."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -122,7 +122,7 @@ class Last:
         try:
             await self._app(scope, receive, sending)
         except Exception as error:
-            log_failure("a request failed outside of its work", error)
+            log_failure("a request failed outside its handler", error)
             if started:
                 raise
             await send_error(send, error)

@@ -16,29 +16,29 @@ from typing import Any, NoReturn
 
 from .errors import RequestError
 
-READING = 30.0  # seconds in which a body has to arrive
+READING = 30.0  # seconds for a body to arrive
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientGone(Exception):  # noqa: N818 (nothing went wrong)
-    """The client hung up; nobody waits for an answer."""
+    """The client hung up; nobody is waiting for an answer."""
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
-    """Raise RequestError for a body that need not be read."""
+    """Raise ``RequestError`` for a body that need not be read."""
     given = dict(headers)
     kind = given.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind and kind != b"application/json" and not kind.endswith(b"+json"):
         raise RequestError(
-            f"the body has the type {kind.decode('latin-1')!r}; send JSON, with the header "
-            "Content-Type: application/json",
+            f"expected a JSON body, got the type {kind.decode('latin-1')!r}; send JSON with the "
+            "header Content-Type: application/json",
             status=415,
             code="unsupported_media_type",
         )
     if given.get(b"content-encoding", b"identity").strip().lower() != b"identity":
         raise RequestError(
-            "compressed bodies are not understood; send it without Content-Encoding",
+            "expected an uncompressed body; send it without Content-Encoding",
             status=415,
             code="unsupported_media_type",
         )
@@ -50,17 +50,17 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
 def too_large(limit: int) -> RequestError:
     """The error of a body that is longer than ``limit``."""
     return RequestError(
-        f"the prompt is too long: the body is larger than {limit} bytes, more than any prompt of "
-        "the model's maximum context length; make it shorter",
+        f"the prompt is too long: the body is larger than {limit} bytes, which is more than any "
+        "prompt of the model's maximum context length; shorten it",
         status=413,
         code="body_too_large",
     )
 
 
 async def read_body(receive: Receive, limit: int, took: Callable[[int], None]) -> bytes:
-    """The body. ``took`` is told of each part's length, and may raise to end the reading.
+    """The body. ``took`` is called with the length of each part, and may raise to stop reading.
 
-    RequestError for one that is too long or takes too long; ClientGone.
+    Raises ``RequestError`` if it is too long or takes too long, and ``ClientGone``.
     """
     parts: list[bytes] = []
     total = 0
@@ -85,11 +85,11 @@ async def read_body(receive: Receive, limit: int, took: Callable[[int], None]) -
 
 
 def parse_body(data: bytes) -> dict[str, Any]:
-    """The object that a body is. May run in any thread."""
+    """The object in a body. May run in any thread."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise _malformed(f"it is not UTF-8 at byte {error.start}") from None
+        raise _malformed(f"not UTF-8 at byte {error.start}") from None
     try:
         value = json.loads(
             text,
@@ -99,15 +99,15 @@ def parse_body(data: bytes) -> dict[str, Any]:
             parse_int=_integer,
         )
     except RecursionError:
-        raise _malformed("it is nested too deep; make it flatter") from None
+        raise _malformed("nested too deep; make it flatter") from None
     except ValueError as error:
         raise _malformed(str(error)) from None
     if not isinstance(value, dict):
-        raise _malformed("it has to be an object, such as {...}")
-    where = _nul_in(value) if "\\u0000" in text else None  # as it is, JSON does not allow it
+        raise _malformed("expected an object, such as {...}")
+    where = _nul_in(value) if "\\u0000" in text else None  # JSON does not allow it unescaped
     if where is not None:
         raise RequestError(
-            f"{where}: has a NUL character, which no model reads; leave it out",
+            f"{where}: contains a NUL character, which no model reads; leave it out",
             param=where,
             code="invalid_value",
         )
@@ -115,7 +115,7 @@ def parse_body(data: bytes) -> dict[str, Any]:
 
 
 def _malformed(reason: str) -> RequestError:
-    return RequestError(f"the body is no JSON for this: {reason}", code="invalid_json")
+    return RequestError(f"invalid JSON body: {reason}", code="invalid_json")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise _malformed(f"{name} is no JSON; leave the field out, or give a number")
+    raise _malformed(f"{name} is not JSON; leave out the field, or send a number")
 
 
 def _finite(text: str) -> float:
@@ -148,7 +148,7 @@ def _integer(text: str) -> int:
 
 
 def _nul_in(root: dict[str, Any]) -> str | None:
-    """The path of a string, or of an object's name, that has a NUL character."""
+    """The path of a string or name that contains a NUL character."""
     level: list[tuple[Any, tuple[Any, ...]]] = [(root, ())]
     while level:
         below: list[tuple[Any, tuple[Any, ...]]] = []

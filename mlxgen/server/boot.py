@@ -1,8 +1,8 @@
-"""Loading what is served, in the engine's thread.
+"""Loading the model, in the engine's thread.
 
-Owns the way from settings to a scheduler that has generated a first token. Must never know
-HTTP or the event loop. Invariant: when it returns, the model has run once, and everything that
-other threads use of it was made here.
+Owns the way from settings to a scheduler that has generated its first token. Must never know
+HTTP or the event loop. Invariant: when it returns, the model has run once, and everything of it
+that other threads use has been created.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EngineBoot: TypeAlias = Boot[Request, Ticket, Engine]
 
 
 def booting(settings: Settings) -> EngineBoot:
-    """The function that loads it all."""
+    """The function that loads everything."""
 
     def boot() -> tuple[Scheduler, Engine]:
         lm = load(
@@ -58,7 +58,7 @@ def booting(settings: Settings) -> EngineBoot:
 
 
 def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
-    """What other threads use of a loaded model; for the thread that runs it."""
+    """What other threads use of a loaded model; call this on the thread that runs it."""
     aliases = [] if settings.model is None else [settings.model]
     GrammarEngine.of(lm.vocabulary, lm.vocab_size).compile_ahead()
     facts = Facts.of(lm.vocabulary, lm.vocab_size, cpu_seconds=CPU_SECONDS, memory=MEMORY)
@@ -71,7 +71,8 @@ def _limit_context(lm: LanguageModel, wanted: int | None) -> None:
         return
     if lm.max_context is not None and wanted > lm.max_context:
         raise OptionError(
-            "--max-context", f"{wanted} is more than the {lm.max_context} tokens of {lm.name}"
+            "--max-context",
+            f"expected at most the {lm.max_context} tokens of {lm.name}, got {wanted}",
         )
     lm.max_context = wanted
 

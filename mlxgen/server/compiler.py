@@ -1,13 +1,13 @@
-"""One process that tries grammars out, as its parent sees it.
+"""One process that tries out grammars, as its parent sees it.
 
 Owns the process, the pipe to it, and the difference between a verdict and a loss: a process
-that used up its processor time or its memory has judged; one that was killed, that does not
-answer, or that stands still has said nothing of the grammar. Must never know what is done with
-a verdict. It belongs to the event loop.
+that used up its processor time or its memory has given a verdict; one that was killed, does not
+answer or stands still has said nothing about the grammar. Must never know what follows from a
+verdict. It belongs to the event loop.
 
-What limits a grammar is the processor time of its process. The times here are a last resort
-against processes that stand still, and they only run while this process does: a machine that
-sleeps, or a server that is stopped, makes nothing late.
+A grammar is limited by the processor time of its process. The times here are a last resort
+against processes that stand still, and they only run while this process does: after sleep, or
+after the server was stopped, nothing is late.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from typing import TypeVar
 from .guard_child import LENGTH, OUT_OF_MEMORY, OUT_OF_TIME, Verdict
 from .settings import KEY_VARIABLE
 
-STARTING = 60.0  # seconds until a new process has to be ready
-ANSWERING = 5.0  # seconds until a process has to begin what it is sent
-STANDING = 60.0  # seconds that one grammar may take where its processor time does not run
-_LOOK = 0.25  # seconds between two looks at the time
+STARTING = 60.0  # seconds for a new process to get ready
+ANSWERING = 5.0  # seconds for a process to begin what it was sent
+STANDING = 60.0  # seconds for one grammar, if its processor time does not run
+_LOOK = 0.25  # seconds between two checks of the time
 _CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 
 T = TypeVar("T")
 
 
 class Loss(enum.Enum):
-    """What became of a process that gave no verdict."""
+    """Why a process gave no verdict."""
 
     TIME = "it used up its processor time"
     MEMORY = "it used up its memory"
     CRASH = "it crashed"
-    GONE = "it was lost"  # and may not even have begun
+    GONE = "it was lost"  # perhaps before it began
 
 
 class LostError(Exception):
-    """A process ended, or does not answer; it must not be used any more."""
+    """A process ended or does not answer; it must not be used again."""
 
     def __init__(self, loss: Loss, status: int) -> None:
         super().__init__(f"{loss.value} (status {status})")
@@ -53,14 +53,14 @@ class LostError(Exception):
 
 
 class Compiler:
-    """A process; ``start`` one, ``judge`` with it until it is lost or worn, ``end`` it."""
+    """A process: ``start`` it, ``judge`` with it until it is lost or worn, then ``end`` it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, facts: bytes) -> Compiler:
-        """A process that is ready. OSError or LostError if that fails."""
+        """A process that is ready; raises ``OSError`` or ``LostError`` if it does not start."""
         environment = {k: v for k, v in os.environ.items() if k != KEY_VARIABLE}
         environment |= {"OPENBLAS_NUM_THREADS": "1"}
         flags = ["-P"] if sys.flags.safe_path else []
@@ -73,7 +73,7 @@ class Compiler:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=environment,
-            start_new_session=True,  # an interrupt typed at the terminal is not for it
+            start_new_session=True,  # Ctrl-C at the terminal is not for it
         )
         compiler = cls(process)
         try:
@@ -84,7 +84,7 @@ class Compiler:
         return compiler
 
     async def judge(self, spec: bytes) -> Verdict:
-        """What comes of a specification. LostError; then the process has ended."""
+        """The verdict on a specification. After a ``LostError`` the process has ended."""
         return await self._ask(spec, ANSWERING)
 
     async def _ask(self, message: bytes, answering: float) -> Verdict:
@@ -96,7 +96,7 @@ class Compiler:
             raise LostError(_loss(status), status) from None
 
     async def _send(self, message: bytes) -> None:
-        """Send a message, and wait until it was taken in."""
+        """Send a message, and wait until it is received."""
         assert self._process.stdin is not None
         self._process.stdin.write(message)
         await self._process.stdin.drain()
@@ -108,11 +108,11 @@ class Compiler:
         return await self._process.stdout.readexactly(LENGTH.unpack(head)[0])
 
     async def ended(self) -> int:
-        """Wait until the process ends; its exit status."""
+        """Wait until the process ends; returns its exit status."""
         return await self._process.wait()
 
     async def end(self) -> int:
-        """End it, unless it has ended by itself, and wait for it; its exit status."""
+        """End the process if it is still running; returns its exit status."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -132,7 +132,7 @@ def _loss(status: int) -> Loss:
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """As ``asyncio.wait_for``; time in which this process stood still does not count."""
+    """Like ``asyncio.wait_for``, but time while this process stands still does not count."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     try:

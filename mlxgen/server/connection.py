@@ -1,12 +1,12 @@
 """One TCP connection: how long its client may take for each part of a request.
 
-Owns what ASGI has no words for: the time that a client has, hanging up on it, and the answer to
-what is not HTTP. Must never know what is served. uvicorn limits none of this but the time between
-two requests, and forgets that after a byte.
+Owns what ASGI does not cover: the time that a client has, hanging up on it, and the answer to
+what is not HTTP. Must never know what is served. uvicorn only limits the time between two
+requests, and stops counting after one byte.
 
 Invariant: a connection always waits for one thing, which is derived from the states of both sides
-and never set. As long as it is the client's turn it has a deadline, counted from when that part of
-the request began; a byte more or less does not move it.
+and never set. While it is the client's turn there is a deadline, counted from the beginning of that
+part of the request; further bytes do not move it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .event_stream import to_json
 from .room import Phase, Room
 
 ABORT = "mlxgen.abort"
-"""Where a request's scope has the function that hangs up."""
+"""The key in a request's scope for the function that hangs up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Seconds that a client has, and the least bytes a second that it has to take of an answer."""
+    """Seconds that a client has, and the bytes per second that it must at least read."""
 
     idle: float = 5.0  # until the first byte of another request
     head: float = 30.0  # until the end of the headers
-    body: float = READING + 5.0  # until the end of the body; who reads it has its chance before
-    taking: float = 30.0  # between two looks at how much was taken
+    body: float = READING + 5.0  # until the end of the body; its reader times out first
+    taking: float = 30.0  # between two checks of how much was read
     least_taken: float = 1024.0
 
     def of(self, phase: Phase) -> float | None:
-        """The seconds for a phase; None where it is the server's turn."""
+        """The seconds for a phase; ``None`` if it is the server's turn."""
         return {
             Phase.IDLE: self.idle,
             Phase.HEAD: self.head,
@@ -58,7 +58,7 @@ class Connection(H11Protocol):
         self._patience = patience
         self._waits: tuple[Phase, object] | None = None  # the phase, of which request
         self._deadline: asyncio.TimerHandle | None = None
-        self._unsent = 0  # bytes, when it was looked at last
+        self._unsent = 0  # bytes, at the last check
         self._lost = False
         room.put(self, Phase.HEAD)
         inner: Any = self.app
@@ -68,7 +68,7 @@ class Connection(H11Protocol):
             try:
                 await inner(scope, receive, send)
             finally:
-                self.loop.call_soon(self._look)  # after uvicorn has had its look at the answer
+                self.loop.call_soon(self._look)  # after uvicorn has seen the answer
 
         self.app = app
 
@@ -114,7 +114,7 @@ class Connection(H11Protocol):
         self._look()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, unless an answer was begun; whoever answers can stop."""
+        """Answer what is not HTTP, unless an answer has begun; its handler can stop."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -150,7 +150,7 @@ class Connection(H11Protocol):
         return Phase.HEAD if began else Phase.IDLE
 
     def _look(self) -> None:
-        """Begin to count anew if something else is waited for than before."""
+        """Restart the deadline if the connection waits for something else now."""
         if self._lost:
             return
         phase = self._phase()
@@ -184,8 +184,8 @@ class Connection(H11Protocol):
         self.give_up()
 
     def give_up(self) -> None:
-        """Close it; what was sent goes out only if nothing else is waited for."""
-        if self._waits is None:  # it is being made
+        """Close it; pending output is only sent if the connection is idle."""
+        if self._waits is None:  # it is being set up
             self._lost = True
         elif self._waits[0] is Phase.IDLE:
             self.timeout_keep_alive_handler()
@@ -195,7 +195,7 @@ class Connection(H11Protocol):
 
 
 def abort_of(scope: MutableMapping[str, Any]) -> Callable[[], None]:
-    """The function that hangs up on a request's client; does nothing under other servers."""
+    """The function that hangs up on a request's client; it does nothing under other servers."""
     abort: Callable[[], None] = scope.get(ABORT, _nothing)
     return abort
 

@@ -1,8 +1,8 @@
 """``/docs``: the OpenAPI description for people, as one page without a script.
 
-Owns the HTML. Must never know an endpoint. It is made here, as the usual viewers fetch their
-program from other hosts, and this server works without any. Invariant: all text of the
-description is escaped.
+Owns the HTML. Must never know an endpoint. It is made here because the usual viewers load their
+scripts from other hosts, and this server works offline. Invariant: all text of the description is
+escaped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; }
 code { font-family: ui-monospace, monospace; font-size: .9em; }
 summary { cursor: pointer; }
 """
-_DEEP = 6  # levels of a field's type that are spelled out
+_DEEP = 6  # levels of a field's type that are shown
 
 
 def docs_page(whole: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The one thread that loads the model, runs it and frees it.
 
-Owns the thread, its inbox of commands, and the courier that carries what was generated to the
+Owns the thread, its inbox of commands, and the courier that carries what is generated to the
 event loop. Must never know requests, JSON or HTTP.
 
     event loop                                engine's thread
@@ -8,11 +8,11 @@ event loop. Must never know requests, JSON or HTTP.
     Mailbox.put           <-- courier ---     one wake-up of the loop for each step at most
 
 Commands are obeyed between two steps, so a cancelled row is gone before the next one. While
-the loop has not fetched ``COURIER_LIMIT`` deliveries, the thread waits: a loop that is held up
-costs bounded memory.
+``COURIER_LIMIT`` deliveries wait for the loop, the thread waits too, so a delayed loop costs
+bounded memory.
 
-Invariant: only this thread ever calls the scheduler, and whatever ends the thread is told to
-``listener``, in the event loop's thread, as the last thing that comes from it.
+Invariant: only this thread ever calls the scheduler, and whatever ends the thread is reported to
+``listener``, on the event loop's thread, as the last thing that comes from it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, 
 
 
 class Ticket(Hashable, Protocol):
-    """The scheduler's handle of a row."""
+    """The scheduler's handle for a row."""
 
     @property
     def usage(self) -> Usage: ...
@@ -50,7 +50,7 @@ LoadedT = TypeVar("LoadedT")
 
 
 class Event(Protocol[TicketT_co]):
-    """What the scheduler says of a row."""
+    """What the scheduler reports about a row."""
 
     @property
     def ticket(self) -> TicketT_co: ...
@@ -61,7 +61,7 @@ class Event(Protocol[TicketT_co]):
 
 
 class Scheduler(Protocol[RowT_contra, TicketT]):
-    """What is asked of the engine's scheduler."""
+    """What the thread needs of the engine's scheduler."""
 
     @property
     def busy(self) -> bool: ...
@@ -73,17 +73,17 @@ class Scheduler(Protocol[RowT_contra, TicketT]):
 
 
 class State(enum.Enum):
-    """How far the engine is."""
+    """The state of the engine."""
 
     LOADING = "loading"
     READY = "ready"
     REFUSED = "refused"  # it could not be loaded
-    FAILED = "failed"  # it had been ready
-    STOPPED = "stopped"  # as it was told
+    FAILED = "failed"  # after it was ready
+    STOPPED = "stopped"  # on request
 
 
 class Submission(NamedTuple, Generic[RowT]):
-    """Rows of one request; the place of a row is its index in the mailbox."""
+    """Rows of one request; the position of a row is its index in the mailbox."""
 
     rows: Sequence[RowT]
     mailbox: Mailbox
@@ -99,13 +99,13 @@ class _Stop(NamedTuple):
 
 _Command: TypeAlias = Submission[RowT] | _Cancel | _Stop
 Boot: TypeAlias = Callable[[], tuple[Scheduler[RowT, TicketT], LoadedT]]
-"""Load in the engine's thread: the scheduler, and whatever the listener gets with ``READY``."""
+"""Called in the engine's thread: loads the scheduler, and what the listener gets with ``READY``."""
 Listener: TypeAlias = Callable[[State, LoadedT | BaseException | None], None]
-"""Called in the loop's thread: the new state, with what was loaded or the error."""
+"""Called in the loop's thread with the new state, and what was loaded or the error."""
 
 
 class EngineThread(Generic[RowT, TicketT, LoadedT]):
-    """The thread; ``start`` it once. All methods are for the event loop's thread."""
+    """The thread; call ``start`` once. All methods are for the event loop's thread."""
 
     def __init__(
         self,
@@ -121,38 +121,38 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
         self._courier = _Courier(loop)
         self._tickets: dict[TicketT, tuple[Mailbox, int]] = {}
         self._of: dict[Mailbox, list[TicketT]] = {}
-        self._reading: dict[TicketT, int] = {}  # prompts that are watched, and how far they are
+        self._reading: dict[TicketT, int] = {}  # watched prompts, and how far they are
         self._published = 0.0
         self._turns = 0
-        self._rests = True  # it loads, or waits for something to do
+        self._rests = True  # it is loading, or has nothing to do
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.stats: Stats | None = None
-        """The scheduler's last figures; None while it loads."""
+        """The scheduler's last figures; ``None`` while it loads."""
 
     @property
     def beats(self) -> int | None:
-        """How often it has obeyed and stepped; None while there is nothing to do."""
+        """How many commands and steps it has done; ``None`` while there is nothing to do."""
         return None if self._rests else self._turns
 
     def start(self) -> None:
-        """Begin to load."""
+        """Start loading."""
         self._thread.start()
 
     def submit(self, rows: Sequence[RowT], mailbox: Mailbox) -> None:
-        """Have rows generated; all that comes of them, errors too, goes to the mailbox."""
+        """Generate rows; what comes of them, errors included, goes to the mailbox."""
         self._inbox.put(Submission(rows, mailbox))
 
     def cancel(self, mailbox: Mailbox) -> None:
-        """Have the rows of a mailbox dropped, however far they are; nothing more comes."""
+        """Drop the rows of a mailbox wherever they are; nothing more comes from them."""
         self._inbox.put(_Cancel(mailbox))
 
     def stop(self) -> None:
-        """Have the thread drop everything and end."""
+        """Make the thread drop everything and end."""
         self._inbox.put(_Stop())
         self._courier.let_go()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread's end; whether it came."""
+        """Wait for the thread to end; returns whether it did."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -189,7 +189,7 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
         return State.STOPPED
 
     def _obey(self, scheduler: Scheduler[RowT, TicketT]) -> bool:
-        """Carry out what came in, waiting for it where there is nothing else; False: stop."""
+        """Carry out commands, waiting for one if there is nothing else; returns False to stop."""
         while True:
             try:
                 idle = not scheduler.busy
@@ -248,7 +248,7 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
             self._courier.carry(deliveries)
 
     def _read(self) -> list[tuple[Mailbox, Delivery]]:
-        """What was run of the prompts that are watched since the last time."""
+        """How much of the watched prompts has been run since the last call."""
         deliveries = []
         for ticket, before in list(self._reading.items()):
             progress = ticket.progress
@@ -288,7 +288,7 @@ class _Courier:
         self._patient = True
 
     def carry(self, deliveries: Sequence[tuple[Mailbox, Delivery]]) -> None:
-        """Take deliveries along; waits while the loop does not fetch what is there."""
+        """Add deliveries; waits while the loop does not fetch those that are there."""
         if not self._room.is_set() and self._patient:
             self._room.wait()
         with self._lock:
@@ -300,8 +300,8 @@ class _Courier:
             self.call(self._unload)
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call something in the loop's thread, behind all that was carried there."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+        """Call a function in the loop's thread, after all that was carried there."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody is waiting
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def let_go(self) -> None:
@@ -318,7 +318,7 @@ class _Courier:
 
 
 def _leave_mlx() -> None:
-    """What a thread that ran compiled functions has to do before it ends."""
+    """Clean up after compiled functions, as a thread must before it ends."""
     with contextlib.suppress(Exception):
         import mlx.core as mx
 

@@ -29,21 +29,21 @@ _SLICE = 1024  # items of a list that are written at once
 _STREAM: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # proxies should not wait for more
+    (b"x-accel-buffering", b"no"),  # proxies must not buffer
 )
 
 
 def to_json(value: Any) -> bytes:
     """A value as UTF-8 JSON without line breaks."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode("utf-8", "replace")  # text of a model may hold what is no character
+    return text.encode("utf-8", "replace")  # a model's text may contain lone surrogates
 
 
 def to_large_json(value: Any, depth: int = 6) -> bytes:
-    """The same, part by part: for a thread, so that others run while a large value is written.
+    """The same, part by part, so that other threads run while a large value is written.
 
-    An iterator is written as a list, and never held as one: a million small objects at once
-    would stop every thread for as long as Python's collector looks at them.
+    An iterator is written as a list without being held as one: a million small objects at once
+    would stop every thread while Python's collector walks through them.
     """
     return b"".join(_parts(value, depth))
 
@@ -73,14 +73,14 @@ def _parts(value: Any, depth: int) -> Iterator[bytes]:
 
 
 def encode_events(events: Iterable[Mapping[str, Any]]) -> bytes:
-    """Events as they are sent."""
+    """Events as bytes of the stream."""
     return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events)
 
 
 async def send_json(
     send: Send, status: int, body: bytes, *, headers: Sequence[Header] = ()
 ) -> None:
-    """A whole answer, that was made by ``to_json``."""
+    """Send a whole answer that ``to_json`` made."""
     await send(
         {
             "type": "http.response.start",
@@ -96,13 +96,13 @@ async def send_json(
 
 
 async def send_error(send: Send, error: BaseException, *, headers: Sequence[Header] = ()) -> None:
-    """The whole answer to a request that failed."""
+    """Send the whole answer to a failed request."""
     status, value = error_body(error)
     await send_json(send, status, to_json(value), headers=headers)
 
 
 class EventStream:
-    """The events of one answer: ``start`` once, ``write`` again and again, ``finish`` once."""
+    """The events of one answer: ``start`` once, ``write`` any number of times, ``finish`` once."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -110,7 +110,7 @@ class EventStream:
         self.end = DONE
 
     async def start(self, headers: Sequence[Header] = ()) -> None:
-        """Send the headers; from now on a failure can only be an event."""
+        """Send the headers; after this a failure can only be an event."""
         self.started = True
         await self._send(
             {"type": "http.response.start", "status": 200, "headers": [*_STREAM, *headers]}

@@ -1,13 +1,13 @@
-"""One request from its headers to its last byte, whatever becomes of it.
+"""One request from its headers to its last byte, however it ends.
 
 Owns the order of events around an answer: admission, the body, what interrupts the work, the
-error that the client gets, and what is counted and logged of it. Must never know what is
-answered: that is the ``work`` which ``run`` is given. It belongs to the event loop.
+error that the client gets, and what is counted and logged. Must never know what is answered:
+that is the ``work`` passed to ``run``. It belongs to the event loop.
 
 Work may be interrupted at any await: by the client hanging up, the request's time running out,
-the server stopping or the engine failing. Then it is cancelled, and the client gets the error:
-as an answer, or in a stream that began as its last event. A client that does not take even
-that within ``LAST_WORDS`` seconds is hung up on.
+the server stopping or the engine failing. Then it is cancelled, and the client gets the error,
+as an answer or, if a stream has begun, as its last event. A client that does not read even that
+within ``LAST_WORDS`` seconds is disconnected.
 
 Invariant: when ``run`` returns, the rows of the request are finished or cancelled, its place is
 free, and the answer is complete or its connection is closed.
@@ -43,7 +43,7 @@ Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]
 
 
 class Exchange:
-    """One request being answered; ``endpoint`` names it in figures and the log."""
+    """One request; ``endpoint`` is its name in figures and the log."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Exchange:
         self.service = service
         self.id = secrets.token_hex(12)
         self.fields: dict[str, Any] = {}
-        """What the log says of it besides; never anything that somebody wrote."""
+        """Further fields for the log; never anything that a person wrote."""
         self.describe_failure: Callable[[BaseException], Event] | None = None
-        """Set by work that streams: the event that says what went wrong."""
+        """Set by work that streams: makes the event that says what went wrong."""
         self._endpoint = endpoint
         self._scope = scope
         self._receive = receive
@@ -77,7 +77,7 @@ class Exchange:
 
     @property
     def client(self) -> str:
-        """Who asks, where clients get fair shares: an address, or the network of one."""
+        """Who asks, for fair sharing: an address, or its network."""
         host = (self._scope.get("client") or ("",))[0]
         try:
             address = ipaddress.ip_address(host.partition("%")[0])
@@ -85,15 +85,17 @@ class Exchange:
             return str(host)
         if address.version == 4 or address.ipv4_mapped is not None:
             return str(address)
-        return str(ipaddress.ip_network((address, 64), strict=False))  # what one customer has
+        return str(
+            ipaddress.ip_network((address, 64), strict=False)
+        )  # the usual size of one customer's network
 
     @property
     def seconds(self) -> float:
-        """Since the request's headers."""
+        """Seconds since the request's headers."""
         return time.perf_counter() - self._began
 
     async def body(self) -> bytes:
-        """The request's body; from then on a client that hangs up interrupts the work."""
+        """The request's body; after this, a client that hangs up interrupts the work."""
         assert self._visit is not None
         limit = self.service.body_limit
         check_headers(self._scope["headers"], limit)
@@ -103,12 +105,12 @@ class Exchange:
         return data
 
     def understood(self) -> None:
-        """The bytes of the body are needed no more."""
+        """The bytes of the body are no longer needed."""
         assert self._visit is not None
         self._visit.understood()
 
     def submit(self, rows: Sequence[Request], *, watched: bool = False) -> Mailbox:
-        """Have the engine generate rows, until they end or the exchange does."""
+        """Let the engine generate rows until they end or the exchange does."""
         self._mailbox = Mailbox(len(rows), on_overflow=self._hang_up, watched=watched)
         self.service.engine.submit(rows, self._mailbox)
         return self._mailbox
@@ -119,7 +121,7 @@ class Exchange:
         await send_json(self._send, 200, body, headers=self._headers())
 
     def end_without_done(self) -> None:
-        """Have a stream end with its last event."""
+        """End the stream with its last event, without ``[DONE]``."""
         self._stream.end = b""
 
     async def write(self, events: list[Event]) -> None:
@@ -140,21 +142,23 @@ class Exchange:
     # ---- from outside ------------------------------------------------------------------------
 
     def interrupt(self, error: BaseException) -> None:
-        """End the work with an error, if it has not ended."""
-        if self._answered:  # and its last send waits for a client that does not read
+        """End the work with an error if it has not ended."""
+        if self._answered:  # the last send waits for a client that does not read
             abort_of(self._scope)()
         elif self._task is not None and self._interruption is None:
             self._interruption = error
             self._task.cancel()
 
     def _hang_up(self) -> None:
-        self.interrupt(RequestError("the client does not read", status=408, code="slow_reader"))
+        self.interrupt(
+            RequestError("the client does not read its answer", status=408, code="slow_reader")
+        )
         abort_of(self._scope)()
 
     # ---- its life ----------------------------------------------------------------------------
 
     async def run(self, work: Work) -> None:
-        """Do the work and answer, with an error if need be."""
+        """Do the work and answer, with an error if necessary."""
         service = self.service
         self._task = asyncio.current_task()
         outcome = "completed"
@@ -178,7 +182,7 @@ class Exchange:
 
     @contextlib.contextmanager
     def _timed(self, timeout: float) -> Iterator[None]:
-        """Interrupt what is done inside when its time is over; 0 is no limit."""
+        """Interrupt the work in this context after ``timeout`` seconds; 0 is no limit."""
         if not timeout:
             yield
             return
@@ -203,7 +207,7 @@ class Exchange:
             self.service.engine.cancel(self._mailbox)
 
     async def _fail(self, error: BaseException) -> str:
-        """Tell the client, and say what came of the request."""
+        """Tell the client, and return the outcome of the request."""
         self._release()
         if isinstance(error, ClientGone):
             return "client_gone"
@@ -253,7 +257,7 @@ class Exchange:
 
 
 def _given_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The client's own name for its request, if it is one that can go into a header."""
+    """The client's own id of its request, if it may go into a header."""
     given = dict(headers).get(b"x-request-id", b"")
     return given if _REQUEST_ID.fullmatch(given) else None
 

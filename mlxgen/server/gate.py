@@ -1,16 +1,15 @@
 """Who may call the server: the API key, pages of other origins, and names of other hosts.
 
-Owns what is decided from the headers of a request alone. Must never know a route beyond which
-paths are open. Invariant: no request gets past the gate that a page of an origin not allowed
-made somebody's browser send, with or without a key.
+Owns what the headers of a request alone decide. Must never know routes, except which paths are
+open. Invariant: a request that a page of another, not allowed origin makes a browser send never
+passes the gate, with or without a key.
 
-- With a key, everything but ``OPEN`` paths needs it. The comparison takes the same time
-  whatever the two have in common.
-- ``Origin`` has to be the server's own or an allowed one. Requests without it that a browser
-  marks as cross-site are refused too, unless somebody followed a link.
-- Without a key, ``Host`` has to be an IP address, a name of the loopback, the one that the server
-  listens on, or an allowed one: else a page could reach the server by a name of its own that it
-  has pointed there (DNS rebinding). An address cannot be pointed anywhere.
+- With a key, everything but the ``OPEN`` paths needs it. The comparison takes constant time.
+- ``Origin`` must be the server's own or an allowed one. Requests without it that a browser marks
+  as cross-site are refused too, unless a person followed a link.
+- Without a key, ``Host`` must be an IP address, a name of the loopback, the one that the server
+  listens on, or an allowed one. Otherwise a page could reach the server by a name of its own that
+  resolves to this machine (DNS rebinding). An address cannot be made to resolve elsewhere.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = dict[bytes, bytes]
 
 OPEN = frozenset({"/", "/health", "/health/live", "/health/ready", "/ping"})
-"""Paths that need no key: they hold nothing, and the page at / asks for the key itself."""
-PAGE = "/page/"  # the same: files beside the page
+"""Paths that need no key: they reveal nothing, and the page at / asks for the key itself."""
+PAGE = "/page/"  # likewise: the files of the page
 METHODS = b"GET, POST, OPTIONS"
 
 
@@ -88,14 +87,14 @@ class Gate:
         name = _host_name(host)
         if name not in self._hosts and not _is_address(name):
             raise RequestError(
-                f"this server does not go by the name {host[:100]!r}; call it by its address, or "
-                "start it with --allow-host NAME or with an API key",
+                f"{host[:100]!r} is not an allowed name of this server; use its address, or start "
+                "it with --allow-host NAME or with an API key",
                 status=403,
                 code="host_not_allowed",
             )
 
     def _check_origin(self, scope: Scope, headers: Headers) -> bytes | None:
-        """The allowed origin that the answer has to name, if any."""
+        """The allowed origin that the answer must name, if any."""
         origin = headers.get(b"origin")
         if origin is None:
             crossing = headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin")
@@ -122,14 +121,14 @@ class Gate:
         known = hmac.compare_digest(given.strip(), self._key)
         if scheme.lower() != b"bearer" or not known:
             raise RequestError(
-                "a wrong API key, or none; send it as the header Authorization: Bearer KEY",
+                "the API key is missing or wrong; send it in the header Authorization: Bearer KEY",
                 status=401,
                 code="invalid_api_key",
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, is only reached from this machine."""
+    """Whether an address, or the name localhost, can only be reached from this machine."""
     if host.lower() in ("localhost", "localhost."):
         return True
     try:

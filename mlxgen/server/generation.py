@@ -1,4 +1,4 @@
-"""Answers that the model writes: chat and completion requests.
+"""Generated answers: chat and completion requests.
 
 Owns the way from a body to the last chunk of its rows. Must never know how a request is
 interrupted or how events look. Invariant: the same chunks are pushed into the reply, in the
@@ -20,12 +20,12 @@ from .jobs import Parse, Prepared
 if TYPE_CHECKING:
     from .mailbox import Mailbox
 
-MOST = 1 << 20  # tokens and alternatives that a whole answer may hold
-SMALL = 4096  # the same, of an answer that is written at once
+MOST = 1 << 20  # tokens and alternatives in a whole answer
+SMALL = 4096  # the same, in an answer that is written in one go
 
 
 class Generation:
-    """The work of one endpoint: ``parse`` understands its bodies, ``prefix`` starts its ids."""
+    """The work of one endpoint: ``parse`` reads its bodies, and its ids begin with ``prefix``."""
 
     def __init__(self, parse: Parse, prefix: str) -> None:
         self._parse = parse
@@ -53,7 +53,7 @@ class Generation:
 
 
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
-    """Events as chunks come. Before the first nothing is sent, so that errors have a status."""
+    """Send events as chunks come; nothing before the first, so that errors get a status."""
     events: list[Event] = []
     begun = False
     while items := await mailbox.take():
@@ -86,8 +86,8 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
                 size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
         if size > MOST:
             raise RequestError(
-                f"the answer has more than {MOST} tokens with their alternatives; stream it, or "
-                "ask for fewer",
+                f"the answer has more than {MOST} tokens and alternatives; stream it, or ask for "
+                "fewer",
                 status=413,
                 code="answer_too_large",
             )
@@ -102,7 +102,7 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 
 
 def _first(exchange: Exchange) -> None:
-    """Note when the first token came."""
+    """Record the time of the first token."""
     if "first" in exchange.fields:
         return
     exchange.fields["first"] = seconds = exchange.seconds

@@ -1,16 +1,15 @@
-"""Specifications are tried out in another process before anything here compiles them.
+"""Specifications are tried out in another process before this one compiles them.
 
-Owns the processes, who gets one, and what is known of specifications already seen. Must never
-know requests. Everything here belongs to the event loop, and nothing of it waits in it: a
-schema or an expression that explodes takes a process with it, which is replaced, while the
-loop, the engine's thread and requests without filters go on.
+Owns the processes, who gets one, and the verdicts on specifications already seen. Must never know
+requests. Everything here belongs to the event loop and never blocks it: a schema or an expression
+that explodes only takes a process with it, which is replaced, while the loop, the engine's thread
+and requests without filters continue.
 
-Processes are replaced whenever they end, for whatever reason, and for as long as that takes. A
-specification whose process was lost is tried again in another one; only what a process has
-judged is remembered.
+A process that ends is replaced, for whatever reason and however often. A specification whose
+process was lost is tried again in another one; only verdicts are remembered.
 
-Invariant: ``check`` returns or raises within the limits, whatever it is given, and the same
-specification is only tried once, however many ask for it.
+Invariant: ``check`` returns or raises within the limits for any input, and a specification is
+tried only once, however many requests ask for it.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from .guard_child import Facts, Verdict, packed
 from .line import CrowdedError, Line, Turn
 from .logs import log, log_failure
 
-CPU_SECONDS = 0.8  # for one specification; generous: most take milliseconds
+CPU_SECONDS = 0.8  # for one specification; most take milliseconds
 MEMORY = 128 << 20
-PATIENCE = 10.0  # seconds until a process has to be free
-HEAVY = 16 << 10  # bytes of a specification that must not take the last free process
-_ATTEMPTS = 3  # processes that may be lost over one specification
-_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds before another process is started, the last again
+PATIENCE = 10.0  # seconds to wait for a free process
+HEAVY = 16 << 10  # bytes of a specification that may not take the last free process
+_ATTEMPTS = 3  # processes that one specification may lose
+_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds before another process starts; the last repeats
 _KNOWN = 4096  # verdicts that are remembered
 _REASON = 500  # characters of an error
 
 
 class Guard:
-    """A few processes that compile, and the verdicts so far."""
+    """A few processes that compile, and their verdicts so far."""
 
     def __init__(
         self,
@@ -61,11 +60,11 @@ class Guard:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._trials: dict[bytes, asyncio.Task[_Known]] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._began = False  # whether a process was ready once
-        self._costly = costly  # told of each one that took too long or too much memory
+        self._began = False  # whether a process has ever been ready
+        self._costly = costly  # called for each one that took too much time or memory
 
     def start(self) -> None:
-        """Begin to start the processes."""
+        """Start the processes."""
         self._keepers = [asyncio.create_task(self._keep()) for _ in range(self._count)]
 
     async def close(self) -> None:
@@ -77,19 +76,19 @@ class Guard:
 
     @property
     def idle(self) -> int:
-        """How many processes wait for something to compile."""
+        """How many processes are idle."""
         return len(self._idle)
 
     def seconds(self, specs: Iterable[Any]) -> float:
-        """Processor time that the trials of these took, of those that are known."""
+        """Processor time that the trials of these took, as far as it is known."""
         known = (self._known.get(_digest(spec)) for spec in specs)
         return sum(one.seconds for one in known if one is not None)
 
     async def check(self, spec: Any, client: str = "") -> None:
-        """Raise GrammarError for what cannot be compiled in reason, with the reason.
+        """Raise ``GrammarError``, with the reason, for what cannot be compiled within the limits.
 
-        RequestError (503) when no process became free, or every one was lost: that says nothing
-        of the specification.
+        Raises ``RequestError`` (503) if no process became free or each one was lost, which says
+        nothing about the specification.
         """
         digest = _digest(spec)
         known = self._known.get(digest)
@@ -101,7 +100,7 @@ class Guard:
                 trial.add_done_callback(lambda done: self._remember(digest, done))
             try:
                 known = await asyncio.shield(trial)
-            except RequestError:  # another client's wait was too long, and this one's may not be
+            except RequestError:  # another client waited too long; this one may not have
                 if own:
                     raise
         if digest in self._known:
@@ -139,11 +138,13 @@ class Guard:
                     log(logging.WARNING, "a grammar was too costly to compile", status=lost.status)
                     return _Known(self._reason(lost.loss), spent)
                 crashed = lost.loss is Loss.CRASH
-                log(logging.WARNING, "a process for compiling was lost", status=lost.status)
+                log(
+                    logging.WARNING, "a process for compiling grammars was lost", status=lost.status
+                )
             finally:
                 self._line.leave(turn, spent)
         raise RequestError(
-            "the processes that compile grammars were lost again and again; try again in a moment",
+            "the processes that compile grammars keep failing; try again in a moment",
             status=503,
             code="compiler_lost",
         )
@@ -160,7 +161,7 @@ class Guard:
             ) from None
 
     async def _judged(self, message: bytes) -> Verdict:
-        if not self._idle:  # it ended just now
+        if not self._idle:  # it has just ended
             raise LostError(Loss.GONE, 0)
         compiler = self._idle.pop(0)
         verdict = await compiler.judge(message)
@@ -172,15 +173,15 @@ class Guard:
 
     def _reason(self, loss: Loss) -> str:
         if loss is Loss.MEMORY:
-            return f"it takes more than {self._memory >> 20} MiB to compile; make it simpler"
+            return f"it takes more than {self._memory >> 20} MiB to compile; simplify it"
         if loss is Loss.TIME:
-            return f"it takes more than {self._cpu_seconds:g} s to compile; make it simpler"
-        return "it cannot be compiled; make it simpler"
+            return f"it takes more than {self._cpu_seconds:g} s to compile; simplify it"
+        return "it cannot be compiled; simplify it"
 
     # ---- the processes -----------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Have one process running, for as long as there is a guard."""
+        """Keep one process running while the guard is open."""
         failures = 0
         while True:
             try:
@@ -205,7 +206,7 @@ class Guard:
 
 
 class _Known(NamedTuple):
-    """What came of a specification: why it cannot be used, and how long that took to find."""
+    """A verdict: why a specification cannot be used, if so, and what the trial cost."""
 
     error: str | None
     seconds: float = 0.0
@@ -214,7 +215,7 @@ class _Known(NamedTuple):
 def _digest(spec: Any) -> bytes:
     try:
         data = pickle.dumps(spec)
-    except Exception:  # `_try` says so
+    except Exception:  # `_try` reports it
         data = repr(spec).encode(errors="replace")
     return hashlib.blake2b(data, digest_size=20).digest()
 

@@ -1,16 +1,17 @@
-"""The process in which grammars are tried out, and may die of it.
+"""The process in which grammars are tried out, and which may die of them.
 
 Owns the loop of such a process, its limits, and the vocabulary that it compiles for: the facts
 of the real one without its tokenizer, so that nothing heavy is imported and a new process is
 ready in a moment. Must never know requests; it imports neither MLX nor mlx-lm.
 
     parent -> child   Facts, once; then one specification after another, pickled
-    child -> parent   for each, the facts too: nothing when it begins, and then a Verdict, as JSON
+    child -> parent   for each, including the facts: an empty message when it begins, then a
+                      Verdict as JSON
 
-Each message comes behind its length in four bytes. Invariant: a specification that costs more
-processor time or memory than is allowed ends the process, and the parent sees it end. Both are
-counted from where the specification begins, and neither by the clock on the wall: a process
-that has to wait, or a machine that sleeps, makes nothing too costly.
+Each message follows its length in four bytes. Invariant: a specification that costs more
+processor time or memory than allowed ends the process, and the parent sees it end. Both are
+counted from the beginning of the specification, and neither is wall-clock time: waiting or sleep
+makes nothing too costly.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from ..tokens.pieces import Pieces
 OUT_OF_MEMORY = 77  # exit status
 OUT_OF_TIME = -signal.SIGPROF
 LENGTH = struct.Struct("!I")
-_WATCH = 0.02  # seconds between two looks at the memory
-_FORCED = 256  # tokens of a text that is all forced, which are tried
-_JOBS = 256  # after so many a process is worn out, as what it compiled stays with it
+_WATCH = 0.02  # seconds between two checks of the memory
+_FORCED = 256  # forced tokens at the beginning of a text that are tried
+_JOBS = 256  # after these a process is worn out, because it keeps what it compiled
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What compiling has to know of a vocabulary, and the limits of one compilation."""
+    """What compiling needs to know of a vocabulary, and the limits of one compilation."""
 
     size: int
     vocab_size: int
@@ -75,7 +76,7 @@ class Facts:
 
 
 class Verdict(NamedTuple):
-    """What came of a specification: ``error`` says why it cannot be used."""
+    """The result of a trial; ``error`` says why the specification cannot be used."""
 
     error: str | None
     worn: bool = False  # the process should be replaced
@@ -116,7 +117,7 @@ class Trial:
         self._most = memory() + facts.memory // 4
 
     def judge(self, spec: Any) -> Verdict:
-        """Compile one, with everything that preparing a row and starting it do with it."""
+        """Compile one, and do everything that preparing and starting a row does with it."""
         self._jobs += 1
         began = time.process_time()
         error: str | None = None
@@ -125,13 +126,13 @@ class Trial:
             self._run(spec)
         except MlxgenError as refusal:
             error = str(refusal)
-        except BaseException as panic:  # a panic of the grammar engine is no Exception
+        except BaseException as panic:  # a panic of the grammar engine is not an Exception
             error, panicked = f"it cannot be compiled ({type(panic).__name__})", True
         worn = panicked or self._jobs >= _JOBS or memory() > self._most
         return Verdict(error, worn, time.process_time() - began)
 
     def _run(self, spec: Any) -> None:
-        """What is forced at the beginning has to lead to an end, or to a choice."""
+        """Follow the forced tokens at the beginning to an end or to a choice."""
         constraint = Constraint([spec], self._vocabulary, self._facts.vocab_size)
         try:
             while len(constraint) < _FORCED and not constraint.ended():
@@ -145,17 +146,17 @@ class Trial:
 
 
 def memory() -> int:
-    """Bytes that this process has in memory; on macOS the most that it ever had."""
+    """Bytes that this process has in memory; on macOS the maximum so far."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * resource.getpagesize()
-    except OSError:  # Linux's own figure for the most is inherited from the parent
+    except OSError:  # on Linux, the maximum is inherited from the parent
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 class MemoryWatch:
-    """Ends the process when it grows by more than ``limit`` bytes over one specification."""
+    """Ends the process if it grows by more than ``limit`` bytes during one specification."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -163,7 +164,7 @@ class MemoryWatch:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def begin(self) -> None:
-        """Count from here."""
+        """Start counting here."""
         self._most = memory() + self._limit
 
     def _watch(self) -> None:
@@ -173,7 +174,7 @@ class MemoryWatch:
 
 
 def read(stream: BinaryIO) -> bytes:
-    """The next message of the parent; EOFError at the end."""
+    """The next message of the parent; raises ``EOFError`` at the end."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError
@@ -181,13 +182,13 @@ def read(stream: BinaryIO) -> bytes:
 
 
 def packed(message: Any) -> bytes:
-    """A message of the parent as it is sent."""
+    """A message of the parent as bytes."""
     data = pickle.dumps(message)
     return LENGTH.pack(len(data)) + data
 
 
 def write(stream: BinaryIO, verdict: Verdict | None) -> None:
-    """Send a verdict, or that the next one has begun."""
+    """Send a verdict, or ``None`` to say that the next one has begun."""
     data = b"" if verdict is None else json.dumps(verdict).encode()
     stream.write(LENGTH.pack(len(data)) + data)
     stream.flush()
@@ -217,7 +218,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def _anything() -> Any:
-    """A specification that every vocabulary can meet, so that the first job finds all loaded."""
+    """A specification that suits every vocabulary, so that the first job finds all loaded."""
     from ..filters import JsonSchema
 
     return JsonSchema({"type": "object"})

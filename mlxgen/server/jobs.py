@@ -1,12 +1,11 @@
 """From the bytes of a body to rows that are ready to run, in threads of their own.
 
-Owns the threads in which requests are understood, chats rendered, prompts tokenized and
-grammars compiled. Must never know HTTP or the engine's thread. There are two lanes, so that a
-short request never waits behind a megabyte of prompt or a costly grammar, and in the slow one
-clients take turns; what may cost too much is tried out by the guard first, and requests without
-filters never ask it.
+Owns the threads in which requests are parsed, chats rendered, prompts tokenized and grammars
+compiled. Must never know HTTP or the engine's thread. There are two lanes, so that a short
+request never waits for a megabyte of prompt or a costly grammar, and in the slow one clients take
+turns. The guard tries out what may cost too much; requests without filters never ask it.
 
-Invariant: what comes out was checked entirely, or an error was raised that says what is wrong.
+Invariant: what comes out is fully checked, or an error that says what is wrong is raised.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COSTLY = 0.05  # seconds of compiling
 QUICK_THREADS = 3
 SLOW_THREADS = 2
 _PATIENCE = 20  # tenths of a second
-STUCK = 60.0  # seconds that one piece of work may keep a thread before it is said
+STUCK = 60.0  # seconds that one piece of work may keep a thread before it is reported
 
 T = TypeVar("T")
 Body: TypeAlias = Mapping[str, Any]
@@ -51,11 +50,11 @@ _CONSTRAINTS = (
     "guided_grammar",
     "ebnf",
 )
-"""The fields of a request that become grammars, by all their names."""
+"""All names of the fields of a request that become grammars."""
 
 
 class Prepared(NamedTuple):
-    """A request that was understood, and its rows in the order of its jobs."""
+    """A parsed request, and its rows in the order of its jobs."""
 
     call: Call
     rows: Sequence[Request]
@@ -89,7 +88,7 @@ class Preparation:
         self._running: dict[Callable[[], Any], _Begun] = {}
 
     async def close(self) -> bool:
-        """Begin nothing new, and wait a little for what runs; whether all of it ended."""
+        """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
         for lane in (self._quick, self._slow):
             lane.shutdown(wait=False, cancel_futures=True)
         for _ in range(_PATIENCE):
@@ -101,9 +100,10 @@ class Preparation:
     async def run(
         self, size: int, work: Callable[[], T], client: str = "", *, costly: bool = False
     ) -> T:
-        """Do something in a thread: in the slow lane if it is costly or has much input.
+        """Run work in a thread: in the slow lane if it is costly or its input is large.
 
-        ``size`` is the bytes of input. RequestError (503) for a client that waits for too much.
+        ``size`` is the bytes of input. Raises ``RequestError`` (503) if this client already waits
+        for too much.
         """
         loop = asyncio.get_running_loop()
         if size <= SHORT and not costly:
@@ -112,7 +112,7 @@ class Preparation:
             turn = await self._line.enter(client, heavy=costly)
         except CrowdedError:
             raise RequestError(
-                "too many large requests of yours are being read; send fewer at a time",
+                "too many of your large requests are being read; send fewer at a time",
                 status=503,
                 code="preparation_busy",
             ) from None
@@ -121,15 +121,15 @@ class Preparation:
         def leave(done: asyncio.Future[T]) -> None:
             self._line.leave(turn, time.monotonic() - began)
             if not done.cancelled():
-                done.exception()  # nobody may be left who would ask for it
+                done.exception()  # otherwise asyncio complains if nobody is left to ask
 
         job = loop.run_in_executor(self._slow, self._do, self._slow, work)
         job.add_done_callback(leave)
-        return await asyncio.shield(job)  # a thread goes on whoever has left
+        return await asyncio.shield(job)  # a thread continues even if its client has left
 
     @property
     def stuck(self) -> str | None:
-        """Which lane takes no more work, as all its threads have done the same for very long."""
+        """Which lane takes no more work because all of its threads have been busy for too long."""
         latest = time.monotonic() - STUCK
         begun = tuple(self._running.values())
         for lane, threads, name in (
@@ -137,7 +137,7 @@ class Preparation:
             (self._slow, SLOW_THREADS, "long"),
         ):
             if sum(each.lane is lane and each.at < latest for each in begun) >= threads:
-                return f"requests that are {name} wait for others that do not come to an end"
+                return f"{name} requests wait for others that do not end"
         return None
 
     def _do(self, lane: ThreadPoolExecutor, work: Callable[[], T]) -> T:
@@ -146,13 +146,13 @@ class Preparation:
             return work()
         except Exception:
             raise
-        except BaseException as error:  # a panic of a library in Rust is no Exception
+        except BaseException as error:  # a panic of a library in Rust is not an Exception
             raise RuntimeError(f"a library panicked: {type(error).__name__}") from error
         finally:
             self._running.pop(work, None)
 
     async def rows(self, data: bytes, parse: Parse, client: str) -> Prepared:
-        """Understand a body and make its rows; raises what is wrong with it."""
+        """Parse a body and make its rows; raises for what is wrong with it."""
         size = len(data)
         body, call, rows = await self.run(size, lambda: self._understood(data, parse), client)
         if rows is not None:
@@ -175,8 +175,8 @@ class Preparation:
     def _check(self, call: Call) -> None:
         if len(call.jobs) > self._max_rows:
             raise RequestError(
-                f"n: {len(call.jobs)} answers are more than the {self._max_rows} rows that may "
-                "wait here; ask for fewer at a time",
+                f"n: expected at most {self._max_rows} answers, as no more may wait here, got "
+                f"{len(call.jobs)}; ask for fewer at a time",
                 param="n",
                 code="invalid_value",
             )
@@ -186,7 +186,7 @@ class Preparation:
 
 
 def _blamed(error: FilterError, body: Body) -> RequestError:
-    """An error of compiling, with the field that holds the grammar."""
+    """A compilation error, with the field that holds the grammar."""
     fields = [name for name in _CONSTRAINTS if body.get(name) is not None]
     named = fields[0] if len(fields) == 1 else None
     where = f"{' or '.join(fields)}: " if fields else ""

@@ -1,11 +1,12 @@
-"""Taking connections in, as fast as there is room for them and not faster.
+"""Accepting connections, as fast as there is room for them and no faster.
 
-Owns the listening socket's part of the event loop. Must never know what connections say.
-asyncio's own server tries again hundreds of times, with a line of log each, when no file can be
-opened; this one pauses.
+Owns the listening socket's part of the event loop. Must never know what connections carry. If no
+file can be opened, asyncio's own server retries hundreds of times, with a log line each; this one
+pauses.
 
-Invariant: whatever accepting fails with, the next try comes after ``PAUSE`` seconds, and the log
-says the same thing at most every ``QUIET`` seconds. Clients wait in the system's queue meanwhile.
+Invariant: if accepting fails, for whatever reason, the next attempt comes after ``PAUSE`` seconds,
+and the log repeats a message at most every ``QUIET`` seconds. Meanwhile clients wait in the
+system's queue.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from .room import Room
 
 PAUSE = 0.25
 QUIET = 60.0
-_AT_ONCE = 16  # accepted before others have their turn
-_PART = 16  # one in so many connections makes room when no file can be opened
+_AT_ONCE = 16  # accepted before other tasks get their turn
+_PART = 16  # one in this many connections is closed if no file can be opened
 
 
 class Listener:
-    """Gives each connection of a listening socket a protocol of ``make``."""
+    """Gives each connection of a listening socket a protocol from ``make``."""
 
     def __init__(
         self, listening: socket.socket, room: Room, make: Callable[[], Connection]
@@ -41,13 +42,13 @@ class Listener:
         self._said: dict[str, float] = {}
 
     def open(self) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         self._listening.setblocking(False)
         self._pause = None
         self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more, and close the socket; connections stay."""
+        """Stop accepting and close the socket; connections stay."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening)
@@ -73,14 +74,16 @@ class Listener:
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
             if full:
-                self._room.give_up_one()  # not the new one, which comes last
-                self._say("connections that wait for their clients are closed for new ones")
-                return  # the file of the one that was closed is free in the next turn
+                self._room.give_up_one()  # not the new one, which is last
+                self._say(
+                    "connections that wait for their clients are closed to make room for new ones"
+                )
+                return  # the file of the closed one becomes free in the next turn
 
     async def _connect(self, link: socket.socket, connection: Connection) -> None:
         try:
             await self._loop.connect_accepted_socket(lambda: connection, link)
-        except OSError:  # it is gone already
+        except OSError:  # it has already gone
             self._room.remove(connection)
             link.close()
 

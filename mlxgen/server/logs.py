@@ -1,8 +1,8 @@
 """What the server writes to standard error.
 
-Owns the two formats, text and JSON lines, and how a failure is told. Must never be given
-prompts or completions at the default level: callers log counts and names, and of an
-unexpected exception its type and its place, as its message may quote what somebody wrote.
+Owns the two formats, text and JSON lines, and how a failure is reported. Must never be given
+prompts or completions at the default level: callers log counts and names, and the type and place
+of an unexpected exception, because its message may quote what a person wrote.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import traceback
 from typing import Any, Literal
 
 logger = logging.getLogger("mlxgen.server")
-_CAUSES = 8  # errors in a row that were caused by one another
+_CAUSES = 8  # errors in a chain of causes
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, message, ``name=value`` for the rest."""
+    """One line for people: time, level, message, and ``name=value`` for the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -29,7 +29,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -51,7 +51,7 @@ def set_up_logs(format: Literal["text", "json"], level: str) -> None:
     logger.setLevel(level.upper())
     others = logging.getLogger("uvicorn")
     others.setLevel(logging.DEBUG if level == "debug" else logging.ERROR)
-    library = logging.getLogger("mlxgen")  # what loading a model has to say
+    library = logging.getLogger("mlxgen")  # messages about loading a model
     for source in (logger, library, others, logging.getLogger("asyncio")):
         source.handlers = [handler]
         source.propagate = False
@@ -63,7 +63,7 @@ def log(level: int, message: str, **fields: Any) -> None:
 
 
 def log_failure(what: str, error: BaseException, **fields: Any) -> None:
-    """Log an unexpected exception: its type and where it came from; all of it when debugging."""
+    """Log an unexpected exception: its type and place, or all of it at the level debug."""
     if logger.isEnabledFor(logging.DEBUG):
         logger.error(what, exc_info=error, extra={"fields": fields})
         return

@@ -1,13 +1,13 @@
 """What the engine has generated for one request and its handler has not taken yet.
 
-Owns the hand-over between the courier of the engine's thread and the handler of a request.
-Must never know HTTP, rows or how chunks look as JSON. It belongs to the event loop's thread.
+Owns the handover from the courier of the engine's thread to the handler of a request. Must never
+know HTTP, rows or how chunks look as JSON. It belongs to the event loop's thread.
 
-A handler whose client does not read stands still in a send, and chunks pile up here. So there
-is a limit: behind it everything is dropped, and ``on_overflow`` is told to end the request.
+If a client does not read, its handler is stuck in a send and chunks pile up here. Beyond a limit
+everything is dropped, and ``on_overflow`` is called to end the request.
 
 Invariant: at most ``limit`` chunks wait (one with alternatives counts for more), and after a
-failure nothing but its error comes out.
+failure only its error comes out.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..engine import Chunk, Progress, Usage
 from .errors import RequestError
 
 LIMIT = 4096
-PER_ALTERNATIVE = 4  # alternatives that take as much memory as a chunk
+PER_ALTERNATIVE = 4  # this many alternatives take as much memory as a chunk
 
 
 class Delivery(NamedTuple):
-    """Something that happened to one row: chunks, and at its end ``usage`` or an error.
+    """News of one row: chunks, and at its end ``usage`` or an error.
 
-    ``progress`` is for those who watch: with chunks, and without any while the prompt is read.
+    ``progress`` is for a watched row: with chunks, and without any while its prompt is run.
     """
 
     place: int
@@ -37,9 +37,9 @@ class Delivery(NamedTuple):
 
 
 class Mailbox:
-    """The rows of one request, by index, as far as they came.
+    """The rows of one request, by index, as far as they have come.
 
-    ``watched``: somebody wants to know how far they are all the time.
+    ``watched``: deliveries report the progress of the rows.
     """
 
     __slots__ = (
@@ -72,16 +72,16 @@ class Mailbox:
 
     @property
     def finished(self) -> bool:
-        """Whether every row came to its end."""
+        """Whether every row has ended."""
         return None not in self._usages
 
     @property
     def usages(self) -> list[Usage]:
-        """What the rows used; of those that have not ended, nothing."""
+        """The usage of each row; zero for those that have not ended."""
         return [usage or Usage() for usage in self._usages]
 
     def put(self, delivery: Delivery) -> None:
-        """Take in what happened to a row."""
+        """Add news of a row."""
         if self._error is not None:
             return
         if delivery.error is not None:
@@ -94,12 +94,16 @@ class Mailbox:
         if delivery.usage is not None:
             self._usages[delivery.place] = delivery.usage
         if self._cost > self._limit:
-            self.fail(RequestError("the client reads too slowly", status=408, code="slow_reader"))
+            self.fail(
+                RequestError(
+                    "the client reads its answer too slowly", status=408, code="slow_reader"
+                )
+            )
             self._on_overflow()
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Have ``take`` raise, from now on."""
+        """Make ``take`` raise from now on."""
         if self._error is None:
             self._error = error
             self._waiting.clear()
@@ -107,7 +111,7 @@ class Mailbox:
         self._wake()
 
     async def take(self) -> list[Delivery]:
-        """Everything that waits, as soon as there is something; nothing at the end."""
+        """Everything that waits, once there is something; an empty list at the end."""
         while not self._waiting and self._error is None and not self.finished:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -1,8 +1,8 @@
 """The server's figures, for Prometheus.
 
 Owns their names and the registry that holds them. Must never know how a request is answered.
-Invariant: figures of the engine are those of its scheduler's last snapshot, so that reading
-them never touches its thread; nothing is global, and every server counts for itself.
+Invariant: the engine's figures are those of its scheduler's last snapshot, so reading them never
+touches its thread; nothing is global, and every server has its own counts.
 """
 
 from __future__ import annotations
@@ -21,57 +21,60 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2)
 
-# A name here, the attribute of the scheduler's figures, and what it is.
+# The metric's name, the attribute of the scheduler's figures, and its description.
 _GAUGES = (
-    ("batch_size", "running", "Rows that generate together now"),
-    ("prefilling", "prefilling", "Rows whose prompt is being read now"),
-    ("queue_size", "queued", "Rows that wait"),
-    ("prefix_cache_bytes", "cache_bytes", "Bytes of the prefix cache"),
-    ("kv_bytes", "kv_bytes", "Bytes of the KV caches of running rows"),
-    ("cache_limit_bytes", "byte_limit", "Bytes that all KV caches together may take"),
+    ("batch_size", "running", "Rows that are generating now"),
+    ("prefilling", "prefilling", "Rows whose prompt is being run now"),
+    ("queue_size", "queued", "Rows that are waiting"),
+    ("prefix_cache_bytes", "cache_bytes", "Bytes in the prefix cache"),
+    ("kv_bytes", "kv_bytes", "Bytes in the KV caches of running rows"),
+    ("cache_limit_bytes", "byte_limit", "Bytes that all KV caches together may use"),
 )
 _COUNTERS = (
     ("prompt_tokens", "prompt_tokens", "Tokens of prompts"),
     ("cached_tokens", "cached_tokens", "Tokens of prompts that came from the prefix cache"),
     ("completion_tokens", "completion_tokens", "Tokens generated"),
-    ("forced_tokens", "forced_tokens", "Tokens that a filter forced, without sampling"),
+    ("forced_tokens", "forced_tokens", "Tokens that a filter forced without sampling"),
     ("rewound_tokens", "rewound_tokens", "Tokens that were taken back"),
-    ("redraws", "redraws", "Draws that were declined at once"),
-    ("forward_passes", "forward_passes", "Runs of the model"),
+    ("redraws", "redraws", "Draws that were declined and repeated"),
+    ("forward_passes", "forward_passes", "Forward passes of the model"),
     ("steps", "steps", "Steps of the scheduler"),
-    ("faults", "faults", "Times that the model failed, with one row or with several together"),
-    ("prefix_cache_hits", "cache_hits", "Prompts of which the prefix cache held a part"),
-    ("prefix_cache_misses", "cache_misses", "Prompts of which the prefix cache held nothing"),
+    ("faults", "faults", "Failures of the model, with one row or with several together"),
+    ("prefix_cache_hits", "cache_hits", "Prompts that the prefix cache held a part of"),
+    ("prefix_cache_misses", "cache_misses", "Prompts that the prefix cache held nothing of"),
 )
 
 
 class Metrics:
-    """All figures. ``stats`` gives the scheduler's, or None while there are none."""
+    """All figures. ``stats`` returns the scheduler's, or ``None`` while there are none."""
 
     def __init__(self, *, stats: Callable[[], Stats | None], is_ready: Callable[[], bool]) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
         self.requests = Counter(
-            "mlxgen_requests", "Requests that ended", ["endpoint", "outcome"], registry=registry
+            "mlxgen_requests",
+            "Requests that have ended",
+            ["endpoint", "outcome"],
+            registry=registry,
         )
         self.in_progress = Gauge(
             "mlxgen_requests_in_progress", "Requests being answered", registry=registry
         )
         self.request_seconds = Histogram(
             "mlxgen_request_seconds",
-            "From a request's headers to its last byte",
+            "Seconds from a request's headers to the last byte of its answer",
             ["endpoint"],
             buckets=_SECONDS,
             registry=registry,
         )
         self.first_token_seconds = Histogram(
             "mlxgen_time_to_first_token_seconds",
-            "From a request's headers to its first token",
+            "Seconds from a request's headers to its first token",
             buckets=_SECONDS,
             registry=registry,
         )
         self.token_seconds = Histogram(
             "mlxgen_time_per_token_seconds",
-            "Between the tokens of a row, as the mean of each request",
+            "Seconds between the tokens of a row, averaged over each request",
             buckets=_PER_TOKEN,
             registry=registry,
         )
@@ -80,19 +83,19 @@ class Metrics:
             "Grammars that took too much time or memory to compile",
             registry=registry,
         )
-        Gauge("mlxgen_ready", "Whether requests are answered", registry=registry).set_function(
-            lambda: float(is_ready())
-        )
+        Gauge(
+            "mlxgen_ready", "Whether the server answers requests", registry=registry
+        ).set_function(lambda: float(is_ready()))
         registry.register(_Engine(stats))
         ProcessCollector(registry=registry)
 
     def page(self) -> bytes:
-        """All of them as text."""
+        """All figures as text."""
         return generate_latest(self.registry)
 
 
 class _Engine(Collector):
-    """The scheduler's figures at the moment they are asked for."""
+    """The scheduler's figures at the time of asking."""
 
     def __init__(self, stats: Callable[[], Stats | None]) -> None:
         self._stats = stats

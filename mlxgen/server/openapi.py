@@ -1,6 +1,6 @@
 """The OpenAPI description of the server.
 
-Owns how bodies that are read by hand are described. Must never know what an endpoint does.
+Owns how bodies that FastAPI does not parse are described. Must never know what an endpoint does.
 Invariant: the schema of a body is that of the model which validates it.
 """
 
@@ -32,7 +32,7 @@ _ERROR = {
             "type": "object",
             "required": ["message", "type", "param", "code"],
             "properties": {
-                "message": {"type": "string", "description": "what is wrong, and what to do"},
+                "message": {"type": "string", "description": "what is wrong and what to do"},
                 "type": {"type": "string"},
                 "param": {"type": ["string", "null"], "description": "the field at fault"},
                 "code": {"type": ["string", "null"]},
@@ -41,14 +41,14 @@ _ERROR = {
     },
 }
 REASONS = {
-    400: "The body is wrong; the error names the field",
+    400: "The body is invalid; the error names the field",
     401: "The API key is missing or wrong",
-    403: "A page of another origin, or another name for this host",
-    404: "There is no such model",
+    403: "The page's origin, or the name used for this host, is not allowed",
+    404: "The model does not exist",
     408: "The body did not arrive in time",
-    413: "The body, or the memory that it would need, is too large",
+    413: "The body, or the memory that it needs, is too large",
     415: "The body is not JSON",
-    429: "Too many requests; try again after the seconds of Retry-After",
+    429: "Too many requests; try again after as many seconds as Retry-After says",
     500: "The server failed on this request",
     503: "The server is loading or stopping",
     504: "The request took too long",
@@ -56,7 +56,7 @@ REASONS = {
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors that an endpoint may answer with."""
+    """The errors that an endpoint may return."""
     error = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
     return {
         status: {"description": REASONS[status], "content": error} for status in sorted(statuses)
@@ -71,8 +71,8 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole description; ``with_key`` says that an API key is needed, and ``defaults`` what
-    fields of requests are where they are left out."""
+    """The whole description; ``with_key``: an API key is needed; ``defaults``: the values of
+    fields that a request leaves out."""
     whole = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
@@ -94,8 +94,8 @@ def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> di
 def _without_discriminators(schema: Any) -> Any:
     """The schema without what OpenAPI adds to ``oneOf``.
 
-    The alternatives exclude each other anyway, and readers of the description are at odds over
-    two names for one alternative, as of the roles ``system`` and ``developer``.
+    The alternatives exclude each other anyway, and readers of the description disagree about
+    two names for one alternative, such as the roles ``system`` and ``developer``.
     """
     if isinstance(schema, dict):
         named = schema.items()
@@ -104,6 +104,6 @@ def _without_discriminators(schema: Any) -> Any:
 
 
 def resolve(whole: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a reference in the description points at; anything else as it is."""
+    """What a reference in the description points to; anything else as it is."""
     name = schema.get("$ref", "").rpartition("/")[2]
     return whole["components"]["schemas"][name] if name else schema

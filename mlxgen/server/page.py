@@ -1,8 +1,8 @@
-"""``/``: the page for people, where this installation has one.
+"""``/``: the page for people, if this installation has one.
 
 Owns the files of the folder ``page`` and the policy that they are served with. Must never know
-what is in them. Invariant: a browser runs only the scripts and styles of these files, inline
-or beside the page, loads nothing from other hosts, and takes no text for HTML.
+what is in them. Invariant: a browser runs only the scripts and styles of these files, inline or
+separate, loads nothing from other hosts, and never treats text as HTML.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PageFile(NamedTuple):
 
 
 def read_page(folder: Traversable | None = None) -> dict[str, PageFile]:
-    """The files of the page by name; empty where there is no page."""
+    """The files of the page by name; empty if there is no page."""
     root = files(__package__).joinpath("page") if folder is None else folder
     if not root.joinpath(INDEX).is_file():
         return {}

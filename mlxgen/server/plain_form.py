@@ -1,13 +1,13 @@
-"""What HTTP lets clients say in several ways, said in one.
+"""Brings what HTTP lets clients express in several ways into one form.
 
-Owns these forms, before anything looks at a request. Must never know a route. Invariant: behind
-it a target is a path, ``Host`` names the host that was asked for, and a body has one length.
+Owns this normalisation, before anything else sees a request. Must never know a route. Invariant:
+after it a target is a path, ``Host`` names the host that was asked for, and a body has one length.
 
-- The absolute form of a target (``GET http://host/path``) is a path, and its host counts instead
-  of the header.
-- HEAD is GET without the body of the answer.
-- What has two lengths for two readers (``Content-Length`` together with ``Transfer-Encoding``) is
-  refused, and the connection closed: nobody knows where the next request begins.
+- The absolute form of a target (``GET http://host/path``) becomes a path, and its host replaces
+  the header.
+- HEAD becomes GET, without the body of the answer.
+- A body with two lengths (``Content-Length`` together with ``Transfer-Encoding``) is refused and
+  the connection closed, because readers could disagree on where the next request begins.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PlainForm:
         await self._app(scope, receive, send)
 
     def _plain_path(self, scope: Scope) -> Scope:
-        """Without the proxy's prefix, and with the one of the API's paths."""
+        """Without the proxy's prefix, and with ``/v1`` before the API's paths."""
         given = path = scope["path"]
         if self._root and path.startswith(f"{self._root}/"):
             path = path[len(self._root) :]
@@ -65,12 +65,12 @@ def _check_length(scope: Scope) -> None:
         return
     if b"content-length" in names:
         raise RequestError(
-            "the body has two lengths: send Content-Length or Transfer-Encoding, not both",
+            "the body has two lengths; send either Content-Length or Transfer-Encoding",
             code="invalid_http",
         )
     if scope["http_version"] == "1.0":
         raise RequestError(
-            "Transfer-Encoding is not part of HTTP/1.0: send Content-Length, or use HTTP/1.1",
+            "Transfer-Encoding is not part of HTTP/1.0; send Content-Length, or use HTTP/1.1",
             code="invalid_http",
         )
 
@@ -83,7 +83,7 @@ def _with_path(scope: Scope) -> Scope:
     host = match[1]
     if not host or b"@" in host:
         raise RequestError(
-            "the target of the request names no host: send a path, or http://host/path",
+            "the target of the request names no host; send a path or http://host/path",
             code="invalid_http",
         )
     path = target[match.end() :] or b"/"

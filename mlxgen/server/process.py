@@ -1,12 +1,12 @@
 """The process: its socket, its open files, its signals, its exit status.
 
 Owns the event loop of the main thread and uvicorn in it. Must never know a request. The port is
-taken before the model is loaded, so that a wrong one is known at once, and ``/health`` answers
-meanwhile. Of the files that may be open, some are kept for what is not a connection: the processes
-of the guard, the model's files.
+taken before the model is loaded, so that a wrong one is reported at once and ``/health`` answers
+meanwhile. Some of the files that may be open are reserved for what is not a connection: the guard's
+processes, the model's files.
 
-Invariant: the exit status says what happened (see ``service``), and whatever hangs, the process
-ends.
+Invariant: the exit status says what happened (see ``service``), and the process ends even if
+something hangs.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from .room import Room
 from .service import REFUSED, Service, why
 from .settings import NAME, Settings
 
-CONNECTIONS = 1024  # open at a time, and always twice as many as requests that are answered
+CONNECTIONS = 1024  # open at a time, or twice the number of requests if that is more
 RESERVE = 64  # files for what is not a connection
 _FILES = 4096  # that may be open, if the system allows it
-_LEAST = 8  # connections that a server is worth starting for
+_LEAST = 8  # connections below which the server does not start
 _BACKLOG = 512
-_SEND_BUFFER = 1 << 18  # bytes that the system holds for a client that does not read
-_SWITCH = 0.001  # seconds after which a thread that computes lets the engine's or the loop's on
-_FAREWELL = 3  # seconds in which connections have to close at the end
+_SEND_BUFFER = 1 << 18  # bytes that the system buffers for a client that does not read
+_SWITCH = 0.001  # seconds after which a computing thread yields to the engine's or the loop's
+_FAREWELL = 3  # seconds for connections to close at the end
 
 
 class Server(uvicorn.Server):
     """uvicorn's server without its handling of signals and its sockets."""
 
     def connection(self, room: Room, patience: Patience) -> Connection:
-        """The protocol of a connection that was accepted."""
+        """The protocol for an accepted connection."""
         return Connection(
             room=room,
             patience=patience,
@@ -72,16 +72,18 @@ class Server(uvicorn.Server):
 def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
     """Serve until a signal or a failure; returns the exit status.
 
-    For the main thread. ``boot`` loads the engine in its thread; by default it loads what
-    ``settings`` say. A thread that does not end makes the process exit right here. The process has
-    to end after this: signals that would stop the server are ignored from then on.
+    Call this on the main thread. ``boot`` loads the engine in its thread; by default it loads what
+    ``settings`` say. If a thread does not end, the process exits right here. The process must end
+    after this, because signals that stop the server are ignored from then on.
     """
     set_up_logs(settings.log_format, settings.log_level)
     wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))
     files = raise_limit(max(_FILES, wanted + 2 * RESERVE))
     most = connections_of(files - count_open(), wanted)
     if most < _LEAST:
-        return refuse(f"only {files} files may be open, which is too few; raise ulimit -n")
+        return refuse(
+            f"only {files} files may be open, which is too few; raise the limit with ulimit -n"
+        )
     try:
         if settings.uds is not None:
             listening = listen_on(settings.uds)
@@ -94,13 +96,13 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
     if settings.api_key is None and settings.uds is None and not is_loopback(settings.host):
         log(
             logging.WARNING,
-            f"anybody who reaches {settings.host} can use this server; set --api-key",
+            f"anyone who can reach {settings.host} can use this server; set --api-key",
         )
     if most < wanted:
         log(
             logging.WARNING,
-            f"only {files} files may be open, so at most {most} connections are taken at a time; "
-            "raise ulimit -n for more",
+            f"only {files} files may be open, so at most {most} connections are accepted at a "
+            "time; raise ulimit -n for more",
         )
     sys.setswitchinterval(_SWITCH)
     status, ended = asyncio.run(_serve(settings, boot or booting(settings), listening, Room(most)))
@@ -112,18 +114,18 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
 
 
 def refuse(reason: str) -> int:
-    """Say on one line why the server does not start; returns the exit status."""
+    """Say in one line why the server does not start; returns the exit status."""
     print(f"{NAME}: error: {reason}", file=sys.stderr, flush=True)
     return REFUSED
 
 
 def connections_of(files: int, wanted: int) -> int:
-    """How many connections to take if so many more files may be open."""
+    """How many connections to accept if ``files`` more files may be open."""
     return min(wanted, files - min(RESERVE, files // 2))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. OSError if the address cannot be had."""
+    """A listening socket; raises ``OSError`` if the address is not available."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -140,7 +142,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_on(path: str) -> socket.socket:
-    """A listening Unix socket. OSError if the path is taken by anything but a dead one."""
+    """A listening Unix socket; raises ``OSError`` unless the path is free or a dead socket's."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if Path(path).is_socket() and not _answers(path):
@@ -154,7 +156,7 @@ def listen_on(path: str) -> socket.socket:
 
 
 def _answers(path: str) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(1.0)
         try:
@@ -228,7 +230,7 @@ def _announce(service: Service, address: str) -> None:
     name = service.model.name
     try:
         print(f"{NAME}: ready on {address}, serving {name}", flush=True)
-    except OSError:  # nobody has to read it
+    except OSError:  # nobody needs to read it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     log(
         logging.INFO,

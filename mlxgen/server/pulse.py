@@ -1,10 +1,10 @@
 """Whether the engine still takes steps.
 
 Owns the time that has passed without one. Must never know what a step is, or what to do about it.
-It belongs to the event loop, and sees time pass there: in ticks, of which none counts for more than
-two, whatever the clock says. A process that was stopped, or a machine that slept, had no ticks
-either, and whether a clock runs on in sleep depends on the system (``time.monotonic`` does not on
-macOS and Linux). So nobody is found dead who has just woken up.
+It belongs to the event loop and measures time there in ticks; the time between two ticks counts as
+two at most, whatever the clock says. While the process is stopped or the machine sleeps there are
+no ticks, and whether a clock runs during sleep depends on the system (``time.monotonic`` does not
+on macOS and Linux). So an engine that has just woken up is not reported as missing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 from .logs import log
 
-TICK = 1.0  # seconds between two looks
+TICK = 1.0  # seconds between two checks
 
 
 class Pulse:
-    """Looks at ``beats``: how many steps were taken, ``None`` while there is nothing to do.
+    """Watches ``beats``, the number of steps so far, or ``None`` while there is nothing to do.
 
-    After ``limit`` seconds without another one it is found missing, until the next; 0 is never.
+    After ``limit`` seconds without a step the pulse is missing, until the next one; 0 is never.
     """
 
     def __init__(self, beats: Callable[[], int | None], limit: float, *, tick: float = TICK):
@@ -37,16 +37,16 @@ class Pulse:
 
     @property
     def is_missing(self) -> bool:
-        """Whether that is too long."""
+        """Whether that has been too long."""
         return 0 < self._limit <= self.seconds
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start watching."""
         self._looked = time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(self._tick, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -55,7 +55,7 @@ class Pulse:
         self._timer = asyncio.get_running_loop().call_later(self._tick, self._look)
 
     def saw(self, beats: int | None, now: float) -> None:
-        """Say what there is to see now."""
+        """Take in the number of steps at a time."""
         passed, self._looked = min(now - self._looked, 2 * self._tick), now
         was_missing = self.is_missing
         if beats is None or beats != self._seen:
@@ -63,6 +63,6 @@ class Pulse:
         else:
             self.seconds += passed
         if self.is_missing and not was_missing:
-            log(logging.ERROR, "the engine takes no step any more", seconds=self.seconds)
+            log(logging.ERROR, "the engine has stopped taking steps", seconds=self.seconds)
         elif was_missing and not self.is_missing:
             log(logging.WARNING, "the engine takes steps again")

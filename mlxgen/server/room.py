@@ -1,9 +1,9 @@
-"""How many connections there may be, and which is closed when another one needs its place.
+"""How many connections there may be, and which one is closed if another needs its place.
 
 Owns the connections by what they wait for. Must never know a socket or a request. It belongs to
-the event loop. Invariant: a connection for which the server works keeps its place. Of the others,
-an idle one goes first, as it loses nothing; then the one that has waited for its client longest,
-whatever for: so those who wait for nothing but their own packets outlast those who wait on purpose.
+the event loop. Invariant: a connection that waits for the server keeps its place. Of the others, an
+idle one goes first, because it loses nothing; then the one that has waited for its client longest,
+so that clients that are merely slow outlast those that stall on purpose.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Phase(Enum):
     IDLE = "the client, for another request"
     HEAD = "the client, for the rest of a request's headers"
     BODY = "the client, for the rest of a request's body"
-    TAKING = "the client, to take what was sent"
+    TAKING = "the client, to read what was sent"
     ANSWER = "the server"
 
 
@@ -34,7 +34,7 @@ class Room:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        # those who came first are first
+        # oldest first
         self._idle: dict[Guest, None] = {}
         self._waiting: dict[Guest, None] = {}
         self._answered: dict[Guest, None] = {}
@@ -44,23 +44,23 @@ class Room:
 
     @property
     def can_give_up(self) -> bool:
-        """Whether there is a connection that waits for its client."""
+        """Whether a connection waits for its client."""
         return bool(self._idle or self._waiting)
 
     def put(self, guest: Guest, phase: Phase) -> None:
-        """Note what a connection waits for from now on."""
+        """Set what a connection waits for."""
         kind = {Phase.IDLE: self._idle, Phase.ANSWER: self._answered}.get(phase, self._waiting)
         if guest not in kind:
             self.remove(guest)
             kind[guest] = None
 
     def remove(self, guest: Guest) -> None:
-        """Note that a connection is closed; one that is not here is fine."""
+        """Forget a connection that is closed, if it is here."""
         for kind in (self._idle, self._waiting, self._answered):
             kind.pop(guest, None)
 
     def give_up_one(self) -> None:
-        """Close the connection that loses least, if one can be given up."""
+        """Close the connection that loses the least, if one can be given up."""
         guest = next(iter(self._idle or self._waiting), None)
         if guest is not None:
             self.remove(guest)

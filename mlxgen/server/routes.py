@@ -1,7 +1,7 @@
 """The endpoints: which path does which work.
 
-Owns paths, methods and what ``/docs`` says of them. Must never know how the work is done.
-Invariant: every answer that is no success has the form of OpenAI's errors.
+Owns paths, methods and what ``/docs`` says about them. Must never know how the work is done.
+Invariant: every unsuccessful answer has the form of OpenAI's errors.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _LIST: dict[int | str, dict[str, Any]] = {
 }
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The answer, or with stream: true its events",
+        "description": "The answer, or its events with stream: true",
         "content": {**_JSON, "text/event-stream": {"schema": {"type": "string"}}},
     }
 }
 
 _FIGURES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Figures", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
 }
 
 
 class Answering(Response):
-    """An answer that is made while it is sent; the exchange does everything."""
+    """An answer that is written by its exchange."""
 
     def __init__(self, service: Service, endpoint: str, work: Work) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def _add_generation(router: APIRouter, service: Service) -> None:
         responses=_STREAMED | answers(*_BODY),
     )
     async def chat_completions(request: Request) -> Response:
-        """Answer a conversation, rendered by the model's chat template."""
+        """Answer a conversation, rendered with the model's chat template."""
         return Answering(service, "/v1/chat/completions", chat)
 
     @router.post(
@@ -108,7 +108,7 @@ def _add_generation(router: APIRouter, service: Service) -> None:
         responses=_STREAMED | answers(*_BODY),
     )
     async def completions(request: Request) -> Response:
-        """Go on from raw text or tokens."""
+        """Continue raw text or tokens."""
         return Answering(service, "/v1/completions", completion)
 
     @router.post(
@@ -118,7 +118,7 @@ def _add_generation(router: APIRouter, service: Service) -> None:
         responses=_STREAMED | answers(*_BODY),
     )
     async def llama_completion(request: Request) -> Response:
-        """The same as llama.cpp has it, by its names: n_predict (no limit), n_probs and others."""
+        """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
         return Answering(service, "/completion", llama)
 
 
@@ -132,7 +132,7 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         responses=_ANSWER | answers(*_BODY),
     )
     async def tokenize_text(request: Request) -> Response:
-        """The tokens of a text, or of a chat."""
+        """The tokens of a text or a chat."""
         return Answering(service, "/tokenize", to_tokens)
 
     @router.post(
@@ -147,7 +147,7 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
 
     @router.get("/tokenizer_info", responses=_ANSWER | answers(*_BUSY))
     async def tokenizer_info() -> Response:
-        """The begin and end tokens and the chat template."""
+        """The begin and end tokens, and the chat template."""
         return JsonResponse(tokenizer_of(service.model))
 
 
@@ -166,18 +166,18 @@ def _add_models(router: APIRouter, service: Service) -> None:
 
     @router.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
     async def models() -> Response:
-        """The model that is served, as a list."""
+        """A list of the one model that is served."""
         return JsonResponse({"object": "list", "data": [described()]})
 
     @router.get("/v1/models/{name:path}", responses=_ANSWER | answers(404, *_BUSY))
     async def model(name: str) -> Response:
-        """The model that is served, by its name."""
+        """The model that is served, by name."""
         service.model.check_name(name)
         return JsonResponse(described())
 
     @router.get("/props", responses=_ANSWER | answers(*_BUSY))
     async def props() -> Response:
-        """What is served, and what holds where a request says nothing."""
+        """The model, and the defaults for what a request leaves out."""
         settings, known = service.settings, service.model
         path = known.name if settings.model is None else settings.model
         return JsonResponse(props_of(known, slots=settings.max_batch, path=path))
@@ -202,17 +202,17 @@ def _add_state(router: APIRouter, service: Service) -> None:
     @router.get("/health", responses=_ANSWER | unready | answers(403))
     @router.get("/health/ready", responses=_ANSWER | unready | answers(403))
     async def ready() -> Response:
-        """Whether requests are answered: 200, or 503 while it loads, is stuck, stops or failed."""
+        """Readiness: 200, or 503 while the server loads, is stuck, is stopping or has failed."""
         return health(200 if service.is_ready and service.stuck is None else 503)
 
     @router.get("/ping", responses=_ANSWER | unready | answers(403))
     async def ping() -> Response:
-        """The same, for those who ask here."""
+        """The same as /health, for clients that ask here."""
         return health(200 if service.is_ready and service.stuck is None else 503)
 
     @router.get("/slots", responses=_LIST | answers(401, 403))
     async def slots() -> Response:
-        """The rows that may run at a time, and which of them do."""
+        """The rows that may run at a time, and which of them are running."""
         stats = service.engine.stats
         busy = sum(getattr(stats, name, 0) or 0 for name in ("running", "prefilling"))
         most = service.settings.max_batch
@@ -226,7 +226,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
 
     @router.get("/health/live", responses=_ANSWER | unready | answers(403))
     async def live() -> Response:
-        """Whether there is hope: 200 unless the engine has failed, or takes no step any more."""
+        """Liveness: 200 unless the engine has failed or has stopped taking steps."""
         return health(200 if is_alive() else 503)
 
     @router.get(
@@ -235,7 +235,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
         responses=_FIGURES | answers(401, 403),
     )
     async def metrics() -> Response:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
 
 
@@ -262,5 +262,5 @@ def _add_page(router: APIRouter) -> None:
     @router.get("/page/{name}", include_in_schema=False)
     async def beside(name: str) -> Response:
         if name not in page:
-            raise RequestError("there is no such page", status=404, code="not_found")
+            raise RequestError("there is no such file of the page", status=404, code="not_found")
         return served(page[name])

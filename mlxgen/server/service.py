@@ -1,11 +1,10 @@
-"""The server's state: what it serves, who is inside, and whether it is open.
+"""The server's state: what it serves, which requests it is answering, and whether it is open.
 
-Owns the engine's thread and the look at its pulse, the guard, the lanes of preparation and the
-requests being answered. Must never know HTTP beyond the errors that it raises. It belongs to the
-event loop.
+Owns the engine's thread and its pulse, the guard, the lanes of preparation and the requests being
+answered. Must never know HTTP beyond the errors that it raises. It belongs to the event loop.
 
-Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do;
-from the moment that the server stops or its engine fails, no request is let in any more.
+Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do; once the
+server is stopping or its engine has failed, no request is admitted.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from .served_model import ServedModel
 from .settings import Settings
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
-FAREWELL = 2.0  # seconds that a failed engine is reported before the process ends
+FAREWELL = 2.0  # seconds for which a failed engine is reported before the process ends
 _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
-_PER_TOKEN = 64  # bytes of a body for each token of the context; escaped, few tokens take more
+_PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
 
 
 class Interruptible(Protocol):
     """A request that is being answered."""
 
     def interrupt(self, error: BaseException) -> None:
-        """End the work with an error, if it has not ended."""
+        """End the work with an error if it has not ended."""
         ...
 
 
 class Service:
-    """Everything that requests share; ``boot`` loads the engine, in its thread.
+    """Everything that requests share; ``boot`` loads the engine in its thread.
 
-    ``most`` bounds the requests that are answered at a time, besides what the settings say.
+    ``most`` limits the requests answered at a time, in addition to the settings.
     """
 
     def __init__(self, settings: Settings, boot: EngineBoot, *, most: int | None = None) -> None:
@@ -80,13 +79,13 @@ class Service:
 
     @property
     def status(self) -> str:
-        """How the server is, in a word."""
+        """The server's state in one word."""
         fails = self.state in (State.FAILED, State.REFUSED)
         return "stopping" if self.is_stopping and not fails else self.state.value
 
     @property
     def stuck(self) -> str | None:
-        """Why requests are let in and yet not understood or answered, where that is so."""
+        """Why requests are admitted and yet not parsed or answered, if so."""
         if self.pulse.is_missing:
             return f"the engine has taken no step for {self.pulse.seconds:.0f} s"
         return None if self._preparation is None else self._preparation.stuck
@@ -106,24 +105,24 @@ class Service:
 
     @property
     def loaded(self) -> ServedModel | None:
-        """What is served, as soon as it is known."""
+        """What is served, once it is loaded."""
         return self._model
 
     def check_open(self) -> None:
-        """RequestError (503) unless requests are answered."""
+        """Raise ``RequestError`` (503) unless requests are answered."""
         if not self.is_ready:
             raise self._unavailable()
 
     def _unavailable(self) -> RequestError:
         reason = {
-            "loading": "the model is still being loaded; try again in a while",
+            "loading": "the model is still being loaded; try again later",
             "stopping": "the server is stopping",
-        }.get(self.status, "the engine failed, and the server is stopping")
+        }.get(self.status, "the engine failed and the server is stopping")
         return RequestError(reason, status=503, code=f"server_{self.status}")
 
     @contextlib.contextmanager
     def present(self, exchange: Interruptible) -> Iterator[None]:
-        """Count a request among those that are being answered."""
+        """Count a request among those being answered."""
         self._inside.add(exchange)
         self.metrics.in_progress.set(len(self._inside))
         try:
@@ -135,7 +134,7 @@ class Service:
     # ---- its life ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to load."""
+        """Start loading."""
         self.engine.start()
         self.pulse.start()
 
@@ -147,7 +146,7 @@ class Service:
             self.failure = news
             self._end(REFUSED)
         elif state is State.FAILED and news is not None:
-            log_failure("the engine failed, and the server ends", news)
+            log_failure("the engine failed; the server is stopping", news)
             self._interrupt_all()
             asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
 
@@ -165,9 +164,9 @@ class Service:
             self.became_ready.set_result(None)
 
     def stop(self) -> None:
-        """Let nobody in any more, and end when all are done or the grace is over.
+        """Admit no more requests, and end when all are done or the grace period is over.
 
-        Called again, it ends at once.
+        A second call ends the server at once.
         """
         if self.is_stopping:
             log(logging.WARNING, "stopping at once")
@@ -203,7 +202,7 @@ class Service:
             self.ended.set_result(status)
 
     async def close(self) -> bool:
-        """Stop the engine's thread, the guard and the lanes; whether everything ended."""
+        """Stop the engine's thread, the guard and the lanes; returns whether all of them ended."""
         self.pulse.close()
         self.engine.stop()
         if self._guard is not None:
@@ -213,7 +212,7 @@ class Service:
 
 
 def why(error: BaseException) -> str:
-    """Why the server cannot start, on one line."""
+    """Why the server cannot start, in one line."""
     if isinstance(error, MlxgenError):
         return " ".join(str(error).split())
     return f"the model cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,8 +1,7 @@
 """The server's settings, and the command line that they come from.
 
-Owns names, defaults and ranges. Must never know how a setting is carried out. Invariant: a
-``Settings`` that exists is within its ranges; what depends on the model is checked when that
-is loaded.
+Owns names, defaults and ranges. Must never know how a setting is used. Invariant: a ``Settings``
+is within its ranges; what depends on the model is checked when that is loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..options.rule import integer, number
 
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"
-_LONGEST_SOCKET = 103  # bytes that macOS has room for
+_LONGEST_SOCKET = 103  # bytes of a path, as macOS limits them
 LEVELS = ("debug", "info", "warning", "error")
 EXAMPLES = """\
 examples:
@@ -39,25 +38,26 @@ exit status: 0 stopped by a signal, 1 the engine failed, 2 it could not start
 class Settings:
     """What a server is started with.
 
-    - ``model``, ``revision``, ``adapter``, ``trust_remote_code``, ``ignore_memory_limit``: as of
-      ``mlxgen.load``, and ``draft_model`` is its ``draft``. ``wired``: keep memory wired as far
-      as the device recommends.
-    - ``host``, ``port``: where to listen; port 0 takes a free one.
+    - ``model``, ``revision``, ``adapter``, ``trust_remote_code``, ``ignore_memory_limit``: as in
+      ``mlxgen.load``, and ``draft_model`` is its ``draft``. ``wired``: keep memory wired up to
+      what the device recommends.
+    - ``host``, ``port``: where to listen; port 0 picks a free one.
     - ``uds``: the path of a Unix socket to listen on instead. ``root_path``: a prefix that a proxy
-      leaves before the paths.
-    - ``api_key``: what clients have to send; ``None``: nothing.
-    - ``max_batch``, ``max_queue``: rows that run, and rows that wait, at most.
-    - ``max_context``: tokens of prompt and answer together; ``None``: what the model has.
-    - ``sampling_defaults``: how tokens are chosen for requests that say nothing: as the model's
-      makers recommend (or OpenAI's way, where they recommend nothing), greedy, or OpenAI's way.
-    - ``cache_bytes``: memory for KV caches, the prefix cache included; ``None``: from the device.
+      leaves in front of the paths.
+    - ``api_key``: the key that clients must send; ``None``: none.
+    - ``max_batch``, ``max_queue``: the most rows that run, and that wait.
+    - ``max_context``: tokens of prompt and answer together; ``None``: as the model has it.
+    - ``sampling_defaults``: the sampling of requests that do not set it: as the model's makers
+      recommend (or OpenAI's, if they recommend nothing), greedy, or OpenAI's.
+    - ``cache_bytes``: memory for KV caches, including the prefix cache; ``None``: depends on the
+      device.
     - ``request_timeout``: seconds for one request, from its headers to its last byte; 0: no limit.
     - ``stall_timeout``: seconds without a step of the engine, while it has rows, after which
-      ``/health/live`` says so; 0: never. Longer than any piece of a prompt takes.
-    - ``allow_hosts``: names that clients may call the server by, besides addresses and the
-      loopback's; with a key and none given, any.
+      ``/health/live`` fails; 0: never. It must be longer than any piece of a prompt takes.
+    - ``allow_hosts``: names that clients may use for the server, besides addresses and those of
+      the loopback; with a key and no names, any.
     - ``cors_origins``: origins whose pages may call the server; ``"*"`` is any.
-    - ``shutdown_grace``: seconds that running requests get after SIGTERM or SIGINT.
+    - ``shutdown_grace``: seconds for running requests after SIGTERM or SIGINT.
     """
 
     model: str | None = None
@@ -90,13 +90,15 @@ class Settings:
             if getattr(self, name) is not None:
                 allowed.check(name, getattr(self, name))
         if not self.host:
-            raise OptionError("host", "is empty; give an address, say 127.0.0.1")
+            raise OptionError("host", "is empty; pass an address such as 127.0.0.1")
         if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
-            raise OptionError("api_key", "give at least one character, all of them printable ASCII")
+            raise OptionError("api_key", "expected one or more printable ASCII characters")
         if self.uds is not None and not 0 < len(os.fsencode(self.uds)) <= _LONGEST_SOCKET:
-            raise OptionError("uds", f"give a path of 1 to {_LONGEST_SOCKET} bytes")
+            raise OptionError(
+                "uds", f"expected a path of 1 to {_LONGEST_SOCKET} bytes, got {self.uds!r}"
+            )
         if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", self.root_path):
-            raise OptionError("root_path", f"{self.root_path!r} is no path; give one such as /llm")
+            raise OptionError("root_path", f"expected a path such as /llm, got {self.root_path!r}")
         for name in self.allow_hosts:
             _check_name(name)
         for origin in self.cors_origins:
@@ -119,7 +121,7 @@ _RANGES = {
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
         raise OptionError(
-            "allow_host", f"{name!r} is not a host name; give one without port, such as box.local"
+            "allow_host", f"expected a host name without port, such as box.local, got {name!r}"
         )
 
 
@@ -133,7 +135,7 @@ def _check_origin(origin: str) -> None:
         whole = False
     if not whole:
         raise OptionError(
-            "cors_origin", f"{origin!r} is no origin; give one such as http://localhost:3000, or *"
+            "cors_origin", f"expected an origin such as http://localhost:3000, or *, got {origin!r}"
         )
 
 
@@ -141,17 +143,19 @@ def _check_origin(origin: str) -> None:
 
 
 def size(text: str) -> int:
-    """A number of bytes: 1000000, 512MB, 2GiB."""
+    """A number of bytes, such as 1000000, 512MB or 2GiB."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; give bytes, or such as 512MB, 2GiB")
+        raise argparse.ArgumentTypeError(
+            f"expected a size such as 1000000, 512MB or 2GiB, got {text!r}"
+        )
     number, unit, binary = match.groups()
     power = "kmgt".index(unit.lower()) + 1 if unit else 0
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser; every destination is a setting's name."""
+    """The parser; every destination is the name of a setting."""
     default = Settings()
     parser = Parser(
         prog=NAME,
@@ -164,72 +168,119 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mlxgen {__version__}")
 
     add = parser.add_argument_group("model").add_argument
-    add("--model", metavar="NAME", help="a folder or a hub id (the bundled demo model)")
+    add("--model", metavar="NAME", help="a folder or a hub id (default: the bundled demo model)")
     add(
         "--draft-model",
         metavar="NAME",
-        help="a smaller model that proposes tokens, or ngram: they are found in the text (none)",
+        help="a smaller model that proposes tokens, or ngram to find them in the text so far",
     )
-    add("--revision", help="branch, tag or commit of a hub id")
-    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for the model")
-    add("--trust-remote-code", action="store_true", help="run Python code that the model brings")
-    add("--ignore-memory-limit", action="store_true", help="load weights that may not fit")
-    add("--wired", action="store_true", help="keep memory wired, as far as the device recommends")
+    add("--revision", help="a branch, tag or commit of a hub id")
+    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for this model")
+    add(
+        "--trust-remote-code", action="store_true", help="run Python code that comes with the model"
+    )
+    add(
+        "--ignore-memory-limit",
+        action="store_true",
+        help="load weights even if they may not fit in memory",
+    )
+    add("--wired", action="store_true", help="keep memory wired, up to what the device recommends")
 
     add(
         "--sampling-defaults",
         choices=CHOICES,
-        help="for requests that say nothing: what the model's makers recommend, as openai where "
-        "they recommend nothing (model); the likeliest token (greedy); or temperature 1, top_p 1 "
-        f"(openai) ({default.sampling_defaults})",
+        help="sampling that a request does not set: as the model's makers recommend, or openai if "
+        "they recommend nothing (model); the most likely token each time (greedy); temperature 1 "
+        f"and top-p 1 (openai) (default: {default.sampling_defaults})",
     )
 
     add = parser.add_argument_group("network").add_argument
-    add("--host", help=f"address to listen on ({default.host})")
-    add("--port", type=int, help=f"port to listen on, 0 takes a free one ({default.port})")
+    add("--host", help=f"the address to listen on (default: {default.host})")
+    add(
+        "--port",
+        type=int,
+        help=f"the port to listen on; 0 picks a free one (default: {default.port})",
+    )
     add("--uds", metavar="PATH", help="a Unix socket to listen on, instead of host and port")
-    add("--root-path", metavar="PREFIX", help="what a proxy leaves before the paths, say /llm")
-    add("--api-key", metavar="KEY", help=f"what clients have to send (${KEY_VARIABLE}, or none)")
+    add(
+        "--root-path",
+        metavar="PREFIX",
+        help="a prefix that a proxy leaves in front of the paths, such as /llm",
+    )
+    add(
+        "--api-key",
+        metavar="KEY",
+        help=f"the key that clients must send (default: ${KEY_VARIABLE}, or none)",
+    )
     add(
         "--allow-host",
         dest="allow_hosts",
         action="append",
         metavar="NAME",
-        help="a name that clients may call this server by; repeatable, and needed without a key "
-        "for all but addresses, localhost and --host",
+        help="a name that clients may use for this server; repeatable. Without a key, all names "
+        "need it but localhost and --host; addresses always work",
     )
     add(
         "--cors-origin",
         dest="cors_origins",
         action="append",
         metavar="ORIGIN",
-        help="let this origin's pages call the server; repeatable, * is any",
+        help="an origin whose pages may call this server; repeatable; * is any",
     )
 
     add = parser.add_argument_group("limits").add_argument
-    add("--max-batch", type=int, metavar="N", help=f"rows that run at most ({default.max_batch})")
-    add("--max-queue", type=int, metavar="N", help=f"rows that wait at most ({default.max_queue})")
-    add("--max-context", type=int, metavar="N", help="tokens of prompt and answer (the model's)")
-    add("--cache-bytes", type=size, metavar="SIZE", help="memory for KV caches (from the device)")
-    seconds = f"seconds for one request, 0 is no limit ({default.request_timeout:g})"
+    add(
+        "--max-batch",
+        type=int,
+        metavar="N",
+        help=f"the most rows that run (default: {default.max_batch})",
+    )
+    add(
+        "--max-queue",
+        type=int,
+        metavar="N",
+        help=f"the most rows that wait (default: {default.max_queue})",
+    )
+    add(
+        "--max-context",
+        type=int,
+        metavar="N",
+        help="tokens of prompt and answer together (default: the model's)",
+    )
+    add(
+        "--cache-bytes",
+        type=size,
+        metavar="SIZE",
+        help="memory for KV caches (default: depends on the device)",
+    )
+    seconds = f"seconds for one request; 0 is no limit (default: {default.request_timeout:g})"
     add("--request-timeout", type=float, metavar="S", help=seconds)
     seconds = (
-        f"seconds without a step before /health/live is 503, 0 is never ({default.stall_timeout:g})"
+        "seconds without a step before /health/live is 503; 0 is never "
+        f"(default: {default.stall_timeout:g})"
     )
     add("--stall-timeout", type=float, metavar="S", help=seconds)
-    seconds = f"seconds for running requests when stopped ({default.shutdown_grace:g})"
+    seconds = f"seconds for running requests after a signal (default: {default.shutdown_grace:g})"
     add("--shutdown-grace", type=float, metavar="S", help=seconds)
 
     add = parser.add_argument_group("log, on standard error").add_argument
-    add("--log-format", choices=("text", "json"), help=f"({default.log_format})")
-    add("--log-level", choices=LEVELS, help=f"({default.log_level})")
+    add(
+        "--log-format",
+        choices=("text", "json"),
+        help=f"the format of the log (default: {default.log_format})",
+    )
+    add(
+        "--log-level",
+        choices=LEVELS,
+        help=f"the least severe messages to log (default: {default.log_level})",
+    )
     return parser
 
 
 def read_settings(
     argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Settings:
-    """The settings of a command line; exits with status 2 and one line if it is wrong."""
+    """The settings of a command line; exits with status 2 and one line if they are wrong."""
     parser = make_parser()
     given: dict[str, Any] = vars(parser.parse_args(argv))
     if "api_key" not in given and environment.get(KEY_VARIABLE):

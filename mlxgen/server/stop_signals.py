@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM, from the first instruction of the process to its last.
 
-Owns their handlers. Must never know what stops. Invariant: neither ends the process by itself once
-``hear`` was called, however late it comes.
+Owns their handlers. Must never know what stops. Invariant: once ``hear`` was called, neither signal
+ends the process by itself, however late it comes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 def leave_at_once() -> None:
-    """Before there is anything to stop: a signal ends the process, with status 0."""
+    """While there is nothing to stop yet, let a signal end the process with status 0."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(0)
@@ -25,7 +25,7 @@ def leave_at_once() -> None:
 
 
 def hear(told: Callable[[], None]) -> None:
-    """Call ``told`` in the running event loop for each signal from now on."""
+    """From now on, call ``told`` in the running event loop for each signal."""
     loop = asyncio.get_running_loop()
 
     def tell(number: int, frame: FrameType | None) -> None:
@@ -35,7 +35,7 @@ def hear(told: Callable[[], None]) -> None:
 
 
 def ignore() -> None:
-    """From now on the process ends by itself, and signals change nothing any more."""
+    """Ignore signals from now on: the process is ending by itself."""
     for number in _NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 

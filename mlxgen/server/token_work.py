@@ -1,9 +1,9 @@
 """``/tokenize`` and ``/detokenize``: text to token ids and back.
 
-Owns their bodies and their answers. Must never know how a request is carried. The names are
-those that users of other local servers know: ``prompt`` and ``messages`` with ``count`` and
-``max_model_len``, or ``content`` with ``add_special`` and ``with_pieces``. Invariant:
-detokenizing what was tokenized without special tokens gives the text again.
+Owns their bodies and their answers. Must never know how a request is transported. The names are
+those of other local servers: ``prompt`` and ``messages`` with ``count`` and ``max_model_len``, or
+``content`` with ``add_special`` and ``with_pieces``. Invariant: detokenizing what was tokenized
+without special tokens gives the text again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TokenId: TypeAlias = Annotated[Int, Field(ge=0, lt=1 << 31)]
 
 
 class TokenizeRequest(Body):
-    """One of ``prompt``, ``content`` (the same) and ``messages`` is needed."""
+    """Exactly one of ``prompt``, ``content`` (the same) and ``messages`` is required."""
 
     model: str | None = None
     prompt: str | None = Field(default=None, description="raw text")
@@ -39,8 +39,10 @@ class TokenizeRequest(Body):
     tools: list[Json] | None = Field(default=None, description="for the chat template")
     chat_template_kwargs: Json | None = None
     continue_final_message: bool | None = None
-    add_special_tokens: bool | None = Field(default=None, description="a begin token (true)")
-    add_special: bool | None = Field(default=None, description="the same (true)")
+    add_special_tokens: bool | None = Field(
+        default=None, description="add a begin token (default: true)"
+    )
+    add_special: bool | None = Field(default=None, description="the same as add_special_tokens")
     return_token_strs: bool | None = Field(default=None, description="add token_strs")
     with_pieces: bool | None = Field(default=None, description="tokens as objects with pieces")
 
@@ -56,7 +58,7 @@ Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
 
 
 class TokenWork:
-    """The work of an endpoint that needs no engine."""
+    """The work of an endpoint that does not need the engine."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -85,7 +87,7 @@ def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     if len(given) != 1:
         which = " and ".join(given) if given else "nothing"
         raise RequestError(
-            f"give one of prompt, content and messages; {which} was given",
+            f"expected one of prompt, content and messages, got {which}",
             param=given[-1] if given else "prompt",
             code="invalid_value",
         )
@@ -131,7 +133,7 @@ def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     for place, token in enumerate(request.tokens):
         if token >= size:
             raise RequestError(
-                f"tokens[{place}]: token {token} is not in 0 to {size - 1}",
+                f"tokens[{place}]: expected token ids from 0 to {size - 1}, got {token}",
                 param=f"tokens[{place}]",
                 code="invalid_value",
             )
@@ -144,7 +146,7 @@ def _piece(piece: bytes) -> str:
 
 
 def _piece_or_bytes(piece: bytes) -> str | list[int]:
-    """As llama.cpp's server does: text, or the bytes of what is no text alone."""
+    """As in llama.cpp's server: text, or bytes if they are not text by themselves."""
     try:
         return piece.decode()
     except UnicodeDecodeError:

@@ -267,5 +267,5 @@ def test_an_engine_that_takes_no_step_is_said_until_it_takes_one(tmp_path: Path)
         whole.join()
         assert answers[0].status_code == 200
         server.wait_until(lambda: live() == 200, "it is not seen to go on")
-        assert any("takes no step" in line for line in server.log)
+        assert any("stopped taking steps" in line for line in server.log)
         assert any("steps again" in line for line in server.log)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mlxgen
 from mlxgen.engine.history import History
 from mlxgen.engine.kv import KV, Later, Unread
 from mlxgen.engine.kv.held import Held
@@ -172,16 +175,16 @@ def test_aligning_looks_at_what_has_changed_only() -> None:
             return super().__getitem__(index)
 
     history, held = Counting(range(5000)), Held(range(5000))
-    assert held.common(history) == looks == 5000
+    assert held.common(history, 5000) == looks == 5000
     for _ in range(10):
         looks = 0
         history.cut(len(history) - 3)
         history += [1, 2]
         held.add([7])
-        assert held.common(history) == len(history) - 2
+        assert held.common(history, len(held)) == len(history) - 2
         held.cut(len(history) - 2)
         held.add([1, 2])
-        assert held.common(history) == len(history)
+        assert held.common(history, len(held)) == len(history)
         assert looks <= 4
 
 
@@ -238,3 +241,16 @@ def test_a_history_knows_how_far_back_it_was_cut_since_any_moment(
     low = history.fork().low_since(moments[asked])
     assert min(low, lows[asked]) == lows[asked]
     assert low == len(history) or low == lows[asked]
+
+
+def test_nothing_but_a_kv_takes_back_what_a_cache_holds() -> None:
+    package = Path(mlxgen.__file__).parent
+    calls: dict[str, set[str]] = {"go_back": set(), "Trim": set()}
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if name in calls:
+                    calls[name].add(path.relative_to(package / "engine").as_posix())
+    assert calls["Trim"] == {"kv/kv.py"}  # when it is aligned
+    assert calls["go_back"] == {"step/runner.py", "kv/probe.py"}  # for a Trim, and for a trial

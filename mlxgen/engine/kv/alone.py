@@ -51,6 +51,11 @@ class Alone:
         self._eager = False
 
     @property
+    def needs_snapshots(self) -> bool:
+        """Whether there are places that a trim cannot get back to."""
+        return not self._plain
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the buffers that the caches hold (shared ones counted in full)."""
         return sum(0 if c.empty() else int(c.nbytes) for c in self.caches)

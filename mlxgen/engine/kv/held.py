@@ -69,12 +69,15 @@ class Held:
             del self._tokens[to:]
             self._same = min(self._same, to)
 
-    def common(self, history: History) -> int:
+    def common(self, history: History, length: int) -> int:
         """How many leading tokens are those of the history. Looks at what has changed only.
 
+        The cache holds ``length`` tokens, and fewer than were added after a pass that failed.
         It is always the same history, or a fork of it for a fork of this.
         """
         tokens = self._tokens
+        if length < len(tokens):
+            self.cut(length)
         same = self._same
         if self._moment != history.moment:
             same = min(same, history.low_since(self._moment))

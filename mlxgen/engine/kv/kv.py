@@ -74,8 +74,7 @@ class KV:
 
     def common(self, history: History) -> int:
         """How many leading tokens of the history it holds."""
-        self._held.cut(self.store.length)  # after a pass that failed half-way
-        return self._held.common(history)
+        return self._held.common(history, self.store.length)
 
     def align(self, history: History, most: int | None = None) -> list[Token]:
         """Go back to the longest common beginning with the history; returns what is pending.
@@ -118,7 +117,8 @@ class KV:
 
     def snapshot(self, before: int = 0) -> None:
         """Remember this place, ``before`` a pass of so many tokens, or where it is worth it."""
-        self._device.do(Snapshot(self.number, before))
+        if self.store.needs_snapshots:
+            self._device.do(Snapshot(self.number, before))
 
     # ---- where it is -----------------------------------------------------------------------
 

@@ -56,6 +56,11 @@ class Slot:
         return self._slots
 
     @property
+    def needs_snapshots(self) -> bool:
+        """Whether there are places that cannot be gone back to without."""
+        return True
+
+    @property
     def nbytes(self) -> int:
         """This sequence's share of the batch's bytes."""
         return self.slots.nbytes // max(1, len(self.slots))

@@ -41,8 +41,8 @@ class StepPlan:
     @classmethod
     def of(cls, rows: Sequence[Standing]) -> StepPlan:
         """The plan for these rows."""
-        ready = tuple(i for i, row in enumerate(rows) if row.is_ready)
-        idle = tuple(i for i, row in enumerate(rows) if not row.is_ready and not row.is_behind)
+        ready = tuple([i for i, row in enumerate(rows) if row.is_ready])
+        idle = tuple([i for i, row in enumerate(rows) if not (row.is_ready or row.is_behind)])
         if ready and _looks_ahead([rows[i] for i in ready]):
             return cls((), ready, looks=True, beside=idle)
         drawn = tuple(sorted(ready + idle))
@@ -55,6 +55,10 @@ def _looks_ahead(drawn: Sequence[Standing]) -> bool:
     Drafts are made from tokens that are known. Where most rows are about to be fast-forwarded,
     token and forced run rather go through in one pass behind the draw.
     """
-    if any(row.drafts for row in drawn) or all(row.is_last for row in drawn):
-        return False
-    return 2 * sum(row.expects_forced for row in drawn) <= len(drawn) - len(drawn) % 2
+    forced, last = 0, True
+    for row in drawn:
+        if row.drafts:
+            return False
+        forced += row.expects_forced
+        last = last and row.is_last
+    return not last and 2 * forced <= len(drawn) - len(drawn) % 2

@@ -177,8 +177,10 @@ class Seat:
         if not self.is_ready:
             self.logits = self.guess = None
             self.pending = self.kv.align(self.history)
-        elif self.guess is None:
-            self.pending = self.kv.align(self.history, len(self.history))
+        else:
+            self.pending = []
+            if self.guess is None and self.kv.length > len(self.history):
+                self.kv.align(self.history, len(self.history))
         return self.pending
 
     def arrive(self) -> bool:

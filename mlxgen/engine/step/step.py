@@ -180,7 +180,8 @@ class Loop:
         self._align(seats)
         self._gather()
         plan = StepPlan.of([self._standing(seat) for seat in seats])
-        self._forward([seats[i] for i in plan.first])
+        if plan.first:
+            self._forward([seats[i] for i in plan.first])
         beside = [seats[i] for i in plan.beside]
         drawn, places = self._draw([seats[i] for i in plan.drawn], events)
         if drawn is None:
@@ -191,12 +192,18 @@ class Loop:
         for seat, place in places.items():
             events.append(self._accept(seat, tokens, drawn, place))
         arrived = [seat.arrive() for seat in (*places, *beside)]
-        self._blind = blind if all(arrived) else None
-        failed = {o.ticket for o in events if o.error is not None}
-        going = [s for s in seats if s.request.finish_reason is None and s not in failed]
-        if not plan.looks or not any(seat.is_ready for seat in going):
-            self._forward([seat for seat in going if not seat.is_ready])
+        if plan.looks and all(arrived):
+            self._blind = blind
+        else:
+            self._catch_up(seats, events, looked=plan.looks)
         self._warm(seats)
+
+    def _catch_up(self, seats: list[Seat], events: list[Event], *, looked: bool) -> None:
+        """Run those without logits, unless they can do so beside the next look-ahead."""
+        failed = {event.ticket for event in events if event.error is not None}
+        going = [s for s in seats if s.request.finish_reason is None and s not in failed]
+        if not looked or not any(seat.is_ready for seat in going):
+            self._forward([seat for seat in going if not seat.is_ready])
 
     def _standing(self, seat: Seat) -> Standing:
         request, waits = seat.request, bool(seat.pending)

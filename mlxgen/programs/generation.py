@@ -1,8 +1,8 @@
-"""One ``gen`` of a program: sampling until a filter, a stop, an end token or a limit says so.
+"""One ``gen`` of a program: sampling until a filter, a stop, an end token or a limit ends it.
 
-A ``Session`` has the rules of it; here they become branches. Invariant: when it is done, the
-history ends with exactly the tokens of its text: a stop is taken back with all that follows it, and
-an end token was never appended.
+A ``Session`` has the rules; here they become branches. Invariant: when it is done, the history
+ends with exactly the tokens of its text: a stop is taken back with everything after it, and an end
+token is never appended.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Generation:
         ends = [token for token in history.vocabulary.eos if token < vocab_size]
         self._ends = (Splice(ends, backtrack=1),) if ends else ()
         self._everything = range(vocab_size)
-        self._tokens: list[Token] = []  # appended, those after the end of the text included
-        self._cut: Branch | None = None  # what takes the stop back
-        self._samples = False  # whether the last answer wanted a token
-        self.text: str | None = None  # when it is done
+        self._tokens: list[Token] = []  # all that were appended, even after the end of the text
+        self._cut: Branch | None = None  # takes the stop back
+        self._samples = False  # whether the last answer asked for a token
+        self.text: str | None = None  # set when it is done
         if max_tokens == 0 or self._session.finish_reason is not None:
             self._finish()
 
     def answer(self) -> Branch | None:
-        """How it goes on; ``None``: it is done, and ``text`` is there."""
+        """How it continues; ``None``: it is done, and ``text`` is set."""
         if self.text is not None:
             cut, self._cut = self._cut, None
             return cut
@@ -69,7 +69,7 @@ class Generation:
         )
 
     def take(self, tokens: Sequence[Token]) -> None:
-        """Take in what was appended since the last answer."""
+        """Takes the tokens that were appended since the last answer."""
         if self.text is not None:
             return  # the stop was taken back
         for token in tokens:
@@ -79,16 +79,16 @@ class Generation:
         if self._session.finish_reason == "stop":
             self._cut = self._without_stop()
         if self._session.finish_reason is not None or (self._samples and not tokens):
-            self._finish()  # in the second case with an end token, which was not appended
+            self._finish()  # in the second case by an end token, which was not appended
 
     def _finish(self) -> None:
         self._session.finish()
         self.text = self._session.text
 
     def _without_stop(self) -> Branch:
-        """Takes the stop back, and what else came in its tokens."""
+        """Takes the stop back, and spells again the text before it in its first token."""
         text, decoder = self._session.text, self._decoder
-        ends = []  # of each token in the text
+        ends = []  # of the text after each token
         for token in self._session.tokens:
             decoder.advance(token)
             ends.append(len(decoder.text))

@@ -19,10 +19,10 @@ from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
 from ..recent import Recent
 from ..tokens import Token, Vocabulary
-from .generation import Generation
+from .gen import Gen
 from .history import History, Label
 from .record import Record
-from .steps import Done, Draw, Gen, Put, Split, Step, Until
+from .steps import Done, Put, Sample, Split, Step, Until
 from .task import Task
 from .token_set import TokenSet, token_ids
 from .variables import Variables
@@ -199,15 +199,12 @@ class Guide:
         if max_tokens is not None:
             max_tokens = integer(None, 0).check("max_tokens", max_tokens)
 
-        def make() -> Step:
-            running = self._running
-            return Gen(
-                Generation(
-                    running.history, running.vocab_size, rules, stops, max_tokens, temperature
-                )
-            )
-
-        return Awaited(self._running, "gen", make)
+        running = self._running
+        return Awaited(
+            running,
+            "gen",
+            lambda: Gen(running.history, running.vocab_size, rules, stops, max_tokens, temperature),
+        )
 
     def choose(self, options: Iterable[str], *, temperature: float | None = None) -> Awaited[str]:
         """Generates exactly one of several texts and returns it."""
@@ -225,7 +222,7 @@ class Guide:
         """Samples one token, of a set if given; ``None``: an end token, which is not appended."""
         chosen = self.token_set(allowed)
         ends = [token for token in self.vocabulary.eos if token < self.vocab_size]
-        return Awaited(self._running, "token", lambda: Draw(chosen, ends, temperature))
+        return Awaited(self._running, "token", lambda: Sample(chosen, ends, temperature))
 
     def backtrack(self, label: Label) -> Awaited[None]:
         """Takes back all text after a label. StateError if its place was taken back."""

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeAlias
 
 from ..engine import Branch, Splice, Wait
 from ..tokens import Token
-from .generation import Generation
 from .token_set import TokenSet
 
 
@@ -52,7 +51,7 @@ class Put:
         self._done = True
 
 
-class Draw:
+class Sample:
     """Samples one token: its id, or ``None`` for an end token, which is not appended."""
 
     __slots__ = ("_branch", "_result")
@@ -67,22 +66,6 @@ class Draw:
 
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
         self._result = Done(tokens[0] if tokens else None)
-
-
-class Gen:
-    """Generates a piece of text."""
-
-    __slots__ = ("_generation",)
-
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
-
-    def ask(self) -> Answer:
-        branch = self._generation.answer()
-        return Done(self._generation.text) if branch is None else [branch]
-
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        self._generation.take(tokens)
 
 
 class Split:

@@ -14,10 +14,11 @@ from ..engine import Branch, Session, Splice
 from ..filters import Filter, Specification
 from ..tokens import Token
 from .history import History
+from .steps import Answer, Done
 
 
-class Generation:
-    """A piece of text being generated after ``history``; see ``Guide.gen`` for the rest."""
+class Gen:
+    """Generates a piece of text after ``history``; see ``Guide.gen`` for the rest."""
 
     def __init__(
         self,
@@ -47,30 +48,30 @@ class Generation:
         self._tokens: list[Token] = []  # all that were appended, even after the end of the text
         self._cut: Branch | None = None  # takes the stop back
         self._samples = False  # whether the last answer asked for a token
-        self.text: str | None = None  # set when it is done
+        self._text: str | None = None  # set when it is done
         if max_tokens == 0 or self._session.finish_reason is not None:
             self._finish()
 
-    def answer(self) -> Branch | None:
-        """How it continues; ``None``: it is done, and ``text`` is set."""
-        if self.text is not None:
+    def ask(self) -> Answer:
+        if self._text is not None:
             cut, self._cut = self._cut, None
-            return cut
+            return Done(self._text) if cut is None else [cut]
         forced = self._session.forced()
         self._samples = not forced
         if forced:
             left = None if self._max_tokens is None else self._max_tokens - len(self._tokens)
-            return Branch(ff_tokens=[forced[:left]])
+            return [Branch(ff_tokens=[forced[:left]])]
         mask = self._session.mask()
-        return Branch(
-            sample_mask=self._everything if mask is None else mask,
-            splices=self._ends,
-            temperature=self._temperature,
-        )
+        return [
+            Branch(
+                sample_mask=self._everything if mask is None else mask,
+                splices=self._ends,
+                temperature=self._temperature,
+            )
+        ]
 
-    def take(self, tokens: Sequence[Token]) -> None:
-        """Takes the tokens that were appended since the last answer."""
-        if self.text is not None:
+    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
+        if self._text is not None:
             return  # the stop was taken back
         for token in tokens:
             self._tokens.append(token)
@@ -83,7 +84,7 @@ class Generation:
 
     def _finish(self) -> None:
         self._session.finish()
-        self.text = self._session.text
+        self._text = self._session.text
 
     def _without_stop(self) -> Branch:
         """Takes the stop back, and spells again the text before it in its first token."""

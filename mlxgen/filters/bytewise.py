@@ -18,7 +18,7 @@ from itertools import count
 from ..errors import GrammarError
 from ..tokens import Token, Vocabulary
 from ..tokens.pieces import Pieces
-from .compiled import Engine
+from .compiled import GrammarEngine
 from .constraint import Constraint
 from .protocol import is_by_bytes
 
@@ -79,9 +79,9 @@ def bound_to_bytes(constraint: Constraint) -> Constraint | None:
     if not all(map(is_by_bytes, constraint.filters)):
         return None
     vocabulary = ByteVocabulary.beside(constraint.vocabulary)
-    whole = Engine.of(constraint.vocabulary, constraint.vocab_size)
+    whole = GrammarEngine.of(constraint.vocabulary, constraint.vocab_size)
     if whole.compiles_ahead:
-        Engine.of(vocabulary, vocabulary.size).compile_ahead()
+        GrammarEngine.of(vocabulary, vocabulary.size).compile_ahead()
     strips = constraint.strips_space
     try:
         return Constraint(constraint.filters, vocabulary, vocabulary.size, strips_space=strips)

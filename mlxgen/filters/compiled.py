@@ -17,7 +17,7 @@ Compiling may take a second, so an engine that runs many rows in one thread asks
 done ``ahead``: whoever binds the second row of a grammar then also compiles a spare of it, and
 a row that finds the automaton spent takes the spare, or fails. Then only ``compiled`` compiles.
 
-Invariant: what ``Engine.compiled`` returns is at its start, without error and not spent.
+Invariant: what ``GrammarEngine.compiled`` returns is at its start, without error and not spent.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Compiled:
         return self.spent
 
 
-class Engine:
+class GrammarEngine:
     """llguidance for one vocabulary, and the grammars compiled for it."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
@@ -124,7 +124,7 @@ class Engine:
         self.compiles_ahead = False
 
     @classmethod
-    def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> Engine:
+    def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarEngine:
         """The engine of a tokenizer, made once for each width of the logits."""
         vocabulary = Vocabulary.of(tokenizer)
         size = max(vocab_size, vocabulary.size)

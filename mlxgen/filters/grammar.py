@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from ..errors import GrammarError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Vocabulary
-from .compiled import Engine, Grammar
+from .compiled import Grammar, GrammarEngine
 from .first_token import FirstTokenFilter, opening
 from .matcher import GrammarFilter
 from .protocol import Filter
@@ -159,7 +159,7 @@ class Substring:
 
 def bound(grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
     """A running filter of a grammar. GrammarError if no text can satisfy it."""
-    return GrammarFilter(grammar, Engine.of(tokenizer, vocab_size), vocab_size)
+    return GrammarFilter(grammar, GrammarEngine.of(tokenizer, vocab_size), vocab_size)
 
 
 def bound_opening(

@@ -18,7 +18,7 @@ from llguidance import LLMatcher
 
 from ..errors import FilterError
 from ..tokens import Token
-from .compiled import Engine, Grammar, has_met_shared_limit, is_dead_end, reason_of
+from .compiled import Grammar, GrammarEngine, has_met_shared_limit, is_dead_end, reason_of
 from .protocol import Int32Words
 
 _UNMASKED = 16  # tokens fed before a mask is computed; a large schema allows several hundred
@@ -28,7 +28,7 @@ _RUN = 1024  # tokens looked at in one call; a grammar may force text without en
 class GrammarFilter:
     """The running filter of a grammar: rewinds, forks, forces and validates natively."""
 
-    def __init__(self, grammar: Grammar, engine: Engine, vocab_size: int) -> None:
+    def __init__(self, grammar: Grammar, engine: GrammarEngine, vocab_size: int) -> None:
         self._engine = engine
         self._eos = engine.vocabulary.eos
         self._limit = min(vocab_size, engine.vocabulary.size)
@@ -42,7 +42,7 @@ class GrammarFilter:
         self._matcher = self._compiled.matcher()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> GrammarEngine:
         """The engine in which it runs; all masks of an engine have the same width."""
         return self._engine
 

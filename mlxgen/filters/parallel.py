@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .compiled import Engine
+from .compiled import GrammarEngine
 from .constraint import Constraint
 from .matcher import GrammarFilter
 from .protocol import Filter
@@ -34,7 +34,7 @@ def fill_masks(constraints: Sequence[Constraint], *, threads: int | None = None)
     count = threads or (os.cpu_count() or 1) - 1
     worth = 2 if threads else _WORTH if count > 1 else sys.maxsize
     waiting = [constraint for constraint in constraints if not constraint.knows_mask]
-    by_engine: dict[Engine, list[GrammarFilter]] = {}
+    by_engine: dict[GrammarEngine, list[GrammarFilter]] = {}
     for constraint in waiting:
         for part in constraint.parts:
             for grammar in _grammars(part):
@@ -55,7 +55,7 @@ def _grammars(filter: Filter) -> Iterator[GrammarFilter]:
             yield from _grammars(inner)
 
 
-def _fill(engine: Engine, grammars: Sequence[GrammarFilter], threads: int) -> None:
+def _fill(engine: GrammarEngine, grammars: Sequence[GrammarFilter], threads: int) -> None:
     rows = np.empty((len(grammars), engine.words), dtype=np.int32)
     work = [(grammar.matcher, index) for index, grammar in enumerate(grammars)]
     executor = engine.executor(threads)

@@ -19,7 +19,7 @@ CANDIDATES = 128
 _LONG = 8192  # numbers in a row; from here on, searching columns first is faster
 
 
-class Limits(NamedTuple):
+class Truncation(NamedTuple):
     """The temperature of each row and its limits of truncation: arrays [batch, 1]."""
 
     inverse_temperature: mx.array
@@ -65,7 +65,7 @@ def best(logits: mx.array, k: int) -> tuple[mx.array, mx.array]:
 def truncate(
     ids: mx.array,
     values: mx.array,
-    limits: Limits,
+    limits: Truncation,
     *,
     log_mass: mx.array | None,
     exclusion: Exclusion | None,
@@ -117,7 +117,7 @@ def is_top_choice(log_shares: mx.array, limit: mx.array, spared: mx.array | None
     return log_shares > least if spared is None else (log_shares > least) & ~spared
 
 
-def temper(values: mx.array, kept: mx.array, limits: Limits, *, from_first: bool) -> mx.array:
+def temper(values: mx.array, kept: mx.array, limits: Truncation, *, from_first: bool) -> mx.array:
     """Weights [batch, k] of the kept candidates at their temperature; the highest is 1.
 
     ``from_first``: the first candidate is kept in every row (there is no XTC).

@@ -20,7 +20,7 @@ from .settings import SamplingSettings
 from .stack import stack_biases, stack_limits, stack_penalties
 
 # A batch of one group and no more rows than this is drawn as it is: no logits are copied.
-MOST_AS_THEY_ARE = 32
+SMALL_BATCH = 32
 _EXACT = 8  # rows; from here on, sizes have three significant bits
 
 
@@ -53,14 +53,14 @@ class Kind(enum.IntEnum):
         return self >= Kind.RANKED
 
 
-class Part(NamedTuple):
+class Method(NamedTuple):
     """How a row is drawn, apart from numbers: its kind, and whether XTC applies."""
 
     kind: Kind
     excludes: bool
 
     @classmethod
-    def of(cls, settings: SamplingSettings, vocab_size: int) -> Part:
+    def of(cls, settings: SamplingSettings, vocab_size: int) -> Method:
         kind = Kind.of(settings, vocab_size)
         return cls(kind, kind != Kind.GREEDY and settings.xtc_probability > 0)
 
@@ -72,11 +72,11 @@ class Group:
     ``places`` are their indexes in the batch. Unless the group is the whole of a small batch,
     the last one is repeated up to one of a few sizes, because each size needs a program of its
     own. ``at`` is the same as an array, or ``None`` if that is the batch as it is. ``settings``,
-    ``limits`` (the arrays of ``Limits``; empty for greedy rows), ``biases`` and ``penalties``
+    ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``biases`` and ``penalties``
     (from ``stack``) are those of these places.
     """
 
-    part: Part
+    method: Method
     places: tuple[int, ...]
     at: mx.array | None
     settings: tuple[SamplingSettings, ...]
@@ -86,7 +86,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class DrawPlan:
     """Groups and arrays for rows with certain settings, in a certain order.
 
     ``order`` [batch] finds the rows in the concatenated results of the groups; ``None`` if
@@ -99,20 +99,20 @@ class Plan:
     order: mx.array | None
 
 
-def make_plan(rows: Sequence[DrawRow], vocab_size: int) -> Plan:
+def make_plan(rows: Sequence[DrawRow], vocab_size: int) -> DrawPlan:
     """Groups ``rows`` and stacks their settings."""
     settings = tuple(effective(row) for row in rows)
-    places: dict[Part, list[int]] = {}
+    places: dict[Method, list[int]] = {}
     for place, each in enumerate(settings):
-        places.setdefault(Part.of(each, vocab_size), []).append(place)
+        places.setdefault(Method.of(each, vocab_size), []).append(place)
     groups, order, start = [], [0] * len(rows), 0
-    for part in sorted(places):
-        group = _group(part, places[part], settings, vocab_size)
-        for index, place in enumerate(places[part], start):
+    for method in sorted(places):
+        group = _group(method, places[method], settings, vocab_size)
+        for index, place in enumerate(places[method], start):
             order[place] = index
         start += len(group.places)
         groups.append(group)
-    return Plan(
+    return DrawPlan(
         given=tuple(row.settings for row in rows),
         groups=tuple(groups),
         order=mx.array(order) if len(groups) > 1 or start > len(rows) else None,
@@ -139,17 +139,17 @@ def size_for(rows: int) -> int:
 
 
 def _group(
-    part: Part, places: list[int], settings: Sequence[SamplingSettings], vocab_size: int
+    method: Method, places: list[int], settings: Sequence[SamplingSettings], vocab_size: int
 ) -> Group:
-    if not len(places) == len(settings) <= MOST_AS_THEY_ARE:
+    if not len(places) == len(settings) <= SMALL_BATCH:
         places = [*places, *places[-1:] * (size_for(len(places)) - len(places))]
     chosen = tuple(settings[place] for place in places)
     return Group(
-        part=part,
+        method=method,
         places=tuple(places),
         at=None if len(places) == len(settings) == len(set(places)) else mx.array(places),
         settings=chosen,
-        limits=() if part.kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
+        limits=() if method.kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
         biases=stack_biases(chosen),
         penalties=stack_penalties(chosen),
     )

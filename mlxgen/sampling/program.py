@@ -15,14 +15,14 @@ import mlx.core as mx
 from .candidates import (
     CANDIDATES,
     Exclusion,
-    Limits,
+    Truncation,
     best,
     is_top_choice,
     kept_first,
     temper,
     truncate,
 )
-from .plan import Kind, Part
+from .plan import Kind, Method
 from .processors import adjust, apply_mask, pad_vocabulary
 from .race import pick, pick_of
 from .rows import Draw, Want
@@ -34,7 +34,7 @@ Program: TypeAlias = Callable[..., Outputs]
 NOTHING = Want()
 
 
-class Form(NamedTuple):
+class Variant(NamedTuple):
     """All that the draw of a group of rows depends on, apart from arrays.
 
     ``complete``: truncated rows look at the whole vocabulary instead of the best candidates.
@@ -52,8 +52,8 @@ class Form(NamedTuple):
     own: bool
 
     @classmethod
-    def of(cls, part: Part, want: Want, complete: bool, masked: bool, changed: bool) -> Form:
-        kind, excludes = part
+    def of(cls, method: Method, want: Want, complete: bool, masked: bool, changed: bool) -> Variant:
+        kind, excludes = method
         complete = kind >= Kind.RANKED and (complete or kind == Kind.WIDE)
         if kind == Kind.WIDE:  # a nucleus of all tokens is the same
             kind = Kind.NUCLEUS
@@ -71,33 +71,33 @@ def make_adjust() -> Program:
     return program
 
 
-def make_draw(form: Form, spared: mx.array | None) -> Program:
+def make_draw(variant: Variant, spared: mx.array | None) -> Program:
     """The draw of a group of rows.
 
     ``spared`` [padded vocab] marks the tokens that XTC never excludes, if there are any.
-    The inputs are, as far as the form needs them:
+    The inputs are, as far as the variant needs them:
 
     - the logits [rows, vocab]; if these are ``changed``, the model's own too
     - the words [rows, words, 1]
-    - unless the rows are greedy, the ``Limits`` [rows, 1] and the keys [rows, 2]; if XTC may
+    - unless the rows are greedy, the ``Truncation`` [rows, 1] and the keys [rows, 2]; if XTC may
       apply, its log threshold in this draw [rows, 1]
 
     The outputs are fields of ``Draw`` by name: ``token``; ``exact`` if rows are truncated;
-    ``prob`` unless they are greedy; and those that the form reports. There are ``CANDIDATES``
+    ``prob`` unless they are greedy; and those that the variant reports. There are ``CANDIDATES``
     candidates and top tokens, or as many as the vocabulary has.
     """
 
     def program(*inputs: mx.array) -> Outputs:
         feed = iter(inputs)
         logits = next(feed)
-        raw = next(feed) if form.changed else logits
-        if form.masked:
+        raw = next(feed) if variant.changed else logits
+        if variant.masked:
             logits = apply_mask(logits, next(feed))
-        if form.kind == Kind.GREEDY:
-            draw = _greedy(logits, form)
+        if variant.kind == Kind.GREEDY:
+            draw = _greedy(logits, variant)
         else:
-            draw = _random(pad_vocabulary(logits), form, spared, feed)
-        if form.own:
+            draw = _random(pad_vocabulary(logits), variant, spared, feed)
+        if variant.own:
             draw = _with_report(draw, raw)
         return {name: array for name, array in draw._asdict().items() if array is not None}
 
@@ -123,11 +123,11 @@ def only(outputs: Outputs, want: Want, vocab_size: int) -> Draw:
     return draw
 
 
-def _greedy(logits: mx.array, form: Form) -> Draw:
+def _greedy(logits: mx.array, variant: Variant) -> Draw:
     token = mx.argmax(logits, axis=-1, keepdims=True)
     value = mx.take_along_axis(logits, token, axis=-1)
     draw = Draw(_checked(token, mx.isfinite(value)).reshape(-1))
-    if form.final:
+    if variant.final:
         logits = pad_vocabulary(logits)
         log_mass = log_total(logits)
         ids, values = best(logits, CANDIDATES)
@@ -137,15 +137,15 @@ def _greedy(logits: mx.array, form: Form) -> Draw:
 
 
 def _random(
-    logits: mx.array, form: Form, spared: mx.array | None, feed: Iterator[mx.array]
+    logits: mx.array, variant: Variant, spared: mx.array | None, feed: Iterator[mx.array]
 ) -> Draw:
-    limits = Limits(next(feed), next(feed), next(feed), next(feed))
+    limits = Truncation(next(feed), next(feed), next(feed), next(feed))
     keys = next(feed)
-    exclusion = Exclusion(next(feed), spared) if form.excludes else None
-    if not form.kind.truncates:
-        return _plain(logits, limits, keys, exclusion, form)
-    ids, values = best(logits, logits.shape[-1] if form.complete else CANDIDATES)
-    log_mass = log_total(logits) if form.kind != Kind.RANKED else None
+    exclusion = Exclusion(next(feed), spared) if variant.excludes else None
+    if not variant.kind.truncates:
+        return _plain(logits, limits, keys, exclusion, variant)
+    ids, values = best(logits, logits.shape[-1] if variant.complete else CANDIDATES)
+    log_mass = log_total(logits) if variant.kind != Kind.RANKED else None
     kept, exact = truncate(ids, values, limits, log_mass=log_mass, exclusion=exclusion)
     weights = temper(values, kept, limits, from_first=exclusion is None)
     place, weight = pick_of(weights, ids, keys)
@@ -156,7 +156,7 @@ def _random(
     token = _checked(mx.take_along_axis(ids, place, axis=-1), sound)
     prob = (weight / mass).reshape(-1)
     draw = Draw(token.reshape(-1), (exact | ~sound).reshape(-1), prob)
-    if form.final:
+    if variant.final:
         if exclusion is not None:
             order = kept_first(kept)
             ids = mx.take_along_axis(ids, order, axis=-1)
@@ -167,10 +167,10 @@ def _random(
 
 def _plain(
     logits: mx.array,
-    limits: Limits,
+    limits: Truncation,
     keys: mx.array,
     exclusion: Exclusion | None,
-    form: Form,
+    variant: Variant,
 ) -> Draw:
     below = logits - highest(logits)
     kept = below >= limits.log_min_p  # none, if the highest is NaN or infinite
@@ -185,7 +185,7 @@ def _plain(
     mass = total(weights)
     prob = (weight / mass).reshape(-1)
     draw = Draw(_checked(token, weight > 0).reshape(-1), prob=prob)
-    if form.final:
+    if variant.final:
         ids, _ = best(mx.where(kept, logits, -mx.inf), CANDIDATES)
         draw = _with_candidates(draw, ids, mx.take_along_axis(weights, ids, axis=-1) / mass)
     return draw

@@ -17,9 +17,9 @@ import numpy as np
 from ..recent import Recent
 from .distribution import final_distribution
 from .draws import chance
-from .plan import Group, Plan, make_plan
+from .plan import DrawPlan, Group, make_plan
 from .processors import padded_size
-from .program import NOTHING, Form, Program, joined, make_adjust, make_draw, only
+from .program import NOTHING, Program, Variant, joined, make_adjust, make_draw, only
 from .rows import Draw, DrawRow, Want
 from .stack import stack_counts, stack_keys, stack_masks, stack_thresholds
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..tokens import Token
 
 _PLANS = 64  # kept; a batch rarely alternates between more than a few
-_FORMS = 256
+_VARIANTS = 256
 KEPT = 128
 """Compiled programs that are kept, each for inputs of one shape.
 
@@ -45,7 +45,7 @@ class Sampler:
     thread that evaluates its draws.
     """
 
-    __slots__ = ("_form", "_plans", "_programs", "_spared", "_special", "vocab_size")
+    __slots__ = ("_plans", "_programs", "_spared", "_special", "_variant", "vocab_size")
 
     def __init__(self, vocab_size: int, *, xtc_special: Iterable[Token] = ()) -> None:
         self.vocab_size = vocab_size
@@ -55,8 +55,8 @@ class Sampler:
             spared = np.zeros(padded_size(vocab_size), dtype=bool)
             spared[self._special] = True
             self._spared = mx.array(spared)
-        self._plans: dict[tuple[object, ...], Plan] = {}
-        self._form = lru_cache(_FORMS)(Form.of)  # uncached, a third of the time of a short draw
+        self._plans: dict[tuple[object, ...], DrawPlan] = {}
+        self._variant = lru_cache(_VARIANTS)(Variant.of)  # a third of a short draw
         self._programs: Recent[Hashable, Program] = Recent(KEPT)
 
     def sample(
@@ -96,9 +96,9 @@ class Sampler:
             rows = [rows[place] for place in group.places]
         masked = any(row.words is not None for row in rows)
         changed = bool(group.biases or group.penalties)
-        form = self._form(group.part, want, exact, masked, changed)
+        variant = self._variant(group.method, want, exact, masked, changed)
         inputs = [self._adjusted(logits, rows, group) if changed else logits]
-        if form.changed:
+        if variant.changed:
             inputs.append(logits)
         if masked:
             inputs.append(stack_masks(rows, self.vocab_size))
@@ -106,10 +106,10 @@ class Sampler:
             inputs.extend(group.limits)
             chances = [chance(row.seed, row.position, row.attempt) for row in rows]
             inputs.append(stack_keys(chances))
-            if form.excludes:
+            if variant.excludes:
                 inputs.append(stack_thresholds(group.settings, chances))
-        key = (form, len(rows), inputs[0].dtype)
-        program = self._programs.get(key, lambda: mx.compile(make_draw(form, self._spared)))
+        key = (variant, len(rows), inputs[0].dtype)
+        program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
         return only(program(*inputs), want, self.vocab_size)
 
     def _adjusted(self, logits: mx.array, rows: Sequence[DrawRow], group: Group) -> mx.array:
@@ -120,7 +120,7 @@ class Sampler:
         program = self._programs.get(key, lambda: mx.compile(make_adjust()))
         return program(logits, *arrays)["logits"]
 
-    def _plan(self, rows: Sequence[DrawRow]) -> Plan:
+    def _plan(self, rows: Sequence[DrawRow]) -> DrawPlan:
         # A plan holds its rows' settings, so no other settings get their ids while it is kept
         key = tuple([item for row in rows for item in (id(row.settings), row.temperature)])
         plan = self._plans.get(key)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import mlx.core as mx
 import numpy as np
 
-from .candidates import Limits
+from .candidates import Truncation
 from .draws import Chance
 from .processors import padded_size
 from .rows import DrawRow
@@ -28,10 +28,10 @@ def column(numbers: Iterable[float]) -> mx.array:
     return mx.array([[number] for number in numbers], mx.float32)
 
 
-def stack_limits(settings: Sequence[SamplingSettings], vocab_size: int) -> Limits:
+def stack_limits(settings: Sequence[SamplingSettings], vocab_size: int) -> Truncation:
     """Temperature and truncation; a greedy row counts as temperature 1 without truncation."""
     drawn = [each if each.temperature else SamplingSettings(temperature=1) for each in settings]
-    return Limits(
+    return Truncation(
         inverse_temperature=column(
             min(1 / each.temperature, MAX_INVERSE_TEMPERATURE) for each in drawn
         ),

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..engine import Limits, Options, Request, Scheduler, Ticket
 from ..errors import MlxgenError, OptionError
-from ..filters.compiled import Engine as GrammarEngine
+from ..filters.compiled import GrammarEngine
 from ..load import load
 from ..model import LanguageModel
 from .engine_thread import Boot

@@ -23,7 +23,7 @@ from mlxgen.filters import (
 )
 from mlxgen.filters.bytewise import ByteVocabulary
 from mlxgen.filters.closing import WORK
-from mlxgen.filters.compiled import Engine
+from mlxgen.filters.compiled import GrammarEngine
 from mlxgen.filters.walk import Walk, walk_from
 from mlxgen.tokens import Token, Vocabulary
 
@@ -197,10 +197,10 @@ def test_rows_that_are_closed_compile_nothing_once_they_run() -> None:
     feed(constraint, '["ab')
     with pytest.MonkeyPatch.context() as patch:
 
-        def never(self: Engine, grammar: object) -> None:
+        def never(self: GrammarEngine, grammar: object) -> None:
             raise AssertionError("compiled")
 
-        patch.setattr(Engine, "_compile", never)
+        patch.setattr(GrammarEngine, "_compile", never)
         run = search.find(30)
         assert run is not None
         assert re.fullmatch(r'.","...?"\]', vocabulary.decode(run))

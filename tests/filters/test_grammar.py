@@ -271,10 +271,10 @@ def test_a_vocabulary_that_cannot_spell_any_text_of_a_grammar_says_so() -> None:
 
 
 def test_compiled_grammars_are_shared_and_forgotten() -> None:
-    from mlxgen.filters.compiled import _COPIES, _KEPT, Engine
+    from mlxgen.filters.compiled import _COPIES, _KEPT, GrammarEngine
 
     vocabulary = alphabet()
-    engine = Engine.of(vocabulary, vocabulary.size)
+    engine = GrammarEngine.of(vocabulary, vocabulary.size)
     for index in range(_KEPT + 3):
         constrained(Regex(f"a{index}"))
     assert len(engine._kept) == _KEPT
@@ -285,10 +285,10 @@ def test_compiled_grammars_are_shared_and_forgotten() -> None:
 
 
 def test_of_long_forced_texts_only_a_few_are_remembered() -> None:
-    from mlxgen.filters.compiled import _LONG_TEXTS, Engine, _Tokens
+    from mlxgen.filters.compiled import _LONG_TEXTS, GrammarEngine, _Tokens
 
     vocabulary = alphabet()
-    engine = Engine.of(vocabulary, vocabulary.size)
+    engine = GrammarEngine.of(vocabulary, vocabulary.size)
     tokens = _Tokens(vocabulary, engine.size, 0)
     for index in range(3 * _LONG_TEXTS):
         assert tokens(f"{index:0400}") == vocabulary.continue_with(b"%0400d" % index)

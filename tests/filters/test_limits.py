@@ -13,7 +13,7 @@ import pytest
 from mlxgen import Session
 from mlxgen.errors import FilterError, GrammarError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
-from mlxgen.filters.compiled import Compiled, Engine, Grammar
+from mlxgen.filters.compiled import Compiled, Grammar, GrammarEngine
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
 
@@ -59,8 +59,8 @@ def test_a_limit_that_a_row_meets_later_fails_the_row_and_compiles_nothing() -> 
     assert state(constraint) == before
 
 
-def engine_of(vocabulary: Vocabulary) -> Engine:
-    return Engine.of(vocabulary, vocabulary.size)
+def engine_of(vocabulary: Vocabulary) -> GrammarEngine:
+    return GrammarEngine.of(vocabulary, vocabulary.size)
 
 
 @contextmanager

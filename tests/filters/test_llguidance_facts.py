@@ -27,7 +27,7 @@ from mlxgen.filters import (
     no_tokens,
     tokens_of,
 )
-from mlxgen.filters.compiled import Engine
+from mlxgen.filters.compiled import GrammarEngine
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
 
@@ -83,8 +83,8 @@ def test_the_given_size_of_the_vocabulary_is_ignored_so_the_pieces_are_padded() 
     tokenizer = LLTokenizer(Plain(256), n_vocab=512, eos_token=[256])  # type: ignore[arg-type]
     assert tokenizer.vocab_size == 257
     vocabulary = alphabet()
-    assert Engine.of(vocabulary, 512).size == 512
-    assert Engine.of(vocabulary, 10).size == vocabulary.size
+    assert GrammarEngine.of(vocabulary, 512).size == 512
+    assert GrammarEngine.of(vocabulary, 10).size == vocabulary.size
 
 
 def test_end_tokens_are_given_in_full_as_it_guesses_otherwise() -> None:
@@ -107,8 +107,12 @@ def test_a_vocabulary_without_end_tokens_gets_an_id_without_a_token() -> None:
 
 def test_the_tokenizer_is_made_once_for_a_vocabulary_and_a_size() -> None:
     vocabulary = alphabet()
-    assert Engine.of(vocabulary, vocabulary.size) is Engine.of(vocabulary.tokenizer, 3)
-    assert Engine.of(vocabulary, vocabulary.size) is not Engine.of(vocabulary, vocabulary.size + 1)
+    assert GrammarEngine.of(vocabulary, vocabulary.size) is GrammarEngine.of(
+        vocabulary.tokenizer, 3
+    )
+    assert GrammarEngine.of(vocabulary, vocabulary.size) is not GrammarEngine.of(
+        vocabulary, vocabulary.size + 1
+    )
 
 
 # ---- errors --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Choice, JsonSchema, Lark, Regex
-from mlxgen.filters.compiled import Engine
+from mlxgen.filters.compiled import GrammarEngine
 from mlxgen.load import load
 from mlxgen.server.boot import engine_of
 from mlxgen.server.errors import RequestError
@@ -179,4 +179,4 @@ def test_a_panic_is_a_refusal_and_the_process_is_replaced(vocabulary: Vocabulary
 def test_what_is_served_compiles_where_requests_are_prepared_and_nowhere_else() -> None:
     lm = load()
     engine_of(lm, read_settings([]))
-    assert Engine.of(lm.vocabulary, lm.vocab_size).compiles_ahead
+    assert GrammarEngine.of(lm.vocabulary, lm.vocab_size).compiles_ahead

@@ -1,7 +1,7 @@
 """Many prompts at once for a caller in the same thread: an iterator over all their chunks.
 
-Owns the numbering of prompts and the folding of their results. Must never know how rows are
-scheduled. Invariant: every prompt ends once, with a result or with an error.
+Owns the numbering of prompts and the folding of their results. Must never know how requests
+are scheduled. Invariant: every prompt ends once, with a result or with an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .request.request import Request
 from .scheduling.scheduler import Scheduler, Ticket
 from .step.accepting import Event
 
-AHEAD = 8  # rows that are ready beyond those that run
+AHEAD = 8  # requests that are ready beyond those that run
 
 
 class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
@@ -35,12 +35,12 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
     def __init__(
         self,
         scheduler: Scheduler,
-        rows: Iterator[Callable[[], Request]],
+        requests: Iterator[Callable[[], Request]],
         watch: Callable[[Batch], object] | None = None,
     ) -> None:
         super().__init__("batch")
         self._scheduler = scheduler
-        self._rows: Iterator[Callable[[], Request]] | None = rows
+        self._requests: Iterator[Callable[[], Request]] | None = requests
         self._watch = watch or _unwatched
         self._indexes: dict[Ticket, int] = {}
         self._given: list[tuple[int, ...]] = []  # each request's prefix
@@ -75,7 +75,7 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
     @property
     def busy(self) -> bool:
         """Whether there is anything left to do."""
-        return self._rows is not None or self._scheduler.busy
+        return self._requests is not None or self._scheduler.busy
 
     @property
     def stats(self) -> Stats:
@@ -83,17 +83,19 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         return self._scheduler.stats()
 
     def _free(self) -> None:
-        self._rows = None
+        self._requests = None
         self._ready.clear()
         self._scheduler.close()
         self._watch(self)
 
     def _submit(self) -> None:
         limit = self._scheduler.limits.max_batch + AHEAD
-        while self._rows is not None and len(self._indexes) < limit and self._scheduler.room > 0:
-            make = next(self._rows, None)
+        while (
+            self._requests is not None and len(self._indexes) < limit and self._scheduler.room > 0
+        ):
+            make = next(self._requests, None)
             if make is None:
-                self._rows = None
+                self._requests = None
                 return
             index = len(self.results)
             self.results.append(None)

@@ -2,7 +2,7 @@
 
 Owns the order of events: a step of all branches, their chunks to the caller, and then, while
 the next pass runs, every controller that has to decide. Must never know what a token means or
-how rows are scheduled. Invariant: no branch is stepped before its controller has said how its
+how requests are scheduled. Invariant: no branch is stepped before its controller has said how its
 next token is to be drawn; what goes wrong in a branch ends that branch and no other.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mlxgen
 from mlxgen import Choice, Regex
 from mlxgen.engine.chunk import Chunk, Usage, fold
 from mlxgen.engine.options import Options
@@ -274,3 +276,11 @@ def test_what_a_consumer_has_is_what_was_delivered_after_any_rewind(
             tokens = [*tokens[: chunk.index], chunk.token]
     assert text == request.outbox.text
     assert tokens == request.tokens[: len(tokens)]
+
+
+def test_nothing_but_a_request_takes_back_its_parts() -> None:
+    fields = {field.name for field in dataclasses.fields(Request)}
+    call = re.compile(rf"\b({'|'.join(fields)})\.(rewind|cut)\(")
+    engine = Path(mlxgen.__file__).parent / "engine"
+    calls = {path for path in engine.rglob("*.py") if call.search(path.read_text())}
+    assert calls == {engine / "request" / "request.py"}

@@ -1,10 +1,10 @@
 """The KV of token sequences that were run before, for those that begin alike.
 
 Owns a tree of what is kept (``prefix_tree``), its limit in bytes, and what of it goes when
-it is reached. Must never know rows, requests or text: whoever calls it says which tokens a KV
+it is reached. Must never know requests or text: whoever calls it says which tokens a KV
 holds. Invariants: ``nbytes`` is the sum of the arrays held and never more than ``max_bytes``;
 nothing that was given or taken shares a buffer that either side writes to, so the cache
-disturbs no row and no row the cache.
+disturbs no sequence and no sequence the cache.
 
 Any thread may call it, as all that is held was computed when it came in. What it gives is not
 computed yet, and so belongs to the thread that took it.

@@ -1,7 +1,7 @@
 """Keeping a valid end within reach of the budget (``close_json``).
 
 Owns the shortest known way to an end that the filters accept. Must never append a token:
-the row does, and allows nothing but the way once ``forcing``. Invariant: ``way`` is None or a
+``accept`` does, and allows nothing but the way once ``forcing``. Invariant: ``way`` is None or a
 run after which the text may end, no longer than the budget that was left at the last look;
 far from the end of the budget nothing is looked for.
 

@@ -1,6 +1,6 @@
-"""How many prompt tokens to run between two steps of the rows that generate.
+"""How many prompt tokens to run between two steps of the requests that generate.
 
-Owns the trade between a prompt's speed and the others' evenness. Must never know rows or
+Owns the trade between a prompt's speed and the others' evenness. Must never know requests or
 models, nor read a clock: it is told when steps were done. Invariant: a piece is a power of
 two, so that passes have few shapes.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 LEAST, FIRST, MOST = 4, 16, 2048
 LONGEST = 2.0  # times a plain step that a step with a piece of a prompt may take
 ROOM = 1.5  # times a plain step below which the piece may grow
-_LOOK_EVERY = 16  # pieces after which a plain step is looked at again: rows get longer
+_LOOK_EVERY = 16  # pieces after which a plain step is looked at again: requests get longer
 _WEIGHT = 0.2  # of the newest plain step in the running mean
 
 
@@ -22,7 +22,7 @@ class Pace:
     def __init__(self) -> None:
         self.piece = FIRST
         self._pieces = 0
-        self._before: float | None = None  # when the last step was done, if rows ran in it
+        self._before: float | None = None  # when the last step was done, if requests ran in it
         self._plain: float | None = None  # seconds between steps without a piece, running mean
 
     def next(self) -> int:

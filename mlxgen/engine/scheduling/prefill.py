@@ -1,7 +1,7 @@
 """The prompts that are being run, a piece at a time, and what they have in common.
 
 Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
-it. Must never know limits or the rows that generate. Invariant: a ticket in here has tokens to
+it. Must never know limits or the requests that generate. Invariant: a ticket in here has tokens to
 run before its first draw, and none of them twice where another one runs them already; a prefix
 cache that fails is emptied, as it is never worth a sequence.
 """

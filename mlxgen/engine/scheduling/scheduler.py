@@ -1,7 +1,7 @@
 """Many sequences on one model: who runs, who waits, and with whose KV.
 
 Owns the queue, the order of prefill, the prefix cache and the limit in bytes. Must never know
-what a token means or how a pass is made: that is the loop's. Invariant: rows and prefix cache
+what a token means or how a pass is made: that is the loop's. Invariant: requests and prefix cache
 together hold no more than ``Memory.limit``; a sequence that was accepted runs to its end, is
 cancelled, or fails alone with a reason.
 
@@ -63,7 +63,7 @@ _SUMS = (
 
 
 class Scheduler:
-    """See the module. ``submit`` rows that ``LanguageModel.prepare`` made, then ``step``."""
+    """See the module. ``submit`` requests that ``LanguageModel.prepare`` made, then ``step``."""
 
     def __init__(self, lm: Runtime, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -198,7 +198,7 @@ class Scheduler:
             self._prefill.add(ticket, begun=True)
 
     def step(self) -> list[Event]:
-        """One step of all rows that run, and a piece of a prompt that waits.
+        """One step of all requests that run, and a piece of a prompt that waits.
 
         What goes wrong in one sequence is its event, also where the model fails with it; what
         fails with all of them is raised as a ``ModelError``, and an interrupt as it is: then
@@ -349,16 +349,16 @@ class Scheduler:
             self._memory.leave_for_cache(0)
             if self._drop_parked():
                 continue
-            rows = [*self._loop.seats, *self._prefill]
-            if len(rows) == 1:
-                if rows[0].slot is not None:  # alone it needs no more than its own
-                    self._loop.take_alone(rows[0])
+            held = [*self._loop.seats, *self._prefill]
+            if len(held) == 1:
+                if held[0].slot is not None:  # alone it needs no more than its own
+                    self._loop.take_alone(held[0])
                     continue
-                self._fail_for_room(rows[0], events)
+                self._fail_for_room(held[0], events)
                 return
-            if not rows:
+            if not held:
                 return
-            last = rows[-1]
+            last = held[-1]
             self._take_out(last)
             self._preempt(last)
             self._queue.appendleft(last)

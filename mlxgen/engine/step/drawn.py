@@ -1,6 +1,6 @@
-"""The draw of a batch, read from the device once, and what each row may see of it.
+"""The draw of a batch, read from the device once, and what each request may see of it.
 
-Owns the bridge between lazy arrays and what rows and hooks ask for. Must never decide
+Owns the bridge between lazy arrays and what requests and hooks ask for. Must never decide
 anything. Invariant: what a view shows belongs to the draw that gave its token, whatever was
 submitted since. ``looked_for`` says what somebody looked at, so that the next draw reports
 it at once: what nobody looks at is never computed.
@@ -83,12 +83,12 @@ class Drawn:
 
 
 class DrawnView:
-    """What one row may see of a draw; a ``DrawView`` of the hooks."""
+    """What one request may see of a draw; a ``DrawView`` of the hooks."""
 
     def __init__(self, drawn: Drawn, row: int) -> None:
         self._drawn = drawn
         self._row = row
-        self.looked_for: Want | None = None  # beyond what the row wants anyway
+        self.looked_for: Want | None = None  # beyond what the request wants anyway
 
     @cached_property
     def token(self) -> Token:

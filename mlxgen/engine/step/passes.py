@@ -68,8 +68,9 @@ class Passes:
         if seat.is_scored:
             self._prefill_scored(seat, count)
             return
+        piece = kv.align(history)[:-1][:count]
         try:
-            kv.run(kv.align(history)[:-1][:count])
+            kv.run(piece)
         except Exception as error:
             raise Fault(error, seat) from error
         kv.submit()

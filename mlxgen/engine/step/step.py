@@ -1,4 +1,4 @@
-"""The step loop: all rows that generate, one or many, through the model together.
+"""The step loop: all requests that generate, one or many, through the model together.
 
 Owns the order of a step: forward, masks meanwhile, sample, look-ahead forward, the one host
 synchronisation, accept. Must never decide what a token means (the request does), nor who may
@@ -158,7 +158,7 @@ class Loop:
         self._stopped.update(o.ticket for o in events if o.error or o.ticket.request.finish_reason)
 
     def _start(self, events: list[Event]) -> None:
-        """Begin new rows: with what filters force, or with an end before anything is drawn."""
+        """Begin new requests: with what filters force, or with an end before anything is drawn."""
         new = []
         for seat in self.seats:
             if seat in self._stopped:
@@ -331,7 +331,7 @@ class Loop:
     # who is where
 
     def _gather(self) -> None:
-        """Take rows into the slots, as soon as there are several that suit each other."""
+        """Take requests into the slots, as soon as there are several that suit each other."""
         slots = self.runner.slots
         if slots is None or len(self.seats) < 2:
             return

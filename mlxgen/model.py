@@ -1,9 +1,9 @@
 """A model and its tokenizer, ready to generate.
 
-Owns what is true of a loaded model whatever it generates: its vocabulary, the width of
-its logits, its context, how its caches are made. Must never know where it came from
-(``load`` does) or how a step works (``engine`` does). Invariant: everything that can be
-wrong with a request is found here, before anything runs.
+Owns the properties of a loaded model that hold for all generations: its vocabulary, the
+width of its logits, its context length, how its caches are made. Must never know where it
+came from (``load`` does) or how a step works (``engine`` does). Invariant: everything that
+can be wrong with a request is found here, before anything runs.
 """
 
 from __future__ import annotations
@@ -59,23 +59,24 @@ _CONTEXT_KEYS = (
 
 
 class LanguageModel:
-    """A pair from ``mlx_lm.load``, with everything that mlxgen does with it.
+    """A model and tokenizer from ``mlx_lm.load``, with all of mlxgen's ways to generate.
 
-    - ``model``, ``tokenizer``: the pair itself, usable with mlx-lm side by side.
-    - ``name``: what to call it. ``config``: its ``config.json``, where known.
-    - ``max_context``: the most tokens that prompt and answer may have together; by default
-      what the configuration says, ``None`` where it says nothing.
-    - ``recommended``: the sampling options that the model's makers recommend, from its
-      ``generation_config.json``; empty if they recommend none. Read-only, and not in force by
-      itself: ``lm.stream(prompt, **lm.recommended)``.
-    - ``draft``: what proposes tokens if a generation does not say, as the option ``draft``.
+    - ``model``, ``tokenizer``: the pair itself, which can be used with mlx-lm as well.
+    - ``name``: the model's name, for messages. ``config``: its ``config.json``, if known.
+    - ``max_context``: the maximum number of tokens of prompt and answer together; by default
+      the one of the configuration, ``None`` if it has none.
+    - ``recommended``: the sampling options that the model's makers recommend in its
+      ``generation_config.json``; empty if they recommend none. Read-only. They apply only if
+      they are passed: ``lm.stream(prompt, **lm.recommended)``.
+    - ``draft``: what proposes tokens in generations without the option ``draft``; it takes the
+      same values.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
       attention layers.
 
-    Several threads may generate with one model at a time. What they get from it (a stream, a
-    batch, a control) belongs to the thread that uses it first, and raises ``StateError`` in
-    others. A thread that has generated should call ``mlx.core.clear_streams()`` before it ends:
-    MLX can abort a process that ends right after one that did not.
+    Several threads may generate with one model at the same time. A stream, batch or control
+    belongs to the thread that uses it first, and raises ``StateError`` in others. A thread that
+    has generated should call ``mlx.core.clear_streams()`` before it ends; otherwise MLX can
+    abort a process that exits soon after.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class LanguageModel:
         is_demo: bool = False,
     ) -> None:
         if kv_bits not in (None, 2, 3, 4, 5, 6, 8):
-            raise OptionError("kv_bits", f"{kv_bits} is not one of 2, 3, 4, 5, 6, 8")
+            raise OptionError("kv_bits", f"expected 2, 3, 4, 5, 6, 8 or None, got {kv_bits!r}")
         _compute(model)
         self.model = model
         self.vocabulary = Vocabulary.of(tokenizer)
@@ -113,12 +114,12 @@ class LanguageModel:
         )
 
     def use_draft(self, draft: Any) -> None:
-        """What proposes tokens from now on if a generation does not say, as ``draft`` of it."""
+        """Set what proposes tokens in generations without the option ``draft``."""
         options = Options.of({"draft": draft})
         self.draft = options.draft
         self._draft_of(options)
 
-    def __copy__(self) -> LanguageModel:  # copies of what holds a model share it
+    def __copy__(self) -> LanguageModel:  # copies of objects that hold a model share it
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
@@ -126,7 +127,7 @@ class LanguageModel:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The width of the logits; the tokenizer's vocabulary may be smaller or larger."""
+        """The width of the logits. The tokenizer's vocabulary may be smaller or larger."""
         return int(self.model(mx.array([[0]]), cache=self.make_cache()).shape[-1])
 
     @cached_property
@@ -136,22 +137,23 @@ class LanguageModel:
 
     @cached_property
     def footprint(self) -> Footprint:
-        """What the KV caches of a sequence take."""
+        """The memory that the KV caches of a sequence need."""
         return Footprint.of(self.model, self.make_cache)
 
     @cached_property
     def batches(self) -> bool:
-        """Whether several sequences can go through the model together; tried out once."""
+        """Whether several sequences can run through the model together; tried out once."""
         return batch_equals_alone(self.model, self.make_cache)
 
     @cached_property
     def prefix_cache(self) -> PrefixCache:
-        """The KV of what ``batch``, the server and ``Stream.keep`` have given it, for all to use.
+        """The KV of earlier texts, reused by every generation that begins with the same tokens.
 
-        It may hold half of what the device, or the machine, has left; ``max_bytes`` can be set.
+        ``batch``, the server and ``Stream.keep`` fill it. By default it may use half of the
+        memory that the device (or the machine) has left; set ``max_bytes`` to change that.
         """
         made = PrefixCache(self.make_cache, default_bytes(), model=self.model)
-        # The first one, where two threads ask at the same time.
+        # If two threads ask at the same time, both get the first one.
         first: PrefixCache = vars(self).setdefault("prefix_cache", made)
         return first
 
@@ -169,15 +171,19 @@ class LanguageModel:
     def stream(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate; returns an iterator of ``Chunk`` that can be rewound and forked.
 
-        ``prompt`` is raw text, a list of token ids, or a list of chat messages. Raises
-        ``OptionError``, ``PromptError`` or ``GrammarError`` for what is wrong with it or with the
-        options, before anything runs.
+        ``prompt`` is raw text, a list of token ids, or a list of chat messages.
+
+        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
+        wrong, before anything runs.
         """
         return self._stream(self.prepare(prompt, Options.of(options)))
 
     @takes_options
     def generate(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Result:
-        """Generate to the end; the ``Result`` folds the chunks that ``stream`` gives."""
+        """Generate to the end; returns a ``Result``, which folds the chunks of ``stream``.
+
+        It takes the prompts and options of ``stream`` and raises the same errors.
+        """
         given = Options.of(options)
         with self._stream(self.prepare(prompt, given)) as stream:
             chunks = tuple(stream)
@@ -195,19 +201,23 @@ class LanguageModel:
     ) -> Batch:
         """Generate for many prompts at once; returns an iterator over ``(index, chunk)``.
 
-        The options are those of ``stream`` and hold for every prompt; ``each`` has a mapping
-        for each prompt, in order, of options that differ. A prompt gives the text that it
-        gives alone with the same options and seed. ``prompts`` may be any iterable: a list is
-        checked whole before anything runs, of others a few are taken ahead. ``limits`` says
-        how many run at a time and what memory they have; ``progress`` shows a bar.
+        The options are those of ``stream`` and apply to every prompt; ``each`` has one mapping
+        per prompt, in order, with the options that differ. Every prompt gets the text that it
+        would get alone with the same options and seed. ``prompts`` may be any iterable: a list
+        is checked completely before anything runs; from other iterables a few prompts are
+        taken ahead. ``limits`` sets how many run at a time and how much memory they may use;
+        ``progress=True`` shows a progress bar.
 
-        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` for what is wrong.
+        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if a prompt or an option is
+        wrong.
         """
         if isinstance(prompts, (str, bytes, Mapping)) or not hasattr(prompts, "__iter__"):
-            raise OptionError("prompts", f"takes a list of prompts, not {type(prompts).__name__}")
+            raise OptionError(
+                "prompts", f"expected a list of prompts, got {type(prompts).__name__}"
+            )
         from .progress import progress_bar
 
-        checked(options)  # also where no prompt shows what is wrong with them
+        checked(options)  # even if there is no prompt to check them with
         makers = self._makers(prompts, each, options)
         total = len(prompts) if isinstance(prompts, Sequence) else None
         if total is not None:
@@ -244,14 +254,15 @@ class LanguageModel:
         limits: Limits | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Control[Any]:
-        """Generate as a controller decides; returns an iterator over ``(branch, chunk)``.
+        """Generate under a controller; returns an iterator over ``(branch, chunk)``.
 
-        ``controller`` has ``mid_process``, which is asked for every token (see ``Controller``),
-        or is a ``Program``. The options are those of ``stream``, apart from those that take
-        tokens back on their own (``hooks``, ``banned``, ``close_json``, ``heal``), ``prefix`` and
-        ``draft``. Filters hold beside the controller's masks, and ``max_tokens`` for each branch.
+        ``controller`` is a ``Controller``, whose ``mid_process`` decides on every token, or a
+        ``Program``. The options are those of ``stream``, except the ones that take tokens back
+        on their own (``hooks``, ``banned``, ``close_json``, ``heal``), ``prefix`` and ``draft``.
+        Filters apply in addition to the controller's masks, and ``max_tokens`` to each branch.
 
-        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` for what is wrong.
+        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
+        wrong.
         """
         request = self.prepare(prompt, options_of(options))
         if hasattr(controller, "bind"):
@@ -269,13 +280,16 @@ class LanguageModel:
         each: Iterable[GenerationOptions] | None,
         options: GenerationOptions,
     ) -> Iterator[Callable[[], Request]]:
-        """For each prompt, what makes its request."""
+        """A function for each prompt that makes its request."""
         others = iter(each) if each is not None else None
-        running: list[Any] = []  # filters that are bound already, and so for one prompt
+        running: list[Any] = []  # filters that are bound already, so each is for one prompt
         for index, prompt in enumerate(prompts):
             own = next(others, None) if others is not None else {}
             if own is None:
-                raise OptionError("each", f"has no options for prompts[{index}]")
+                raise OptionError(
+                    "each",
+                    f"expected a mapping of options for each prompt, got none for prompts[{index}]",
+                )
             try:
                 given = Options.of({**options, **own})
             except OptionError as error:
@@ -285,8 +299,9 @@ class LanguageModel:
             if any(filter is other for filter in bound for other in running):
                 raise OptionError(
                     "filters",
-                    f"a running filter is for one prompt, and prompts[{index}] is another one; "
-                    "give specifications such as Regex(pattern), or each prompt its own by each=",
+                    f"a running filter serves one prompt, but prompts[{index}] got one that is in "
+                    "use already; pass a specification such as Regex(pattern), or a filter for "
+                    "each prompt with each=",
                 )
             running += bound
             yield partial(self._one_of_many, index, prompt, given)
@@ -299,9 +314,9 @@ class LanguageModel:
             raise
 
     def prepare(self, given: AnyPrompt, options: Options) -> Request:
-        """A request for a prompt, ready for a ``Scheduler``: all that can be wrong is raised here.
+        """Make a request for a ``Scheduler``; raises everything that can be wrong with it.
 
-        Any thread may do this, once ``vocab_size`` is known.
+        Any thread may call this, once ``vocab_size`` is known.
         """
         options.check_vocabulary(self.vocab_size)
         prompt = Prompt.of(given, self.vocabulary)
@@ -318,8 +333,8 @@ class LanguageModel:
     def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Request]:
         """A request for each job, as ``prepare`` makes it.
 
-        Where jobs that follow one another differ in nothing but their seed, as the choices of a
-        request do, the first is prepared and the others are copies of it.
+        If consecutive jobs differ only in their seed, as the choices of one HTTP request do,
+        the first is prepared and the others are copies of it.
         """
         rows: list[Request] = []
         last: tuple[AnyPrompt, Options] | None = None
@@ -334,7 +349,7 @@ class LanguageModel:
         return rows
 
     def drafter_for(self, options: Options) -> Drafter | None:
-        """What drafts tokens for a generation with these options; it belongs to this thread."""
+        """The drafter for a generation with these options; it belongs to this thread."""
         draft = self._draft_of(options)
         if draft is None or draft == "ngram":
             return None if draft is None else NgramDrafter()
@@ -346,7 +361,7 @@ class LanguageModel:
         )
 
     def _draft_of(self, options: Options) -> Any:
-        """What the options say of drafts; ``OptionError`` for a model with other tokens."""
+        """The draft that the options ask for; ``OptionError`` for a model with other tokens."""
         draft = self.draft if options.draft is None else options.draft
         if draft is None or draft == "off":
             return None
@@ -355,10 +370,12 @@ class LanguageModel:
         return draft
 
     def save_prefix(self, prompt: AnyPrompt, path: str | os.PathLike[str]) -> int:
-        """Run a prompt and write its KV to a file, for ``load_prefix``; returns its tokens.
+        """Run a prompt and write its KV to a file; returns its number of tokens.
 
-        What begins alike later, here or after ``load_prefix`` in another process, does not
-        run these tokens again. Raises ``OptionError`` for a path that cannot be written.
+        Later prompts that begin with these tokens, here or after ``load_prefix`` in another
+        process, do not run them again.
+
+        Raises ``OptionError`` if the path cannot be written.
         """
         file = checked_path(path)
         tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
@@ -371,17 +388,17 @@ class LanguageModel:
         return self.prefix_cache.save(file, tokens)
 
     def load_prefix(self, path: str | os.PathLike[str]) -> int:
-        """Take a prefix from a file into ``prefix_cache``; returns its tokens.
+        """Load a prefix from a file into ``prefix_cache``; returns its number of tokens.
 
-        Raises ``LoadError`` for a file that is missing, not as it was written, or of another
-        model.
+        Raises ``LoadError`` if the file is missing, damaged or made with another model.
         """
         return self.prefix_cache.load(path)
 
     def _stream(self, request: Request) -> Stream:
         runner = Runner(self.model, self.make_cache, cache=lambda: self.prefix_cache)
         seat = Seat(request, KV(runner), self.drafter_for(request.options))
-        # It is made when somebody asks for it. Another thread may run what is taken here.
+        # The cache exists once somebody has asked for it. What is taken from it may still have to
+        # be computed on another thread: wait for it.
         if "prefix_cache" in vars(self) and take_prefix(seat, self.prefix_cache):
             seat.kv.wait()
         return Stream(Loop(runner, self.sampler), seat, lambda: self.prefix_cache)
@@ -397,17 +414,17 @@ class LanguageModel:
                 given += f" and a prefix of {len(options.prefix)}"
             raise PromptError(
                 f"the prompt is too long: it has {given}, but the maximum context length of "
-                f"{self.name} is {self.max_context} tokens, with at least one to generate; shorten "
-                "the prompt"
+                f"{self.name} is {self.max_context} tokens, including at least one to generate; "
+                "shorten the prompt"
             )
         return min(wanted, room)
 
 
 def _compute(model: Any) -> None:
-    """Compute every array of a model, those included that are no parameters of it.
+    """Compute every array of a model, including those that are not parameters.
 
-    Frequencies of rotary embeddings, for one, are computed when they are first used; only the
-    thread that made them can do that.
+    The frequencies of rotary embeddings, for example, are computed when they are first used, and
+    only the thread that made them can do that.
     """
     modules = model.modules() if hasattr(model, "modules") else ()
     mx.eval([array for part in modules for array in part.values() if isinstance(array, mx.array)])
@@ -428,10 +445,10 @@ def _seed_of(options: Options) -> int:
 
 
 def _may_share(one: Options, other: Options) -> bool:
-    """Whether what is prepared for one may be copied for the other, apart from the seed.
+    """Whether a request for one may be a copy of the request for the other, except for its seed.
 
-    Copied filters find their masks one after the other, those that were made apart side by side:
-    then it takes a prefix to be worth it.
+    The masks of copied filters are computed one after the other, those of filters that were made
+    separately in parallel. So with filters, a copy is only worth it if there is a prefix.
     """
     if one.hooks or (one.filters and not one.prefix):
         return False

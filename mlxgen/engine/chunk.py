@@ -2,7 +2,7 @@
 
 Owns the frozen values ``Chunk``, ``Alternative``, ``Usage`` and ``Result``. Must never
 know how they came about. Invariant: a ``Result`` is a function of the chunks alone, so
-that not streaming cannot differ from streaming.
+streaming and not streaming cannot differ.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _SHOWN = 60  # characters of a text in its result's repr
 
 
 class Alternative(NamedTuple):
-    """A token that was likely at a position, with its natural log-probability."""
+    """A likely token of a position, with its natural log-probability."""
 
     token: Token
     logprob: float
 
 
 class Candidate(NamedTuple):
-    """A token that could be drawn at a position, with the probability that it was."""
+    """A token that could be drawn at a position, with the probability of that."""
 
     token: Token
     prob: float
 
 
 class PromptScore(NamedTuple):
-    """What the model thinks of a token of the prompt.
+    """How likely the model finds a token of the prompt.
 
-    ``logprob`` is its natural log-probability behind those before it (``None`` for the first one,
-    which has none before it), ``rank`` its place among all tokens there, from 1; ``top`` are the
-    likeliest tokens there, best first.
+    ``logprob`` is its natural log-probability given the tokens before it, and ``rank`` its place
+    among all tokens at that position, from 1 for the most likely one; both are ``None`` for the
+    first token, which has none before it. ``top`` has the most likely tokens there, best first.
     """
 
     token: Token
@@ -52,31 +52,33 @@ class Chunk:
     """One generated token and the text that became safe to deliver with it.
 
     - ``text``: the newly delivered characters, possibly none.
-    - ``token``: the token's id; ``None`` only in a last chunk that came without one (of
-      ``Session.finish()``, or of a filter that allows nothing but the empty text).
-    - ``index``: the token's place among the generated ones, from 0.
+    - ``token``: the token's id; ``None`` only in a last chunk without a token (that of
+      ``Session.finish()``, or of a filter that allows only the empty text).
+    - ``index``: the token's place among the generated tokens, from 0.
     - ``logprob``: its natural log-probability under the model's own distribution (no
-      temperature, no filters), and ``top``: the most likely tokens there, best first;
-      ``None`` and empty unless ``top_logprobs`` was asked for.
-    - ``candidates``: the likeliest tokens of the distribution that it was drawn from, best
-      first: after penalties, filters, bans, truncation and temperature (of greedy draws: at
-      temperature 1, without truncation), with those probabilities. Fewer where there are fewer;
-      a token that was not drawn stands alone, with 1.0. Empty unless ``top_candidates`` was
-      asked for.
-    - ``from_draft``: the token was proposed by a draft. ``forced``: the filters, or a
-      controller, left no other choice, so it was not sampled (or only for its log-probability).
-    - ``retract``: characters to delete from the end of what was delivered before adding
-      ``text``; the index then has gone back. Only with ``allow_retract``.
-    - ``rewound``: tokens that were taken back right after this one, itself included; only
-      ``Session`` reports such chunks, ``Stream`` never delivers them.
-    - ``attempts``: how often this position was drawn again; ``exhausted``: a hook still
-      wanted another draw when ``max_resample`` was reached, or excluded all that could be drawn.
-    - ``finish_reason``: set in the last chunk. ``"stop"``: an end token or a stop;
-      ``"length"``: ``max_tokens`` or the context; ``"filter"``: the filters allow no
-      continuation; ``"cancelled"``.
-    - ``stop``: the stop string, or stop tokens, that ended it.
-    - ``prompt``: in the first chunk, what ``prompt_logprobs`` asked for: a score for each token of
-      the prompt.
+      temperature, no filters), and ``top``: the most likely tokens at its position, best first;
+      ``None`` and empty without the option ``top_logprobs``.
+    - ``candidates``: the most likely tokens of the distribution that the token was drawn from,
+      best first, with their probabilities: after penalties, filters, bans, truncation and
+      temperature (for greedy draws: at temperature 1, without truncation). There may be fewer
+      than asked for; a token that was not drawn is the only one, with 1.0. Empty without the
+      option ``top_candidates``.
+    - ``from_draft``: the token was proposed by a draft.
+    - ``forced``: the filters or a controller left no other choice, so the token was not sampled
+      (or only for its log-probability).
+    - ``retract``: how many characters to delete from the end of the delivered text before adding
+      ``text``; ``index`` has gone back then. Only with ``allow_retract``.
+    - ``rewound``: how many tokens were taken back right after this one, itself included. Only
+      ``Session`` returns such chunks; ``Stream`` never delivers them.
+    - ``attempts``: how often the position was drawn again.
+    - ``exhausted``: a hook still asked for another draw when ``max_resample`` was reached, or
+      excluded every token that could be drawn.
+    - ``finish_reason``: in the last chunk, why the generation ended: ``"stop"`` (an end token or a
+      stop), ``"length"`` (``max_tokens`` or the context length), ``"filter"`` (the filters allow
+      no continuation) or ``"cancelled"``.
+    - ``stop``: the stop string or the stop tokens that ended the generation.
+    - ``prompt``: in the first chunk, a score for each token of the prompt; empty without the
+      option ``prompt_logprobs``.
     """
 
     text: str
@@ -98,15 +100,19 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a generation used so far.
+    """What a generation has used so far.
 
-    ``cached_tokens`` of the prompt, and of the ``prefix`` behind it, were taken from the prefix
-    cache. ``forward_passes`` counts runs of the model from the prompt's last one on;
-    ``forced_tokens`` were accepted as ``Chunk.forced`` says; ``rewound_tokens`` were accepted
-    and taken back; ``redraws`` were declined at once. ``incomplete`` says why the text does not
-    end validly although ``close_json`` was asked for; it is empty where it does. Times are
-    wall-clock seconds: ``prompt_seconds`` until the first token was known,
-    ``generation_seconds`` since then.
+    - ``prompt_tokens``, ``completion_tokens``: the tokens of the prompt, and the generated ones.
+    - ``cached_tokens``: those of the prompt, and of the ``prefix`` after it, that came from the
+      prefix cache.
+    - ``forward_passes``: how often the model ran, from the last pass of the prompt on.
+    - ``forced_tokens``: accepted tokens that were not sampled, as ``Chunk.forced`` says.
+    - ``rewound_tokens``: tokens that were accepted and later taken back.
+    - ``redraws``: sampled tokens that were rejected at once.
+    - ``incomplete``: why the text does not end validly in spite of ``close_json``; empty if it
+      does.
+    - ``prompt_seconds``, ``generation_seconds``: wall-clock time until the first token was known,
+      and since then.
     """
 
     prompt_tokens: int = 0
@@ -122,10 +128,12 @@ class Usage:
 
 
 class Progress(NamedTuple):
-    """How far a generation is: its ``usage``, and what its prompt took until now.
+    """How far a generation is.
 
-    ``prefilled`` tokens of the prompt, the cached ones included, are in the KV cache. It has waited
-    for ``queued_seconds`` of ``usage.prompt_seconds`` before anything of it was run.
+    - ``usage``: what it has used so far.
+    - ``prefilled``: how many tokens of the prompt are in the KV cache, including those that came
+      from the prefix cache.
+    - ``queued_seconds``: how much of ``usage.prompt_seconds`` it waited before anything was run.
     """
 
     usage: Usage
@@ -150,7 +158,7 @@ class Result:
 
 
 def fold(chunks: Iterable[Chunk], usage: Usage, prefix: tuple[Token, ...] = ()) -> Result:
-    """Put chunks together; ``prefix`` are the tokens that were given as generated."""
+    """Put chunks together; ``prefix`` are the tokens that were passed as already generated."""
     text: list[str] = []
     tokens = list(prefix)
     kept: list[Chunk] = []

@@ -1,4 +1,4 @@
-"""The push interface: the rules of a generation for those who run the model themselves.
+"""The push interface: the rules of a generation for callers who run the model themselves.
 
 Owns the order of events between a caller with logits and one request. Must never hold a
 model or a cache. Invariant: every push uses exactly one position of the context, the
@@ -30,14 +30,14 @@ from .step.drawn import Drawn, DrawnView
 
 
 class Session:
-    """Push logits or tokens in, get chunks out; the same rules that ``Stream`` follows.
+    """Push logits or tokens in, get chunks out, by the same rules as ``Stream``.
 
-    ``tokenizer`` is mlx-lm's, a Hugging Face one, or a ``Vocabulary``. ``prompt`` may be
-    left out where its text does not matter (no healing, no penalties on it). ``vocab_size``
-    is the width of the logits, if it is not the tokenizer's size. The options are those of
+    ``tokenizer`` is one of mlx-lm or of Hugging Face, or a ``Vocabulary``. ``prompt`` may be left
+    out if its text does not matter (no healing, no penalties on it). ``vocab_size`` is the width
+    of the logits if that differs from the size of the tokenizer. The options are those of
     ``LanguageModel.stream``.
 
-    The caller's loop, with ``keep`` and ``pending`` saying what its cache should hold::
+    The caller runs the model; ``keep`` and ``pending`` say what its cache has to hold::
 
         while session.finish_reason is None:
             trim_the_cache_to(session.keep)
@@ -45,12 +45,12 @@ class Session:
             chunk = session.push_logits(logits)
             print(chunk.text, end="")
 
-    Where a ban or a hook takes tokens back, ``chunk.rewound`` says how many, and ``keep``
-    and ``pending`` have gone back with them. Tokens that filters force are not appended
-    by themselves: ``forced()`` names them, and ``push_token`` takes them.
+    If a ban or a hook takes tokens back, ``chunk.rewound`` says how many, and ``keep`` and
+    ``pending`` go back with them. Tokens that filters force are not appended automatically:
+    ``forced()`` returns them, and ``push_token`` takes them.
 
-    Nothing in it belongs to a thread; but a call that comes while another one has not returned,
-    from another thread or from a hook, raises ``StateError``.
+    A session may be used from any thread, but by one call at a time: a call that comes before
+    another one has returned, from another thread or from a hook, raises ``StateError``.
     """
 
     __slots__ = ("_held", "_request", "_sampler", "_turn")
@@ -69,10 +69,14 @@ class Session:
         width = vocab_size if vocab_size is not None else vocabulary.size
         checked.check_vocabulary(width)
         if prompt is None and checked.heal:
-            raise OptionError("heal", "needs the prompt: Session(tokenizer, prompt=...)")
+            raise OptionError(
+                "heal", "expected a prompt to heal, got none; use Session(tokenizer, prompt=...)"
+            )
         if checked.prompt_logprobs is not None:
             raise OptionError(
-                "prompt_logprobs", "who runs the model has the prompt's logits himself"
+                "prompt_logprobs",
+                "a session does not run the prompt; compute them from your model's logits, or use "
+                "LanguageModel.stream",
             )
         unknown = Prompt((), opens_text=True, is_known=False)
         read = unknown if prompt is None else Prompt.of(prompt, vocabulary)
@@ -92,12 +96,12 @@ class Session:
 
     @property
     def history(self) -> list[Token]:
-        """All tokens: the prompt without what healing took back, then the generated ones."""
+        """All tokens: the prompt, without those that healing took back, and the generated ones."""
         return list(self._request.history)
 
     @property
     def tokens(self) -> list[Token]:
-        """The tokens generated so far, ``prefix`` included."""
+        """The tokens generated so far, including ``prefix``."""
         return self._request.tokens
 
     @property
@@ -107,27 +111,27 @@ class Session:
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why it ended; ``None`` while it goes on."""
+        """Why the session ended; ``None`` until then."""
         return self._request.finish_reason
 
     @property
     def seed(self) -> int:
-        """The seed of the draws, also where none was given."""
+        """The seed of the draws, even if none was given."""
         return self._request.seed
 
     @property
     def keep(self) -> int:
-        """How many positions of the caller's cache are still right; trim it to these."""
+        """How many positions of the caller's cache are still valid; trim the cache to them."""
         return max(0, min(self._held, len(self._request.history) - 1))
 
     @property
     def pending(self) -> list[Token]:
-        """The tokens to run next, behind ``keep``; the last one's logits are wanted."""
+        """The tokens to run next, after the first ``keep``; push the logits of the last one."""
         return self._request.history[self.keep :]
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far; a session knows no passes and no times."""
+        """The tokens used so far. Passes and times stay 0: a session does not run the model."""
         tally = self._request.tally
         return Usage(
             prompt_tokens=self._request.base,
@@ -141,13 +145,13 @@ class Session:
     def mask(self) -> Int32Words | None:
         """The tokens allowed next: [ceil(vocab_size / 32)] int32, bit t % 32 of word t // 32.
 
-        ``None``: all of them. Raises ``DeadEndError`` where nothing is left.
+        ``None`` if all are allowed. Raises ``DeadEndError`` if none is.
         """
         with self._turn:
             return next_mask(self._request)
 
     def forced(self) -> list[Token]:
-        """The tokens that the filters allow no alternative to, possibly none."""
+        """The tokens that must come next because the filters allow no others, possibly none."""
         constraint = self._request.constraint
         if constraint is None:
             return []
@@ -155,10 +159,10 @@ class Session:
             return constraint.forced()
 
     def push_logits(self, logits: Any) -> Chunk:
-        """Sample from the logits of the next position; returns what became of it.
+        """Sample a token from the logits of the next position; returns its chunk.
 
         ``logits`` is an MLX or NumPy array of any float type, [vocab_size] or [1, vocab_size].
-        A position that hooks want drawn again is drawn from the same logits.
+        If a hook asks for another draw of the position, it is drawn from the same logits.
         """
         request = self._open()
         array = logits if isinstance(logits, mx.array) else mx.array(np.asarray(logits))
@@ -166,8 +170,8 @@ class Session:
         if array.shape[1] != request.vocab_size:
             raise OptionError(
                 "logits",
-                f"{array.shape[1]} values for a vocabulary of {request.vocab_size}; give "
-                f"Session(..., vocab_size={array.shape[1]}) if that is the model's width",
+                f"expected {request.vocab_size} values, got {array.shape[1]}; if that is the "
+                f"width of your model's logits, use Session(..., vocab_size={array.shape[1]})",
             )
         with self._turn:
             begun = request.position
@@ -180,10 +184,12 @@ class Session:
                     return self._chunk(view.token, begun, verdict)
 
     def push_token(self, token: Token) -> Chunk:
-        """Put a token that was chosen elsewhere (or is forced) at the next position."""
+        """Put a token that is forced, or was chosen elsewhere, at the next position."""
         request = self._open()
         if not 0 <= token < request.vocab_size:
-            raise OptionError("token", f"{token} is not in 0 to {request.vocab_size - 1}")
+            raise OptionError(
+                "token", f"expected a token id from 0 to {request.vocab_size - 1}, got {token}"
+            )
         with self._turn:
             begun = request.position
             verdict = push(request, token)
@@ -193,19 +199,22 @@ class Session:
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
         """Take back the last ``tokens`` tokens, or all after the first ``to`` generated ones.
 
-        Raises ``RewindError`` for more than there are; then nothing has changed.
+        Raises ``RewindError`` for more tokens than there are; then nothing has changed.
         """
         with self._turn:
             rewind(self._request, self._request.target_of(tokens, to, self._request.position))
             self._shrink()
 
     def fork(self, n: int = 1) -> list[Session]:
-        """``n`` independent sessions that go on from here, each with a seed of its own."""
+        """Make ``n`` independent sessions that go on from here, each with a seed of its own."""
         with self._turn:
             return [self._twin(seed) for seed in self._request.fork_seeds(n)]
 
     def finish(self, reason: FinishReason = "stop") -> Chunk:
-        """End here, unless it has ended; the chunk has no token and the text still held."""
+        """End the session; returns a chunk with the text still held and no token.
+
+        On a session that has ended already, the chunk is empty.
+        """
         request = self._request
         if request.finish_reason is not None:
             return Chunk("", None, request.position, finish_reason=request.finish_reason)
@@ -214,7 +223,7 @@ class Session:
             return take(request)[-1]
 
     def _shrink(self) -> None:
-        """What was taken back of the history is no longer right in the caller's cache."""
+        """Count positions that were taken back as no longer valid in the caller's cache."""
         self._held = min(self._held, len(self._request.history))
 
     def _open(self) -> Request:

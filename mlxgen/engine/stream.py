@@ -1,7 +1,7 @@
-"""The pull interface: an iterator of chunks that can be stepped back.
+"""The pull interface: an iterator of chunks that can be rewound.
 
 Owns the order of events between a consumer and one request in a loop of its own. Must never know
-how a token is drawn. Invariant: between two ``next()`` calls everything stands at the same token:
+how a token is drawn. Invariant: between two ``next()`` calls everything is at the same token:
 text, filters, stops, cache and what ``tokens`` shows.
 """
 
@@ -24,12 +24,11 @@ from .step.step import Loop
 class Stream(Pulled[Chunk, Chunk]):
     """An iterator of ``Chunk`` and a context manager; made by ``LanguageModel.stream``.
 
-    It belongs to the thread that uses it first: it may be handed to another one before its
-    first ``next()``, and not after. Calls from other threads raise ``StateError``, apart from
-    ``close`` and from what can be read (``text``, ``tokens``, ``usage``, ...); its forks belong
-    to the same thread.
+    A stream and its forks belong to the thread that uses the stream first: it may be handed to
+    another thread before its first ``next()``, but not after. Calls from other threads raise
+    ``StateError``, except for ``close`` and the properties (``text``, ``tokens``, ``usage``, ...).
 
-    Errors of hooks and filters come out of ``next()``; after one, only ``rewind`` makes the
+    Errors of hooks and filters are raised by ``next()``. After an error, only ``rewind`` makes the
     stream usable again.
     """
 
@@ -44,15 +43,15 @@ class Stream(Pulled[Chunk, Chunk]):
     )
 
     def __init__(self, loop: Loop, seat: Seat, cache: Callable[[], PrefixCache]) -> None:
-        self._cache = cache  # asked when something is to be kept, as there may be none yet
+        self._cache = cache  # called when something is to be kept: there may be no cache yet
         self._loop = loop
         self._seat = seat
         super().__init__("stream")
         loop.join(seat)
         self._text: list[str] = []
-        self._freed = False  # later than closed, where another thread has closed it
+        self._freed = False  # later than closed, if another thread closed it
         self._failed: BaseException | None = None
-        self._error: Exception | None = None  # to be raised, behind what is ready
+        self._error: Exception | None = None  # to be raised after the chunks that are ready
 
     def _move(self) -> bool:
         ready = self._ready
@@ -89,7 +88,7 @@ class Stream(Pulled[Chunk, Chunk]):
         return ready
 
     def _obey(self) -> None:
-        if not self._ready:  # closed by another thread, it ends with what is ready
+        if not self._ready:  # closed by another thread: what is ready still comes
             self._free()
 
     @property
@@ -99,40 +98,39 @@ class Stream(Pulled[Chunk, Chunk]):
 
     @property
     def tokens(self) -> list[Token]:
-        """The tokens generated so far, ``prefix`` included; those that wait are not."""
+        """The tokens delivered so far, including ``prefix``; tokens on hold are not among them."""
         request = self._seat.request
         count = self._ready[0].index if self._ready else request.outbox.released
         return request.tokens[:count]
 
     @property
     def seed(self) -> int:
-        """The seed of the draws, also where none was given."""
+        """The seed of the draws, even if none was given."""
         return self._seat.request.seed
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why it ended; ``None`` while it goes on."""
+        """Why the stream ended; ``None`` until then."""
         return None if self._ready else self._seat.request.finish_reason
 
     @property
     def usage(self) -> Usage:
-        """Tokens, passes and seconds so far."""
+        """The tokens, forward passes and seconds used so far."""
         return self._seat.usage
 
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
         """Take back the last ``tokens`` delivered tokens, or all after the first ``to``.
 
-        The next draws at these positions are new ones (another attempt of the same seed);
-        greedy decoding gives the same token again. Text that a stop or a ban could claim
-        again leaves ``text`` until that is settled anew. The tokens that are kept stay, also
-        where a ban's match begins in them, unless ``allow_retract`` lets it say what to delete.
+        The positions are drawn anew (another attempt with the same seed); greedy decoding gives
+        the same tokens again. Text that a stop or a ban could claim again disappears from
+        ``text`` until that is decided. The tokens that are kept stay even if a ban's match begins
+        in them, unless ``allow_retract`` allows their text to be deleted.
 
-        Raises ``RewindError`` for more tokens than were generated here; then nothing has
-        changed.
+        Raises ``RewindError`` for more tokens than were generated here; then nothing has changed.
         """
         self._owner.check()
         if self._closed:
-            raise StateError("the stream is closed; a rewind has nothing to go on from")
+            raise StateError("a closed stream cannot be rewound; make a new one")
         seen = len(self.tokens)
         target = self._seat.request.target_of(tokens, to, seen)
         self._ready.clear()
@@ -141,15 +139,18 @@ class Stream(Pulled[Chunk, Chunk]):
         self._failed = self._error = None
 
     def fork(self, n: int = 1) -> list[Stream]:
-        """``n`` independent streams that go on from here; this one is not changed.
+        """Make ``n`` independent streams that go on from here; this one does not change.
 
-        They share the KV cache of the common history until they write. Each draws from a
-        seed of its own, derived from this stream's, whatever this one has drawn already and
-        not delivered.
+        They share the KV cache of the common history until they write to it. Each has a seed of
+        its own, derived from this stream's; tokens that this stream has drawn but not delivered
+        are drawn anew.
         """
         self._owner.check()
         if self._closed or self._failed is not None:
-            raise StateError("a stream that is closed or failed cannot be forked")
+            raise StateError(
+                "a stream that is closed or failed cannot be forked; fork it before, or rewind one "
+                "that failed"
+            )
         request, seen = self._seat.request, len(self.tokens)
         twins = []
         for seed in request.fork_seeds(n):
@@ -166,16 +167,18 @@ class Stream(Pulled[Chunk, Chunk]):
         return twins
 
     def keep(self, tokens: int | None = None) -> None:
-        """Give the KV of what has run to the model's ``prefix_cache``, for what begins alike.
+        """Put the KV of the tokens run so far into the model's ``prefix_cache``.
 
-        With ``tokens``, before the first ``next()``: run so many of the prompt's and give
-        those. A model with windows or recurrent states can only go on from such places (any
-        other model from everywhere, and there this does nothing). A stream that has failed
-        gives nothing.
+        Later generations that begin with the same tokens do not run them again.
+
+        With ``tokens``, before the first ``next()``: run that many tokens of the prompt and keep
+        their KV. That is for models with sliding windows or recurrent states, which can only
+        continue from places that were kept; all others can continue from anywhere, and
+        ``keep(tokens)`` does nothing for them. A stream that has failed keeps nothing.
         """
         self._owner.check()
         if self._closed:
-            raise StateError("the stream is closed; keep what it has run before that")
+            raise StateError("the stream is closed; call keep before close")
         if self._failed is not None:
             return
         cache, seat = self._cache(), self._seat
@@ -194,7 +197,7 @@ class Stream(Pulled[Chunk, Chunk]):
                 self._loop.passes.prefill(self._seat, piece)
                 kv.wait()
         except BaseException as error:
-            self._seat.restart()  # layers may hold different tokens now
+            self._seat.restart()  # some layers may hold more tokens than others now
             self._failed = error
             if isinstance(error, Exception):
                 self._failed = told = Fault.of(error).error()

@@ -119,7 +119,7 @@ def test_a_closed_stream_keeps_nothing_and_says_so() -> None:
     speaker = reciter(list("abc"))
     stream = speaker.lm.stream(PROMPT)
     stream.close()
-    with pytest.raises(StateError, match="before that"):
+    with pytest.raises(StateError, match="before close"):
         stream.keep()
 
 

@@ -1,9 +1,9 @@
 """Bodies of requests: read within a limit, and understood as strict JSON.
 
 Owns everything between the bytes of a body and an object. Must never know what the fields
-mean: that, and whether its strings are text, is the API's. Invariant: what ``parse_body``
-returns is an object without duplicate names, numbers that are none, or NUL characters; all else
-raised ``RequestError`` with a 4xx status.
+mean: that, and whether its strings are text, is the API's. Invariant: ``parse_body`` returns
+an object without duplicate names, NaN, infinity or NUL characters; for anything else it raises
+``RequestError`` with a 4xx status.
 """
 
 from __future__ import annotations

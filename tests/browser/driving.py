@@ -86,7 +86,7 @@ class Chat:
 
     def hold_to_schema(self) -> None:
         """Answers have to be a person's record, and are the likeliest ones."""
-        self.set(GREEDY | {"The answer has to be": "schema", "JSON schema": json.dumps(PERSON)})
+        self.set(GREEDY | {"The answer must be": "schema", "JSON schema": json.dumps(PERSON)})
 
     def press(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).last.click()

@@ -150,7 +150,7 @@ def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -
     assert not is_dark()
     chat.page.emulate_media(color_scheme="dark")
     assert is_dark()
-    chat.press("Colours: as the system")
+    chat.press("Colours: system")
     assert not is_dark()
     chat.page.reload()
     assert not is_dark()

@@ -8,7 +8,7 @@ import re
 from ..server.running import Running
 from .driving import FACT, GREEDY, Chat, event
 
-ENDLESS = {"The answer has to be": "regex", "Regular expression": "[a-z ]{1800}"}
+ENDLESS = {"The answer must be": "regex", "Regular expression": "[a-z ]{1800}"}
 
 
 def test_an_answer_streams_in_and_says_how_fast_it_was(chat: Chat) -> None:
@@ -21,7 +21,8 @@ def test_an_answer_streams_in_and_says_how_fast_it_was(chat: Chat) -> None:
     chat.press("Stop")
     chat.wait_done()
     figures = chat.answers.last.locator(".stats").inner_text()
-    assert re.search(r"\d+ tokens · \d+(\.\d)? tokens/s · first after \d+(\.\d)? m?s", figures)
+    speed = r"\d+ tokens · \d+(\.\d)? tokens/s · first token after \d+(\.\d)? m?s"
+    assert re.search(speed, figures)
 
 
 def test_stopping_keeps_what_arrived_frees_the_row_and_can_be_gone_on_from(
@@ -36,7 +37,7 @@ def test_stopping_keeps_what_arrived_frees_the_row_and_can_be_gone_on_from(
     kept = chat.answer
     assert len(kept) < 1800
     assert "stopped" in chat.answers.last.inner_text()
-    chat.press("Go on")
+    chat.press("Continue")
     chat.wait_text(len(kept) + 20)
     chat.press("Stop")
     chat.wait_done()
@@ -48,9 +49,9 @@ def test_system_prompt_stop_strings_and_most_tokens_hold(chat: Chat) -> None:
     assert chat.ask(FACT) == "Paris"
     chat.set({"System prompt": "", "Stop strings": "Fran\n!"})
     assert chat.ask(FACT) == "The capital of "
-    chat.set({"Stop strings": "", "Most tokens": "3"})
+    chat.set({"Stop strings": "", "Maximum tokens": "3"})
     assert chat.ask(FACT) == "The capital of"
-    assert "cut off at the most tokens" in chat.answers.last.inner_text()
+    assert "cut off at the token limit" in chat.answers.last.inner_text()
 
 
 def test_thoughts_are_folded_away(chat: Chat) -> None:
@@ -63,7 +64,7 @@ def test_thoughts_are_folded_away(chat: Chat) -> None:
 
 
 def test_a_call_of_a_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
-    chat.press("Have a tool called What is the weather in Oslo?")
+    chat.press("Let it call a tool What is the weather in Oslo?")
     chat.page.get_by_label("Result of get_weather").fill("12 degrees, rain")
     assert '{"city": "Oslo"}' in chat.answers.last.inner_text()
     chat.press("Send the result")
@@ -100,7 +101,7 @@ def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) 
     chat.ask(FACT)
     chat.ask("What is 3 + 4?")
     chat.page.get_by_role("button", name="Edit").first.click()
-    chat.page.get_by_label("Message, edited").fill("What is the capital of Italy?")
+    chat.page.get_by_label("Edited message").fill("What is the capital of Italy?")
     chat.press("Ask this instead")
     chat.until(lambda: chat.answers.count() == 1)
     chat.wait_done()
@@ -111,7 +112,7 @@ def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) 
 
 
 def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> None:
-    chat.set(ENDLESS | {"Most tokens": "150"})
+    chat.set(ENDLESS | {"Maximum tokens": "150"})
     chat.say("Go on.")
     chat.wait_text(5)
     chat.press("New conversation")

@@ -34,16 +34,16 @@ def test_a_setting_that_the_server_refuses_is_said_and_led_to(chat: Chat) -> Non
 
 
 def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(chat: Chat) -> None:
-    chat.set({"The answer has to be": "schema", "JSON schema": '{"type": '})
+    chat.set({"The answer must be": "schema", "JSON schema": '{"type": '})
     chat.say(FACT)
-    chat.page.get_by_text("this is no valid JSON").wait_for()
+    chat.page.get_by_text("invalid JSON").wait_for()
     assert chat.answers.count() == 0
     assert chat.page.get_by_label("Message", exact=True).input_value() == FACT
     assert chat.page.get_by_label("JSON schema").evaluate("f => f === document.activeElement")
 
 
 def test_a_schema_that_the_server_refuses_is_named(chat: Chat) -> None:
-    chat.set({"The answer has to be": "schema", "JSON schema": '{"type": "fish"}'})
+    chat.set({"The answer must be": "schema", "JSON schema": '{"type": "fish"}'})
     chat.ask(FACT)
     assert "json_schema" in chat.answers.last.get_by_role("alert").inner_text()
     chat.press("Show the setting")

@@ -27,7 +27,7 @@ def test_empty_settings_show_what_the_server_does_then(chat: Chat) -> None:
     temperature = chat.page.get_by_label("Temperature", exact=True)
     chat.until(lambda: temperature.get_attribute("placeholder") is not None)
     found = {}
-    for label in ("Temperature", "Top p", "Repetition penalty", "Seed", "Most tokens"):
+    for label in ("Temperature", "Top p", "Repetition penalty", "Seed", "Maximum tokens"):
         field = chat.page.get_by_label(label, exact=True)
         found[label] = field.get_attribute("placeholder") or ""
         assert field.input_value() == ""
@@ -36,7 +36,7 @@ def test_empty_settings_show_what_the_server_does_then(chat: Chat) -> None:
         "Top p": "1",
         "Repetition penalty": "1",
         "Seed": "",
-        "Most tokens": "",
+        "Maximum tokens": "",
     }
 
 

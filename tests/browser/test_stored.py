@@ -89,7 +89,7 @@ def test_malformed_conversations_are_set_aside_and_all_others_go_on(chat: Chat) 
     keep(chat, kept | dict([kept_as("good", good)]))
     told = chat.page.locator("#problem")
     assert told.inner_text().startswith(
-        f"{len(kept)} conversations that this browser kept cannot be read, and were set aside."
+        f"{len(kept)} stored conversations cannot be read and were set aside."
     )
     assert chat.answers.count() == 1 and [one["id"] for one in chat.stored] == ["good"]
     chat.page.get_by_text("3 of 3").wait_for()
@@ -102,7 +102,7 @@ def test_malformed_conversations_are_set_aside_and_all_others_go_on(chat: Chat) 
     aside = "Object.keys(localStorage).filter(k => k.includes('set-aside')).length"
     assert chat.page.evaluate(aside) == len(kept)
     keep(chat, {f"{PREFIX}text": "{"})
-    assert told.inner_text().startswith("A conversation that this browser kept cannot be read")
+    assert told.inner_text().startswith("A stored conversation cannot be read")
     chat.press("Delete it")
     assert told.inner_text() == "" and chat.page.evaluate(aside) == 0
 
@@ -119,7 +119,7 @@ def test_settings_and_looks_that_are_nonsense_are_the_defaults(chat: Chat) -> No
     assert chat.ask(FACT) == PARIS
     for nonsense in ("5", '"text"', "null", "[1]", "{"):
         keep(chat, {"mlxgen/settings": nonsense, "mlxgen/look": nonsense})
-        assert chat.page.locator("#theme-name").inner_text() == "Colours: as the system"
+        assert chat.page.locator("#theme-name").inner_text() == "Colours: system"
 
 
 def _ways(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -29,9 +29,9 @@ def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
 
 def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
     kinds: list[tuple[dict[str, object], str, str]] = [
-        ({"forced": True}, "forced", "forced: the form left no other token"),
+        ({"forced": True}, "forced", "forced: the format left no other token"),
         ({"from_draft": True}, "drafted", "proposed by a draft"),
-        ({"attempts": 2}, "redrawn", "drawn again 2 times, as earlier draws were rejected"),
+        ({"attempts": 2}, "redrawn", "drawn again 2 times because earlier draws were rejected"),
         ({"part": None}, "outside", "not part of the answer"),
     ]
     events = [told(f" {name}", index=k, **about) for k, (about, name, _) in enumerate(kinds)]
@@ -77,7 +77,7 @@ def test_an_alternative_that_the_schema_forbids_is_crossed_out(chat: Chat) -> No
 
 
 def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> None:
-    chat.set(GREEDY | {"Alternatives to ask for": "20"})
+    chat.set(GREEDY | {"Alternatives to request": "20"})
     chat.ask(FACT)
     chat.show_tokens()
     chat.take(12, "<|im_end|>")
@@ -90,9 +90,9 @@ def test_the_end_is_refused_where_the_form_wants_more(chat: Chat) -> None:
     chat.set(
         GREEDY
         | {
-            "The answer has to be": "regex",
+            "The answer must be": "regex",
             "Regular expression": r"The capital of France is [A-Z][a-z]+\.",
-            "Alternatives to ask for": "20",
+            "Alternatives to request": "20",
         }
     )
     before = chat.ask(FACT)
@@ -145,7 +145,7 @@ def test_branches_of_branches_are_walked_listed_and_compared(chat: Chat) -> None
     left.select_option(index=0)
     assert "The first 4 tokens are the same." in dialog.inner_text()
     assert dialog.get_by_label("Left text").inner_text() == first
-    dialog.get_by_role("button", name="Go on with this one").first.click()
+    dialog.get_by_role("button", name="Continue with this one").first.click()
     assert chat.answer == first
     chat.page.get_by_text("1 of 3").wait_for()
     chat.page.get_by_role("button", name="Previous version").last.click()
@@ -153,7 +153,7 @@ def test_branches_of_branches_are_walked_listed_and_compared(chat: Chat) -> None
 
 
 def test_a_branch_within_the_thoughts_has_their_whole_text(chat: Chat) -> None:
-    chat.set({"Temperature": "0", "Thinking": "on", "Alternatives to ask for": "20"})
+    chat.set({"Temperature": "0", "Thinking": "on", "Alternatives to request": "20"})
     chat.ask("What is 34 + 28?")
     chat.show_tokens()
     chat.answers.last.get_by_text(re.compile("Thoughts")).click()

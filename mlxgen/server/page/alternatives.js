@@ -1,7 +1,7 @@
-// The panel with what a token could have been.
+// The panel with the alternatives of a token.
 //
-// Owns the panel's elements, place and focus. Choosing calls `choose(node, index, id)`; what comes
-// of it is told to the panel by `say`, `refuse` or `close`.
+// Owns the panel's elements, place and focus. Choosing calls `choose(node, index, id)`, and its
+// outcome is reported with `say`, `refuse` or `close`.
 
 import { button, el } from "./dom.js";
 import { percent, spoken, visible } from "./records.js";
@@ -31,7 +31,7 @@ export class AlternativesPanel {
     return !this.#element.hidden;
   }
 
-  /** Show what the token `index` of `node` could have been; `has(id)` tells of branches. */
+  /** Show the alternatives of the token `index` of `node`; `has(id)` says whether one has a branch. */
   open(anchor, { node, index, record, has }) {
     this.close({ refocus: false });
     this.#anchor = anchor;
@@ -66,7 +66,7 @@ export class AlternativesPanel {
     this.#note.textContent = sentence;
   }
 
-  /** Cross an alternative out, and say why. */
+  /** Cross out an alternative, and say why. */
   refuse(id, sentence) {
     this.say(sentence);
     const row = this.#element.querySelector(`[data-id="${id}"]`);
@@ -109,7 +109,7 @@ export class AlternativesPanel {
     event.preventDefault();
   }
 
-  /** Below the token, or above where there is no room; on a phone the style puts it at the bottom. */
+  /** Below the token, or above if there is no room; on a phone the style puts it at the bottom. */
   #place() {
     if (!this.isOpen) return;
     const box = this.#anchor.getClientRects()[0];
@@ -123,7 +123,7 @@ export class AlternativesPanel {
   }
 }
 
-/** The alternatives, and the token itself where it is none of the likeliest. */
+/** The alternatives, and the token itself if it is not one of them. */
 function rowsOf(record) {
   const rows = (record.a ?? []).map(([id, piece, logprob]) => ({ id, piece, logprob }));
   if (!rows.some((row) => row.id === record.i)) rows.push({ id: record.i, piece: record.b, logprob: record.l });
@@ -132,9 +132,9 @@ function rowsOf(record) {
 
 function about(record, index, node) {
   const marks = marksOf(record).map((mark) => {
-    if (mark === "forced") return `forced: the ${formName(node.settings) || "form"} left no other token`;
+    if (mark === "forced") return `forced: the ${formName(node.settings) || "format"} left no other token`;
     if (mark === "drafted") return "proposed by a draft and accepted by the model";
-    if (mark.startsWith("drawn")) return `${mark}, as earlier draws were rejected`;
+    if (mark.startsWith("drawn")) return `${mark} because earlier draws were rejected`;
     return mark;
   });
   return `${[`Token ${index + 1} of the answer, ${percent(record.l)} likely`, ...marks].join("; ")}.`;

@@ -40,7 +40,7 @@ export class AnswerView {
     const { retry, goOn, compare } = this.#acts;
     const node = this.#node;
     const parts = this.#parts;
-    parts.goOn = button("Go on", () => goOn(node), { "data-act": "go-on" });
+    parts.goOn = button("Continue", () => goOn(node), { "data-act": "go-on" });
     parts.compare = button("Compare", () => compare(node), { "data-act": "compare" });
     parts.again = button("Try again", () => retry(node), { "data-act": "retry" });
     parts.copy = copyButton("Copy", () => node.content, { "data-act": "copy", "aria-label": "Copy the answer" });
@@ -106,7 +106,7 @@ export class AnswerView {
 
   #resultForm(cards) {
     const { calls } = this.#node;
-    const boxes = calls.map(({ name }) => el("textarea", { rows: 2, "aria-label": `Result of ${name}`, placeholder: "What the tool gives back" }));
+    const boxes = calls.map(({ name }) => el("textarea", { rows: 2, "aria-label": `Result of ${name}`, placeholder: "What the tool returned" }));
     const submit = (event) => {
       event.preventDefault();
       this.#acts.giveResults(this.#node, calls.map(({ id, name }, k) => ({ id, name, content: boxes[k].value })));
@@ -138,7 +138,7 @@ export class AnswerView {
   }
 }
 
-/** A branch in a few words: where it left the other, and what it says. */
+/** A branch in a few words: where it begins, and what it says. */
 export function branchName(conversation, node) {
   const number = siblingsOf(conversation, node).indexOf(node) + 1;
   const text = node.content.replace(/\s+/g, " ").trim() || "(no text)";
@@ -155,20 +155,20 @@ function callElement({ name, arguments: given }) {
 
 const HELD = 8; // tokens that wait for the end of a character or of a mark are no news
 
-/** The same while the answer grows; the server holds a call back until it is complete. */
+/** The same while the answer grows; the server holds back a call until it is complete. */
 function progressOf(node) {
   if (!node.stats?.tokens) return "Waiting for the first token …";
   const { held } = node.stats;
   return held > HELD ? `${statsOf(node)} · ${held} tokens not shown yet` : statsOf(node);
 }
 
-const ENDS = { length: "cut off at the most tokens", stopped: "stopped", error: "broken off", tool_calls: "waits for the tool" };
+const ENDS = { length: "cut off at the token limit", stopped: "stopped", error: "interrupted", tool_calls: "waiting for the tool" };
 
 export function statsOf({ stats, finish }) {
   const parts = [];
   if (stats?.tokens) parts.push(`${stats.tokens} ${stats.tokens === 1 ? "token" : "tokens"}`);
   if (stats?.speed) parts.push(`${stats.speed >= 20 ? Math.round(stats.speed) : stats.speed.toFixed(1)} tokens/s`);
-  if (stats?.first) parts.push(`first after ${stats.first < 1000 ? `${Math.round(stats.first)} ms` : `${(stats.first / 1000).toFixed(1)} s`}`);
+  if (stats?.first) parts.push(`first token after ${stats.first < 1000 ? `${Math.round(stats.first)} ms` : `${(stats.first / 1000).toFixed(1)} s`}`);
   if (stats?.cached) parts.push(`${stats.cached} of ${stats.prompt} prompt tokens from the cache`);
   if (ENDS[finish]) parts.push(ENDS[finish]);
   return parts.join(" · ");

@@ -7,7 +7,7 @@ const STATUS = { invalid_request_error: 400, rate_limit_error: 429, overloaded_e
 let key = "";
 let askForKey = async () => false;
 
-/** How to ask for a key: gets a sentence or nothing, resolves to the key, or to null. */
+/** Asks for a key: gets a sentence or nothing, and resolves to the key or to null. */
 export function onKeyNeeded(ask) {
   let asking = null; // several requests may be refused at once, and one question is enough
   askForKey = (problem) => {
@@ -20,7 +20,7 @@ export function onKeyNeeded(ask) {
   };
 }
 
-/** What went wrong. `message` is a sentence for people; `param` the field of the request at fault. */
+/** What went wrong. `message` is a sentence for people, and `param` the field at fault. */
 export class ServerError extends Error {
   constructor(message, { status = 0, param = null, said = "" } = {}) {
     super(message);
@@ -36,7 +36,7 @@ export async function get(path) {
   return answer.json();
 }
 
-/** The events of a streamed chat completion; throws before the first where it was refused. */
+/** The events of a streamed chat completion; throws before the first if it was refused. */
 export async function openChat(body, signal) {
   const answer = await ask("/v1/chat/completions", {
     method: "POST",
@@ -57,7 +57,7 @@ async function ask(path, options) {
     if (answer.ok) return answer;
     const error = await refusal(answer);
     if (error.status !== 401) throw error;
-    // Somebody may have given the key while this request was on its way.
+    // The key may have been entered while this request was on its way.
     if (key !== tried) continue;
     if (!(await askForKey(tried ? "The server did not accept this key." : ""))) throw error;
   }
@@ -78,7 +78,7 @@ async function refusal(answer) {
   try {
     error = (await answer.json()).error ?? {};
   } catch {
-    // A proxy's error page, say; its status is all that is known.
+    // For example a proxy's error page, of which only the status is known.
   }
   return describe(error, answer.status, answer.headers.get("retry-after"));
 }
@@ -116,14 +116,14 @@ async function* events(stream) {
         if (!line.startsWith("data: ")) continue;
         if (line === "data: [DONE]") return;
         const event = JSON.parse(line.slice(6));
-        // The status was sent long ago; the type of the error says which it would have been.
+        // The status has already been sent; the type of the error says what it would have been.
         if (event.error) throw describe(event.error, STATUS[event.error.type] ?? 500);
         yield event;
       }
     }
   } catch (error) {
     if (error.name === "AbortError" || error instanceof ServerError) throw error;
-    throw new ServerError("The connection broke off before the answer was complete.");
+    throw new ServerError("The connection was lost before the answer was complete.");
   } finally {
     reader.cancel().catch(() => {});
   }

@@ -25,7 +25,7 @@ let frame = 0;
 
 const session = new Session({
   changed: () => (frame ||= requestAnimationFrame(render)),
-  full: () => showProblem("This browser has no room left for conversations. Delete some to have this one kept."),
+  full: () => showProblem("This browser has no room left for conversations. Delete some to keep this one."),
 });
 
 const panel = new AlternativesPanel(byId("alternatives"), choose);
@@ -51,7 +51,7 @@ const sidebar = new Sidebar({
   },
 });
 
-/** What the messages' views can ask for. */
+/** What the views of messages may ask for. */
 const acts = {
   isRunning: (node) => session.isRunning(node),
   showsTokens: () => look.tokens,
@@ -77,7 +77,7 @@ const acts = {
   },
 };
 
-/** Show another version, with the focus at the same place of it. */
+/** Show another version, with the focus at the same place in it. */
 function show(node, place) {
   render();
   views.get(node.id).element.querySelector(place)?.focus();
@@ -141,7 +141,7 @@ function showState(current) {
   speak(run?.node ?? null);
 }
 
-/** Tell screen readers of the answer that is on its way, or has just ended. */
+/** Tell screen readers about the answer that is growing or has just ended. */
 function speak(node) {
   if (node && wasRunning !== node) announceStart(node.content);
   if (node) announceText(node.content);
@@ -159,7 +159,7 @@ function showProblem(sentence, ...more) {
 
 // ---- doing -----------------------------------------------------------------------------------
 
-/** Do something that the settings or the server may refuse, and say what went wrong. */
+/** Do something that the settings or the server may refuse, and show what went wrong. */
 async function attempt(work) {
   showProblem("");
   try {
@@ -206,7 +206,7 @@ function prepareComposer() {
     if (!text.trim()) return;
     message.value = "";
     fit();
-    // What was refused before anything was sent can be sent again.
+    // What was refused before it was sent can be sent again.
     if (!(await send(text)) && !message.value) message.value = text;
     fit();
   });
@@ -229,7 +229,7 @@ function prepareComposer() {
 function prepareLook() {
   const apply = () => {
     document.documentElement.dataset.theme = look.theme;
-    setText(byId("theme-name"), `Colours: ${look.theme === "system" ? "as the system" : look.theme}`);
+    setText(byId("theme-name"), `Colours: ${look.theme === "system" ? "system" : look.theme}`);
     byId("theme").title = byId("theme-name").textContent;
     byId("show-tokens").setAttribute("aria-pressed", String(look.tokens));
     byId("legend").hidden = !look.tokens;
@@ -249,7 +249,7 @@ function prepareLook() {
   apply();
 }
 
-/** Find out which model it is and what its defaults are; also the first to find out that a key is needed. */
+/** Find out the model and its defaults; this is also the first to find out that a key is needed. */
 async function greet() {
   try {
     const { data } = await get("/v1/models");
@@ -265,11 +265,11 @@ async function greet() {
   }
 }
 
-/** Say that some of what the browser kept could not be read; the rest is as it was. */
+/** Say that some stored conversations could not be read; the rest is unaffected. */
 function tellOfSetAside(count) {
   const said = count === 1
-    ? "A conversation that this browser kept cannot be read, and was set aside. All others are there."
-    : `${count} conversations that this browser kept cannot be read, and were set aside. All others are there.`;
+    ? "A stored conversation cannot be read and was set aside. The others are unaffected."
+    : `${count} stored conversations cannot be read and were set aside. The others are unaffected.`;
   showProblem(said, button(count === 1 ? "Delete it" : "Delete them", () => {
     removeSetAside();
     showProblem("");
@@ -279,11 +279,11 @@ function tellOfSetAside(count) {
 onKeyNeeded(makeKeyDialog(byId("key")));
 onChangedElsewhere((id) => session.reload(id));
 addEventListener("pagehide", () => session.keepAll());
-if (keepsNothing) setText(byId("kept"), "This browser keeps nothing; all is gone when you close the page.");
+if (keepsNothing) setText(byId("kept"), "This browser stores nothing; everything is lost when you close the page.");
 prepareLook();
 prepareComposer();
 render();
 if (session.setAside) tellOfSetAside(session.setAside);
 greet();
-// On a phone the focus would bring up its keyboard over half of the page.
+// On a phone the focus would open the keyboard over half of the page.
 if (matchMedia("(pointer: fine)").matches) byId("message").focus();

@@ -1,6 +1,6 @@
-// An answer's text as paragraphs and blocks of code: the one piece of Markdown that is read.
+// An answer's text as paragraphs and code blocks, the only Markdown that is interpreted.
 //
-// All of it becomes text nodes. While the text grows only what changed is touched.
+// All of it becomes text nodes. While the text grows, only what changed is updated.
 
 import { copyButton, el, setText } from "./dom.js";
 
@@ -28,7 +28,7 @@ export function blocksOf(text) {
     .filter(({ kind, text: own }) => kind === "code" || own.trim() !== "");
 }
 
-/** Show `text` in `element`, which is this function's alone. */
+/** Show `text` in `element`, which nothing else may change. */
 export function showBlocks(element, text) {
   const blocks = blocksOf(text);
   blocks.forEach((block, k) => {

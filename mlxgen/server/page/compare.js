@@ -10,7 +10,7 @@ export class CompareDialog {
   #dialog;
   #show;
 
-  /** `show(node)` makes a version the one that the conversation goes on from. */
+  /** `show(node)` makes a version the one that the conversation continues from. */
   constructor(dialog, show) {
     this.#dialog = dialog;
     this.#show = show;
@@ -25,7 +25,7 @@ export class CompareDialog {
       const common = commonLength(...paths);
       summary.textContent = common
         ? `The first ${common} ${common === 1 ? "token is" : "tokens are"} the same.`
-        : "They differ from the first token on.";
+        : "They differ from the first token.";
       sides.forEach((side, k) => side.fill(paths[k], common));
     };
     const summary = el("p", { role: "status", class: "small" });
@@ -45,7 +45,7 @@ export class CompareDialog {
     const chosen = () => conversation.nodes[choice.value];
     const text = el("div", { class: "token-text", tabindex: "0", role: "group", "aria-label": k ? "Right text" : "Left text" });
     const stats = el("p", { class: "quiet small" });
-    const use = button("Go on with this one", () => {
+    const use = button("Continue with this one", () => {
       this.#dialog.close();
       this.#show(chosen());
     });
@@ -61,10 +61,10 @@ export class CompareDialog {
   }
 }
 
-/** The tokens that both have, then those of this one, so that they can be told apart when read out. */
+/** The tokens that both have, then the rest of this one, so that a screen reader tells them apart. */
 function parts(path, common) {
   const speller = new Speller();
-  // Nothing opens here, so these are no buttons: a screen reader gets plain text.
+  // Nothing opens here, so these are not buttons: a screen reader gets plain text.
   const plain = { role: null, "aria-haspopup": null, "aria-label": null };
   const made = path.map((record, index) => tokenElement(record, index, speller.spell(record), plain));
   made[common]?.classList.add("differs");

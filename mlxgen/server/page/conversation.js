@@ -1,15 +1,15 @@
-// A conversation as a tree: what was asked and answered, every other try, and every other way.
+// A conversation as a tree: messages, answers, their other versions, and their branches.
 //
-// Each node hangs below the one that it answers. An answer that took another way than its sibling
+// Each node is a child of the one that it answers. An answer that branches off from its sibling
 // shares the tokens before the fork: `from` says whose, and how many. `chosen` says for each node
-// which of those below it is shown. Nothing here touches the page or the network.
+// which of its children is shown. Nothing here touches the page or the network.
 
 import { chosen as chosenRecord, textOf } from "./records.js";
 
 const ROOT = "";
 
 export function newId() {
-  // randomUUID exists only on secure origins, and a server in the house is none.
+  // randomUUID exists only on secure origins, which a server on the local network is not.
   return Array.from(crypto.getRandomValues(new Uint8Array(8)), (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
@@ -46,7 +46,7 @@ const under = (parent, more) => ({ id: newId(), parent: parent?.id ?? ROOT, ...m
 
 export const userNode = (parent, text) => under(parent, { role: "user", text });
 
-/** What the tools gave: `results` are {id, name, content}. */
+/** What the tools returned: `results` are {id, name, content}. */
 export const toolNode = (parent, results) => under(parent, { role: "tool", results });
 
 export const answerNode = (parent, settings) =>
@@ -62,7 +62,7 @@ export function add(conversation, node) {
   if (!conversation.title && node.role === "user") conversation.title = node.text.slice(0, 80);
 }
 
-/** Forget the own tokens of an answer from `at` of its path on, and the text that they made. */
+/** Forget the tokens of an answer from `at` of its path on, and their text. */
 export function cutBack(conversation, node, at) {
   const path = pathOf(conversation, node).slice(0, at);
   node.tokens = path.slice(node.from?.at ?? 0);
@@ -71,7 +71,7 @@ export function cutBack(conversation, node, at) {
 
 // ---- tokens and their branches ---------------------------------------------------------------
 
-/** The records of an answer, with those that it shares. */
+/** The records of an answer, including those that it shares. */
 export function pathOf(conversation, node) {
   if (!node.from) return node.tokens;
   const origin = conversation.nodes[node.from.node];
@@ -94,7 +94,7 @@ export function branchAt(conversation, node, at, id) {
   );
 }
 
-/** An answer that goes another way at `at`: not part of the conversation until it is added. */
+/** An answer that branches off at `at`; it is not part of the conversation until it is added. */
 export function forkAt(conversation, node, at, id) {
   const owner = ownerOf(conversation, node, at);
   const path = pathOf(conversation, node);
@@ -105,7 +105,7 @@ export function forkAt(conversation, node, at, id) {
   return fork;
 }
 
-/** The same fork once more: from the token on that was chosen by hand. */
+/** The same fork again, from the token that was chosen by hand. */
 export function forkAgain(conversation, node) {
   const fork = answerNode(parentOf(conversation, node), node.settings);
   fork.from = { ...node.from };
@@ -114,7 +114,7 @@ export function forkAgain(conversation, node) {
   return fork;
 }
 
-/** Whether arguments were written to their end; a call that was not is given again. */
+/** Whether arguments are complete; an incomplete call is generated again. */
 function isWhole(text) {
   try {
     JSON.parse(text);
@@ -130,7 +130,7 @@ function takeLead(node, path, calls) {
   node.calls = calls.filter((call) => call.end <= path.length && isWhole(call.arguments));
 }
 
-/** Answers to one message as a tree: each below the one that it left. */
+/** Answers to one message as a tree: each is a child of the one that it branches off from. */
 export function branchesOf(conversation, node) {
   const siblings = siblingsOf(conversation, node);
   const below = (id) =>
@@ -167,7 +167,7 @@ function messagesOf(node) {
     message.tool_calls = node.calls.map(({ id, name, arguments: given }) => ({
       id, type: "function", function: { name, arguments: given },
     }));
-    // Only within a turn of calls does a model want its thoughts back.
+    // A model only expects its thoughts back within a turn of calls.
     if (node.reasoning) message.reasoning_content = node.reasoning;
   }
   return [message];

@@ -1,4 +1,4 @@
-// Elements, made without any HTML: what a model wrote can only ever become a text node.
+// Elements, made without HTML, so what a model wrote can only become a text node.
 
 /** An element; `props` are its attributes, and functions its listeners; children are nodes or text. */
 export function el(tag, props = {}, ...children) {
@@ -18,7 +18,7 @@ export const button = (label, onclick, props = {}) =>
 
 export const byId = (id) => document.getElementById(id);
 
-/** Show a text in an element, touching the page only where it differs. */
+/** Show a text in an element, and touch the page only if it differs. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -29,7 +29,7 @@ export async function copyText(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Pages that came over plain HTTP from another machine have no clipboard object.
+    // Pages from another machine over plain HTTP have no clipboard object.
     const box = el("textarea", { class: "unseen", "aria-hidden": "true", tabindex: "-1" });
     const before = document.activeElement;
     box.value = text;

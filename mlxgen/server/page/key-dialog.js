@@ -2,7 +2,7 @@
 
 import { byId, setText } from "./dom.js";
 
-/** A function that asks: gets a sentence or nothing, resolves to the key, or to null. */
+/** A function that asks for the key: gets a sentence or nothing, resolves to the key or null. */
 export function makeKeyDialog(dialog) {
   const input = byId("key-value");
   let answer = () => {};

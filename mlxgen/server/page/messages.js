@@ -1,6 +1,6 @@
-// The messages of a conversation on the page: what was asked, what tools gave.
+// The messages of a conversation on the page: what was asked, and what tools returned.
 //
-// Each view has its `element` and `update()`. What a person does is told to `acts`, which app.js has.
+// Each view has an `element` and `update()`. What a person does is passed on to `acts` of app.js.
 
 import { AnswerView } from "./answer-view.js";
 import { button, el } from "./dom.js";
@@ -35,7 +35,7 @@ class UserView {
   }
 
   #edit() {
-    const box = el("textarea", { "aria-label": "Message, edited", rows: Math.min(12, this.#node.text.split("\n").length + 1) });
+    const box = el("textarea", { "aria-label": "Edited message", rows: Math.min(12, this.#node.text.split("\n").length + 1) });
     box.value = this.#node.text;
     const close = () => {
       form.replaceWith(this.#text);

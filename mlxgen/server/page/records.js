@@ -1,9 +1,9 @@
-// Tokens as the page keeps them: what the server said of each, packed for storage, and unpacked.
+// Tokens as the page stores them: what the server said about each, packed and unpacked.
 //
-// A record has short names, as thousands of them are stored:
-//   i  id                      b  bytes: a string, or a list where they are no text alone
-//   p  part of the answer: content, reasoning, tool_call, mark, or null for none of it
-//   l  log-probability, null where unknown      a  alternatives: [id, bytes, log-probability]
+// A record has short names because thousands of them are stored:
+//   i  id                      b  bytes: a string, or a list if they are not text by themselves
+//   p  part of the answer: content, reasoning, tool_call, mark, or null for none
+//   l  log-probability, null if unknown       a  alternatives: [id, bytes, log-probability]
 //   f  1: forced, 2: drafted   n  how often the place was drawn again
 //   h  1: chosen by hand       x  ids that the form of the answer does not allow here
 //   c, r  bytes in the content and in the reasoning, where these are not those of the part
@@ -25,7 +25,7 @@ const unpacked = (piece) => (typeof piece === "string" ? encoder.encode(piece) :
 
 const rounded = (logprob) => (logprob === null ? null : Math.round(logprob * 1e5) / 1e5);
 
-/** The records of the tokens that an event tells of. */
+/** The records of the tokens in an event. */
 export function recordsOf(choice) {
   const tokens = choice.tokens ?? [];
   const content = shares(choice.logprobs?.content, "content", tokens);
@@ -41,7 +41,7 @@ function recordOf(token, content, reasoning) {
   if (token.forced) record.f = 1;
   else if (token.from_draft) record.f = 2;
   if (token.attempts) record.n = token.attempts;
-  // Most tokens are in one part, and wholly; a token that ends the thinking may be in two.
+  // Most tokens are in one part as a whole; a token that ends the thinking may be in two.
   if (content && !(token.part === "content" && content.length === token.bytes.length)) record.c = content;
   if (reasoning && !(token.part === "reasoning" && reasoning.length === token.bytes.length)) record.r = reasoning;
   return record;
@@ -73,7 +73,7 @@ export function chosen(path, id) {
   return record;
 }
 
-/** Which part of the answer a piece will be in: the server does not say it of tokens that it was given. */
+/** Which part of the answer a piece will be in: the server does not say so for tokens that it was sent. */
 function partOf(path, piece) {
   const text = typeof piece === "string" ? piece.trim() : "";
   const marks = path.filter((record) => record.p === "mark").map((record) => String(record.b).trim());
@@ -88,7 +88,7 @@ function partOf(path, piece) {
   return "content";
 }
 
-/** The text of a part of the answer, `content` or `reasoning`; without a character that is not whole. */
+/** The text of a part of the answer, `content` or `reasoning`, without an incomplete character. */
 export function textOf(records, part) {
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   let text = "";
@@ -115,7 +115,7 @@ function bytesIn(record, part) {
 }
 
 /** What to show for each record, one after the other: characters appear with the token that
- *  completes them. Tokens that are no part of the answer are spelled by themselves. */
+ *  completes them. Tokens that are not part of the answer are spelled by themselves. */
 export class Speller {
   #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 

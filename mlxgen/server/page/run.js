@@ -1,7 +1,7 @@
-// One answer on its way: from the request to the last event.
+// One answer in progress, from the request to the last event.
 //
 // Owns the request's body and what each event adds to the answer's node. Knows nothing of the page.
-// An answer that takes another way sends the tokens before it as `prefix_tokens`, so the server
+// An answer that branches off sends the tokens before the fork as `prefix_tokens`, so the server
 // takes them from its cache and holds the rest to the same schema or regular expression.
 
 import { openChat, ServerError } from "./api.js";
@@ -22,21 +22,21 @@ export class Run {
   #last = 0;
   #count = 0;
 
-  /** `changed()` is called whenever the node has got more. */
+  /** `changed()` is called whenever the node has grown. */
   constructor(conversation, node, changed) {
     this.#conversation = conversation;
     this.node = node;
     this.#changed = changed;
   }
 
-  /** Go on from the tokens that the node has; resolves when the server has taken the request. */
+  /** Continue from the tokens of the node; resolves when the server has accepted the request. */
   async start() {
     const { node } = this;
     const path = pathOf(this.#conversation, node);
     const body = { ...bodyOf(node.settings), messages: messagesFor(this.#conversation, node) };
     if (path.length) {
       body.prefix_tokens = path.map((record) => record.i);
-      // They count as generated, and one more has to fit.
+      // They count as generated, and there must be room for one more.
       if (body.max_tokens <= path.length) body.max_tokens += path.length;
     }
     this.#length = this.#told = path.length;
@@ -97,14 +97,14 @@ export class Run {
     this.#measure();
   }
 
-  /** Figures for people; the clock is this side's, so they hold the way through the network. */
+  /** Figures for people; they are measured here, so they include the network. */
   #measure(usage) {
     const stats = (this.node.stats ??= {});
     stats.tokens = this.#count;
     stats.held = this.#length - this.#told;
     if (this.#first) stats.first = this.#first - this.#sent;
     const took = this.#last - this.#first;
-    // A page that was busy finds many events at once, which says nothing of the model.
+    // A page that was busy finds many events at once, which says nothing about the model.
     if (took > SHORT) stats.speed = ((this.#count - 1) / took) * 1000;
     if (!usage) return;
     stats.prompt = usage.prompt_tokens;
@@ -112,16 +112,16 @@ export class Run {
   }
 }
 
-/** Go on where an answer was cut off: what the server has not told all about is made again. */
+/** Continue an answer that was cut off; what the server has not fully reported is generated again. */
 export function prepareToGoOn(conversation, node) {
   cutBack(conversation, node, pathOf(conversation, node).length);
 }
 
-/** Why a token cannot be put somewhere, as a sentence; null where the error is about something else. */
+/** Why a token cannot be used here, as a sentence; null if the error is about something else. */
 export function refusalOf(error, node, piece) {
   if (!(error instanceof ServerError) || error.param !== "prefix_tokens") return null;
   if (!/do not allow/.test(error.said)) return null;
-  const form = formName(node.settings) || "form of the answer";
+  const form = formName(node.settings) || "answer format";
   if (/end token/.test(error.said)) return `The ${form} does not let the answer end here.`;
   return `The ${form} does not allow ${piece} here.`;
 }
@@ -130,7 +130,7 @@ export function refusalOf(error, node, piece) {
 export const isEnd = (error) =>
   error instanceof ServerError && error.param === "prefix_tokens" && /ends the text/.test(error.said);
 
-/** End an answer with the end token that was chosen: nothing comes after it, and nobody is asked. */
+/** End an answer with the chosen end token; nothing follows it, so the server is not asked. */
 export function endThere(conversation, node) {
   node.tokens.at(-1).p = null;
   cutBack(conversation, node, pathOf(conversation, node).length);

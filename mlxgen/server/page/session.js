@@ -1,6 +1,6 @@
-// The conversations and the answers on their way: everything that a person can do, without the page.
+// The conversations and the answers in progress: everything that a person can do, without the page.
 //
-// One answer at a time is made in each conversation, and it goes on while another is looked at.
+// Each conversation has one answer in progress at most, which continues while another is shown.
 // `changed(conversation)` is called after every change, however small.
 
 import {
@@ -20,11 +20,11 @@ export class Session {
   #changed;
   #full;
 
-  /** `full()` is called where the browser has no room to keep a conversation. */
+  /** `full()` is called if the browser has no room to store a conversation. */
   constructor({ changed, full }) {
     this.#changed = changed;
     this.#full = full;
-    /** How many kept conversations could not be read. */
+    /** How many stored conversations could not be read. */
     this.setAside = store.setAsideMalformed();
     this.conversations = store.loadAll();
     if (!this.conversations.length) this.#begin();
@@ -34,13 +34,13 @@ export class Session {
   // ---- conversations -------------------------------------------------------------------------
 
   #begin() {
-    // Tools and the form of an answer belong to what was asked there.
+    // Tools and the answer format belong to the conversation they were set for.
     this.conversations.unshift(newConversation({ ...store.loadSettings(), form: "", tools: "" }));
     [this.current] = this.conversations;
   }
 
   start() {
-    // A second empty one would be of no use.
+    // A second empty one would be useless.
     const empty = this.conversations.find((one) => !shownIn(one).length);
     if (empty) this.current = empty;
     else this.#begin();
@@ -61,7 +61,7 @@ export class Session {
     this.#changed(this.current);
   }
 
-  /** Take over what another tab did, unless an answer is on its way here. */
+  /** Adopt what another tab did, unless an answer is in progress here. */
   reload(id) {
     if (this.#runs.has(id)) return;
     const found = store.loadConversation(id);
@@ -80,7 +80,7 @@ export class Session {
     if (shownIn(this.current).length) this.#keep(this.current);
   }
 
-  /** Keep what is shown; called when the page goes away, too. */
+  /** Store what is shown; also called when the page goes away. */
   keepAll() {
     for (const conversation of this.conversations) {
       if (this.#runs.has(conversation.id)) this.#keep(conversation);
@@ -106,7 +106,7 @@ export class Session {
     this.runOf(this.current)?.stop();
   }
 
-  /** Say something; throws `FieldError` before anything changed where the settings make no request. */
+  /** Send a message; throws `FieldError` before anything changes if the settings are invalid. */
   async send(text) {
     bodyOf(this.current.settings);
     await this.#halt();
@@ -131,7 +131,7 @@ export class Session {
     await this.#halt();
     const { current } = this;
     const again = node.from ? forkAgain(current, node) : answerNode(parentOf(current, node), current.settings);
-    // An answer that never began is not worth keeping.
+    // An answer that never began is not kept.
     if (node.finish === "error" && !node.tokens.length && !childrenOf(current, node).length) delete current.nodes[node.id];
     await this.#run(this.#append(again));
   }
@@ -174,7 +174,7 @@ export class Session {
     return { refused };
   }
 
-  /** Add a fork if the server goes on from it; else the reason why it does not. */
+  /** Add a fork if the server continues from it; otherwise resolves to the reason why it does not. */
   async #take(conversation, fork) {
     const piece = spoken(fork.tokens[0].b);
     const run = this.#newRun(conversation, fork);
@@ -218,7 +218,7 @@ export class Session {
     });
   }
 
-  /** Make an answer that is part of the conversation already. */
+  /** Generate an answer that is already part of the conversation. */
   async #run(node) {
     const conversation = this.current;
     const run = this.#newRun(conversation, node);
@@ -244,7 +244,7 @@ export class Session {
     this.#end(conversation, run);
   }
 
-  /** See an answer to its end that the server is making already. */
+  /** Follow an answer that the server is already generating to its end. */
   #follow(conversation, run) {
     this.#runs.set(conversation.id, run);
     run.ended = run.done.then(() => this.#end(conversation, run));

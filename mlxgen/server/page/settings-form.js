@@ -15,10 +15,10 @@ export class SettingsForm {
     this.#changed = changed;
     this.#element.append(
       el("div", { class: "row" }, el("h2", { id: "settings-title", tabindex: "-1" }, "Settings"), button("Close", () => this.close())),
-      el("p", { class: "quiet small" }, "For the next answers of this conversation. What is empty is the server's default, shown in grey."),
+      el("p", { class: "quiet small" }, "For the next answers of this conversation. Empty fields use the server's defaults, shown in grey."),
       ...GROUPS.map((group) =>
         el("fieldset", {}, el("legend", {}, group.title), group.fields.map((field) => this.#makeField(field)))),
-      button("Back to the defaults", () => this.#reset()),
+      button("Reset to the defaults", () => this.#reset()),
     );
     this.#opener.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
     this.#element.addEventListener("keydown", (event) => {
@@ -42,7 +42,7 @@ export class SettingsForm {
     this.#showNeeded();
   }
 
-  /** Show what holds where a field is empty: the server's `params`, by the names of the fields. */
+  /** Show the defaults of empty fields: the server's `params`, by field name. */
   showDefaults(params) {
     for (const { name, kind } of FIELDS) {
       if (kind === "number" && params[name] >= 0) this.#inputs.get(name).placeholder = params[name];
@@ -61,7 +61,7 @@ export class SettingsForm {
     this.#opener.focus();
   }
 
-  /** Lead to a setting and say what is wrong with it. */
+  /** Go to a setting and say what is wrong with it. */
   pointAt(name, message) {
     this.open();
     this.#complain(name, message);
@@ -102,7 +102,7 @@ export class SettingsForm {
     this.#changed();
   }
 
-  /** Fields that another choice makes useless are not shown. */
+  /** Hide fields that another choice makes useless. */
   #showNeeded() {
     for (const { name, when } of FIELDS) {
       if (when) this.#inputs.get(name).parentElement.hidden = this.#settings[when[0]] !== when[1];
@@ -114,7 +114,7 @@ export class SettingsForm {
       bodyOf(this.#settings);
     } catch (error) {
       if (!(error instanceof FieldError)) throw error;
-      // An empty field was only just uncovered; it is complained of when something is sent.
+      // An empty field has only just appeared; it is reported when something is sent.
       if (this.#settings[error.field]) this.#complain(error.field, error.message);
     }
   }

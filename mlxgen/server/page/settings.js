@@ -1,31 +1,31 @@
-// The settings of a conversation, and the request that they make.
+// The settings of a conversation, and the request made from them.
 //
 // Nothing here touches the page. An empty field is left out of the request, so that the server's
-// default holds; the server checks ranges, and its error names the field.
+// default applies; the server checks ranges, and its error names the field.
 
 const number = (name, label, hint, more = {}) => ({ name, label, hint, kind: "number", ...more });
 const lines = (name, label, hint) => ({ name, label, hint, kind: "lines" });
 
 export const GROUPS = [
   {
-    title: "What the model is told",
+    title: "Instructions",
     fields: [
       { name: "system", label: "System prompt", kind: "text" },
       {
         name: "thinking", label: "Thinking", kind: "choice",
-        options: [["", "As the model does"], ["on", "On"], ["off", "Off"]],
+        options: [["", "Model's default"], ["on", "On"], ["off", "Off"]],
         hint: "For models that can think before they answer.",
       },
     ],
   },
   {
-    title: "Form of the answer",
+    title: "Answer format",
     fields: [
       {
-        name: "form", label: "The answer has to be", kind: "choice",
+        name: "form", label: "The answer must be", kind: "choice",
         options: [
-          ["", "Any text"], ["object", "A JSON object"], ["schema", "JSON of a schema"],
-          ["regex", "A match of a regular expression"],
+          ["", "Any text"], ["object", "A JSON object"], ["schema", "JSON that matches a schema"],
+          ["regex", "Text that matches a regular expression"],
         ],
       },
       { name: "schema", label: "JSON schema", kind: "code", when: ["form", "schema"] },
@@ -35,24 +35,24 @@ export const GROUPS = [
   {
     title: "Sampling",
     fields: [
-      number("temperature", "Temperature", "0 takes the likeliest token.", { min: 0, step: 0.1 }),
-      number("top_p", "Top p", "The likeliest tokens that together have this probability.",
+      number("temperature", "Temperature", "0 takes the most likely token.", { min: 0, step: 0.1 }),
+      number("top_p", "Top p", "Keeps the most likely tokens that together reach this probability; 1 keeps all.",
         { min: 0, max: 1, step: 0.05 }),
-      number("top_k", "Top k", "The k likeliest tokens; 0 is all.", { min: 0, step: 1 }),
-      number("min_p", "Min p", "Tokens at least this likely compared with the likeliest.",
+      number("top_k", "Top k", "Keeps this many of the most likely tokens; 0 keeps all.", { min: 0, step: 1 }),
+      number("min_p", "Min p", "Minimum probability relative to the most likely token; 0 keeps all.",
         { min: 0, max: 1, step: 0.01 }),
-      number("repetition_penalty", "Repetition penalty", "1 is none.", { min: 0, step: 0.05 }),
+      number("repetition_penalty", "Repetition penalty", "1 turns it off.", { min: 0, step: 0.05 }),
       number("presence_penalty", "Presence penalty", "", { step: 0.1 }),
       number("frequency_penalty", "Frequency penalty", "", { step: 0.1 }),
       number("seed", "Seed", "The same seed and settings give the same text.", { step: 1 }),
     ],
   },
   {
-    title: "Where it ends",
+    title: "Length and stops",
     fields: [
-      number("max_tokens", "Most tokens", "", { min: 1, step: 1 }),
-      lines("stop", "Stop strings", "One a line; \\n stands for a line break."),
-      lines("banned_strings", "Banned strings", "One a line; the answer never holds them."),
+      number("max_tokens", "Maximum tokens", "", { min: 1, step: 1 }),
+      lines("stop", "Stop strings", "One per line; \\n stands for a line break."),
+      lines("banned_strings", "Banned strings", "One per line; they never appear in the answer."),
     ],
   },
   {
@@ -67,7 +67,7 @@ export const GROUPS = [
   {
     title: "Token view",
     fields: [
-      number("alternatives", "Alternatives to ask for", "0 to 20 for each token.",
+      number("alternatives", "Alternatives to request", "0 to 20 for each token.",
         { min: 0, max: 20, step: 1 }),
     ],
   },
@@ -79,7 +79,7 @@ export const DEFAULTS = Object.freeze(
   Object.fromEntries(FIELDS.map((field) => [field.name, field.name === "alternatives" ? "8" : ""])),
 );
 
-/** A setting that makes no request; `field` is its name. */
+/** An invalid setting; `field` is its name. */
 export class FieldError extends Error {
   constructor(field, message) {
     super(message);
@@ -128,7 +128,7 @@ function formOf(settings) {
     case "object": return { response_format: { type: "json_object" } };
     case "schema": return { json_schema: jsonOf(settings, "schema") };
     case "regex":
-      if (!settings.regex) throw new FieldError("regex", "Regular expression: give one, or choose another form.");
+      if (!settings.regex) throw new FieldError("regex", "Regular expression: enter one, or choose another format.");
       return { regex: settings.regex };
     default: return {};
   }
@@ -145,7 +145,7 @@ function jsonOf(settings, name) {
   try {
     return JSON.parse(settings[name]);
   } catch (error) {
-    throw new FieldError(name, `${labelOf(name)}: this is no valid JSON (${error.message}).`);
+    throw new FieldError(name, `${labelOf(name)}: invalid JSON (${error.message}).`);
   }
 }
 
@@ -162,12 +162,12 @@ export function fieldOfParam(param, settings) {
   return Object.hasOwn(settings, field) ? field : null;
 }
 
-/** What an answer is held to, for a sentence; empty for nothing. */
+/** The format of an answer, for a sentence; empty if it is free. */
 export function formName(settings) {
   return { object: "JSON", schema: "JSON schema", regex: "regular expression" }[settings.form] ?? "";
 }
 
-/** What is in force besides the defaults, in a few words. */
+/** What differs from the defaults, in a few words. */
 export function summaryOf(settings) {
   const parts = [];
   if (settings.system) parts.push("system prompt");

@@ -43,7 +43,7 @@ export class Sidebar {
     if (focused) byId("conversations").querySelector(`[data-id="${focused}"]`)?.focus();
   }
 
-  /** Only on a phone is the list ever closed. */
+  /** The list is only ever closed on a phone. */
   close() {
     document.body.classList.remove("list-open");
     byId("show-list").setAttribute("aria-expanded", "false");

@@ -1,7 +1,7 @@
-// What the browser keeps: conversations, the settings used last, and how the page looks.
+// What the browser stores: conversations, the last settings, and how the page looks.
 //
-// Never the API key. Where there is no room, the probabilities of the oldest conversations go first.
-// What cannot be read as a conversation is set aside: kept under another name, and not looked at again.
+// Never the API key. If there is no room, the probabilities of the oldest conversations go first.
+// What cannot be read as a conversation is set aside: kept under another name and not read again.
 
 import { conversationOf, settingsOf } from "./stored.js";
 
@@ -10,7 +10,7 @@ const ASIDE = "mlxgen/set-aside/";
 const SETTINGS = "mlxgen/settings";
 const LOOK = "mlxgen/look";
 
-/** The browser's store; null where the person has forbidden it. */
+/** The browser's store; null if it is disabled. */
 const kept = (() => {
   try {
     return window.localStorage;
@@ -40,7 +40,7 @@ function write(name, value) {
   }
 }
 
-/** What stands behind `prefix` in the names that begin with it. */
+/** What follows `prefix` in the names that begin with it. */
 const behind = (prefix) =>
   Object.keys(kept ?? {}).filter((name) => name.startsWith(prefix)).map((name) => name.slice(prefix.length));
 
@@ -49,10 +49,10 @@ export function loadAll() {
   return behind(CONVERSATION).map(loadConversation).filter(Boolean).sort((one, other) => other.changed - one.changed);
 }
 
-/** A conversation; null where there is none, or none that can be read. */
+/** A conversation; null if there is none, or it cannot be read. */
 export const loadConversation = (id) => conversationOf(read(CONVERSATION + id), id);
 
-/** Set aside what is no conversation; how many that were. */
+/** Set aside what is not a conversation; returns how many there were. */
 export function setAsideMalformed() {
   const malformed = behind(CONVERSATION).filter((id) => !loadConversation(id));
   for (const id of malformed) {
@@ -61,18 +61,18 @@ export function setAsideMalformed() {
     try {
       kept.setItem(ASIDE + id, text);
     } catch {
-      // Another tab took the room: it could not be read anyway.
+      // Another tab took the room; it could not be read anyway.
     }
   }
   return malformed.length;
 }
 
-/** Delete all that was ever set aside. */
+/** Delete everything that was set aside. */
 export function removeSetAside() {
   for (const id of behind(ASIDE)) kept.removeItem(ASIDE + id);
 }
 
-/** Keep a conversation; false where there is no room for it even without others' probabilities. */
+/** Store a conversation; false if there is no room even without the probabilities of others. */
 export function saveConversation(conversation) {
   if (write(CONVERSATION + conversation.id, conversation)) return true;
   for (const old of loadAll().reverse()) {
@@ -83,7 +83,7 @@ export function saveConversation(conversation) {
   return false;
 }
 
-/** Drop the alternatives of all tokens; whether there were any. */
+/** Drop the alternatives of all tokens; returns whether there were any. */
 function thin(conversation) {
   let found = false;
   for (const node of Object.values(conversation.nodes)) {

@@ -1,8 +1,8 @@
-// A conversation as the browser kept it, looked through before anything relies on it.
+// A conversation from the browser's store, checked before anything relies on it.
 //
-// Other programs, older pages and people write to the same store. What is taken here has every part
-// that the page reads, and neither loops nor names of nodes that are not there. Nothing here touches
-// the page or the store.
+// Other programs, older pages and people write to the same store. What is accepted here has every
+// part that the page reads, no loops, and no references to missing nodes. Nothing here touches the
+// page or the store.
 
 import { DEFAULTS } from "./settings.js";
 
@@ -43,7 +43,7 @@ const NODES = {
   assistant: isAnswer,
 };
 
-/** The conversation `id` that was kept as `found`, with what older pages did not keep; null if it is malformed. */
+/** The stored conversation `id`, with what older pages did not store; null if it is malformed. */
 export function conversationOf(found, id) {
   if (!isObject(found) || !isId(id) || found.id !== id || !isText(found.title) || !Number.isFinite(found.changed)) return null;
   if (!isObject(found.nodes) || !isObject(found.chosen) || !isTree(found.nodes) || !isWay(found)) return null;
@@ -57,13 +57,13 @@ export function conversationOf(found, id) {
   return found;
 }
 
-/** The settings among what was kept; the defaults for what is none. */
+/** The stored settings, with defaults for what is missing or invalid. */
 export function settingsOf(found) {
   const own = Object.entries(isObject(found) ? found : {});
   return { ...DEFAULTS, ...Object.fromEntries(own.filter(([name, value]) => Object.hasOwn(DEFAULTS, name) && isText(value))) };
 }
 
-/** Whether all nodes are whole, and hang below one another without end nor loop. */
+/** Whether all nodes are complete and form a tree. */
 function isTree(nodes) {
   const whole = ([id, node]) =>
     isId(id) && isObject(node) && node.id === id && Object.hasOwn(NODES, node.role) && NODES[node.role](node);
@@ -73,13 +73,13 @@ function isTree(nodes) {
     && Object.values(nodes).every((node) => !node.from || leaves(nodes, node));
 }
 
-/** Whether an answer leaves another one at a token that it has. */
+/** Whether an answer branches off from another one at a token that it has. */
 function leaves(nodes, { from }) {
   const origin = nodes[from.node];
   return origin.role === "assistant" && from.at <= (origin.from?.at ?? 0) + origin.tokens.length;
 }
 
-/** Whether from every node `above` leads to null, by nodes that are there. */
+/** Whether `above` leads from every node to null, through existing nodes. */
 function isForest(nodes, above) {
   const safe = new Set();
   for (const start of Object.keys(nodes)) {
@@ -93,6 +93,6 @@ function isForest(nodes, above) {
   return true;
 }
 
-/** Whether what is chosen below each node is one of those below it. */
+/** Whether the chosen child of each node is one of its children. */
 const isWay = ({ nodes, chosen }) =>
   Object.entries(chosen).every(([parent, id]) => Object.hasOwn(nodes, id) && nodes[id].parent === parent);

@@ -1,12 +1,12 @@
 // The tokens of an answer, tinted by their probability.
 //
-// Owns their elements and how the keyboard moves among them: one stop of the tab key for each group,
-// arrows within. A token that is open to a click calls `open(index, element)`.
+// Owns their elements and how the keyboard moves among them: one tab stop for each group, and arrow
+// keys within. A click on a token calls `open(index, element)`.
 
 import { el, setText } from "./dom.js";
 import { hex, levelOf, percent, Speller, spoken } from "./records.js";
 
-/** Which of the two groups a token is shown in: thoughts are folded away, marks stay where they are. */
+/** Which of the two groups a token is in: thoughts are folded away, and marks stay in place. */
 function groupOf(record, before) {
   if (record.p === "mark") return before ?? "thought";
   return record.p === "reasoning" ? "thought" : "answer";
@@ -23,7 +23,7 @@ export class TokenView {
     this.element = el("div", { class: "tokens", click: (event) => this.#click(event), keydown: (event) => this.#key(event) });
   }
 
-  /** Show a path; what is shown already of the same path stays. */
+  /** Show a path; what is already shown of it stays. */
   update(path) {
     const shown = this.#records;
     if (shown.length > path.length || shown.some((record, k) => record !== path[k])) this.#clear();
@@ -78,7 +78,7 @@ export class TokenView {
 
   #click(event) {
     const token = event.target.closest(".token");
-    // A click that ends a selection was meant to select.
+    // A click that ends a selection is meant to select.
     if (!token || String(getSelection())) return;
     this.#move(token);
     this.#open(Number(token.dataset.index), token);
@@ -118,7 +118,7 @@ function neighbour(token, key) {
   }
 }
 
-/** The token of the next line that is nearest to being straight above or below. */
+/** The token of the next line that is most directly above or below. */
 function inLine(token, step, sign) {
   const from = token.getClientRects()[0] ?? token.getBoundingClientRect();
   let best = null;
@@ -163,7 +163,7 @@ function labelOf(record) {
   return said.join(", ");
 }
 
-/** What there is to say of how a token came about, in words. */
+/** How a token came about, in words. */
 export function marksOf(record) {
   const marks = [];
   if (record.h) marks.push("chosen by hand");
@@ -177,7 +177,7 @@ export function marksOf(record) {
 /** What the tints and lines mean. */
 export function legend() {
   const steps = ["over 90 %", "70 to 90 %", "40 to 70 %", "15 to 40 %", "3 to 15 %", "under 3 %"];
-  const marks = [["forced", "forced by the form"], ["drafted", "drafted"], ["redrawn", "drawn again after a rejection"],
+  const marks = [["forced", "forced by the format"], ["drafted", "drafted"], ["redrawn", "drawn again after a rejection"],
     ["picked", "chosen by hand"], ["outside", "not part of the answer"]];
   const sample = (name, text) => el("li", {}, el("span", { class: `token ${name}`, "aria-hidden": "true" }, "abc"), ` ${text}`);
   return el("details", { class: "legend" },
@@ -185,5 +185,5 @@ export function legend() {
     el("ul", {}, steps.map((text, k) => sample(`level-${k}`, text))),
     el("ul", {}, marks.map(([name, text]) => sample(name, text))),
     el("p", { class: "quiet small" },
-      "Probabilities are the model's own, before temperature, truncation and the form of the answer."));
+      "Probabilities are the model's own, before temperature, truncation and the answer format."));
 }

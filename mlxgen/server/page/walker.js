@@ -1,4 +1,4 @@
-// The steps from a message to its other versions.
+// Steps from a message to its other versions.
 
 import { siblingsOf } from "./conversation.js";
 import { button, el, setText } from "./dom.js";

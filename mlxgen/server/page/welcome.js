@@ -18,12 +18,12 @@ const WEATHER = {
 const EXAMPLES = [
   { label: "Ask for a fact", text: "What is the capital of France?", settings: {} },
   {
-    label: "Get JSON of a schema",
+    label: "Get JSON that matches a schema",
     text: "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon.",
     settings: { form: "schema", schema: JSON.stringify(PERSON, null, 2), thinking: "off" },
   },
   {
-    label: "Have a tool called",
+    label: "Let it call a tool",
     text: "What is the weather in Oslo?",
     settings: { tools: JSON.stringify(WEATHER, null, 2), thinking: "off" },
   },
@@ -38,9 +38,9 @@ export function showWelcome(element, wanted, use) {
     return;
   }
   element.replaceChildren(
-    el("h2", {}, "Try a model, and see what it does"),
-    el("p", {}, "Switch on ", el("strong", {}, "Tokens"), " to see how likely each token was. A click on one shows what else it ",
-      "could have been; choose another, and the answer goes on from there."),
+    el("h2", {}, "Try a model and see how it works"),
+    el("p", {}, "Turn on ", el("strong", {}, "Tokens"), " to see how likely each token was. Click one to see its alternatives; ",
+      "choose another, and the answer continues from there."),
     el("ul", { class: "examples" }, EXAMPLES.map((example) => el("li", {}, exampleButton(example, use)))),
   );
 }

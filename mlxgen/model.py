@@ -37,8 +37,8 @@ from .engine.request.request import Request
 from .engine.scheduling.prefill import take_prefix
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
+from .engine.step.handle import Handle
 from .engine.step.runner import Runner
-from .engine.step.seat import Seat
 from .engine.step.step import Loop
 from .engine.stream import Stream
 from .errors import MlxgenError, OptionError, PromptError
@@ -396,12 +396,12 @@ class LanguageModel:
 
     def _stream(self, request: Request) -> Stream:
         runner = Runner(self.model, self.make_cache, cache=lambda: self.prefix_cache)
-        seat = Seat(request, KV(runner), self.drafter_for(request.options))
+        handle = Handle(request, KV(runner), self.drafter_for(request.options))
         # The cache exists once somebody has asked for it. What is taken from it may still have to
         # be computed on another thread: wait for it.
-        if "prefix_cache" in vars(self) and take_prefix(seat, self.prefix_cache):
-            seat.kv.wait()
-        return Stream(Loop(runner, self.sampler), seat, lambda: self.prefix_cache)
+        if "prefix_cache" in vars(self) and take_prefix(handle, self.prefix_cache):
+            handle.kv.wait()
+        return Stream(Loop(runner, self.sampler), handle, lambda: self.prefix_cache)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:
         wanted = options.max_tokens if options.max_tokens is not None else 1 << 40

@@ -11,8 +11,9 @@ from .limits import Limits, Stats
 from .options import Options
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
-from .scheduling.scheduler import Scheduler, Ticket
+from .scheduling.scheduler import Scheduler
 from .session import Session
+from .step.handle import Handle
 from .stream import Stream
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Control",
     "Controller",
     "FinishReason",
+    "Handle",
     "Limits",
     "Options",
     "Progress",
@@ -37,7 +39,6 @@ __all__ = [
     "Splice",
     "Stats",
     "Stream",
-    "Ticket",
     "Usage",
     "Wait",
 ]

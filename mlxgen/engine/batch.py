@@ -13,8 +13,9 @@ from .chunk import Chunk, Result, fold
 from .limits import Stats
 from .pulled import Pulled
 from .request.request import Request
-from .scheduling.scheduler import Scheduler, Ticket
+from .scheduling.scheduler import Scheduler
 from .step.accepting import Event
+from .step.handle import Handle
 
 AHEAD = 8  # requests that are ready beyond those that run
 
@@ -42,7 +43,7 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         self._scheduler = scheduler
         self._requests: Iterator[Callable[[], Request]] | None = requests
         self._watch = watch or _unwatched
-        self._indexes: dict[Ticket, int] = {}
+        self._indexes: dict[Handle, int] = {}
         self._given: list[tuple[int, ...]] = []  # each request's prefix
         self._chunks: list[list[Chunk]] = []
         self.results: list[Result | None] = []
@@ -110,7 +111,7 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
                 self._ready.append((index, error))
 
     def _take(self, event: Event) -> None:
-        index = self._indexes[event.ticket]
+        index = self._indexes[event.handle]
         chunks = self._chunks[index]
         chunks += event.chunks
         self.tokens += len(event.chunks)
@@ -121,8 +122,8 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         elif not chunks or chunks[-1].finish_reason is None:
             return
         else:
-            self.results[index] = fold(chunks, event.ticket.usage, self._given[index])
-        del self._indexes[event.ticket]
+            self.results[index] = fold(chunks, event.handle.usage, self._given[index])
+        del self._indexes[event.handle]
         self._chunks[index] = []
 
 

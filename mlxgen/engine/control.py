@@ -21,8 +21,9 @@ from .limits import Stats
 from .options import Options
 from .pulled import Pulled
 from .request.request import Request
-from .scheduling.scheduler import Scheduler, Ticket
+from .scheduling.scheduler import Scheduler
 from .step.accepting import Event
+from .step.handle import Handle
 
 IDLE_CALLS = 10_000  # answers in a row that bring a branch no further, before it is given up
 
@@ -59,12 +60,12 @@ class _Live:
         "chunks",
         "controller",
         "given",
+        "handle",
         "idle",
         "index",
         "observe",
         "path",
         "seen",
-        "ticket",
         "wait",
     )
 
@@ -72,19 +73,19 @@ class _Live:
         self,
         path: Path,
         index: int,
-        ticket: Ticket,
+        handle: Handle,
         controller: Controller,
         chunks: list[Chunk],
     ) -> None:
         self.path = path
         self.index = index  # in the last fork
-        self.ticket = ticket
+        self.handle = handle
         self.controller = controller
         self.chunks = chunks  # those of its parent up to the fork, and its own
         self.given = len(chunks)  # how many the caller has taken
         self.seen = len(chunks)  # how many the controller was shown
         self.idle = 0  # answers since the last that brought it further
-        self.asked = (0, ticket.request.base)  # the moment of the history, and its length then
+        self.asked = (0, handle.request.base)  # the moment of the history, and its length then
         self.wait: Wait | None = None
         self.observe = getattr(controller, "observe", None)
 
@@ -120,7 +121,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self.errors: dict[Path, Exception] = {}
         self._woken: deque[_Live] = deque()
         root = _Live((), 0, scheduler.submit(request), controller, [])
-        self._live: dict[Ticket, _Live] = {root.ticket: root}
+        self._live: dict[Handle, _Live] = {root.handle: root}
         self._known: dict[Path, _Live] = {(): root}  # those that are over too
 
     def _move(self) -> bool:
@@ -164,7 +165,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         """
         self._owner.check()
         live = self._find(branch)
-        if live.ticket in self._live:
+        if live.handle in self._live:
             self._ready = deque(item for item in self._ready if item[0] is not live)
             self._cancel(live)
 
@@ -181,7 +182,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         return live
 
     def _cancel(self, live: _Live) -> None:
-        for event in self._scheduler.finish(live.ticket, "cancelled"):
+        for event in self._scheduler.finish(live.handle, "cancelled"):
             live.chunks += event.chunks
         self._end(live)
 
@@ -196,14 +197,14 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
                 self._ask(live, waiting)
 
     def _is_undecided(self, live: _Live) -> bool:
-        alive = self._live.get(live.ticket) is live
-        return alive and live.wait is None and live.ticket.request.steering is None
+        alive = self._live.get(live.handle) is live
+        return alive and live.wait is None and live.handle.request.steering is None
 
     def _ask(self, live: _Live, waiting: deque[_Live]) -> None:
-        request = live.ticket.request
+        request = live.handle.request
         try:
-            if live.ticket.start() and (request.finish_reason is not None or request.position):
-                for event in self._scheduler.change(live.ticket, 0, ()):  # what filters force
+            if live.handle.start() and (request.finish_reason is not None or request.position):
+                for event in self._scheduler.change(live.handle, 0, ()):  # what filters force
                     self._take(event)
                 return
             if live.observe is not None:
@@ -220,7 +221,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
             if isinstance(answer, Wait):
                 self._rest(live, answer)
             elif not answer:
-                self._take_all(self._scheduler.finish(live.ticket, "stop"))
+                self._take_all(self._scheduler.finish(live.handle, "stop"))
             elif len(answer) == 1:
                 self._carry_out(live, answer[0])
             else:
@@ -230,10 +231,10 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     def _carry_out(self, live: _Live, decision: Decision) -> None:
         if decision.backtrack or decision.run:
-            self._take_all(self._scheduler.change(live.ticket, decision.backtrack, decision.run))
-        if live.ticket.closed:
+            self._take_all(self._scheduler.change(live.handle, decision.backtrack, decision.run))
+        if live.handle.closed:
             return
-        live.ticket.request.steering = decision.steering
+        live.handle.request.steering = decision.steering
         further = decision.steering is not None or (decision.run and not decision.backtrack)
         self._count(live, idle=not further)
 
@@ -248,12 +249,12 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     def _fork(self, live: _Live, decisions: list[Decision], waiting: deque[_Live]) -> None:
         copies = [_copy_of(live.controller) for _ in decisions[1:]]
-        twins = self._scheduler.fork(live.ticket, len(copies))
+        twins = self._scheduler.fork(live.handle, len(copies))
         branches = [live]
-        for index, (ticket, controller) in enumerate(zip(twins, copies, strict=True), start=1):
-            twin = _Live((*live.path, index), index, ticket, controller, list(live.chunks))
+        for index, (handle, controller) in enumerate(zip(twins, copies, strict=True), start=1):
+            twin = _Live((*live.path, index), index, handle, controller, list(live.chunks))
             twin.asked = live.asked
-            self._live[ticket] = self._known[twin.name] = twin
+            self._live[handle] = self._known[twin.name] = twin
             branches.append(twin)
             waiting.append(twin)
         live.path, live.index = (*live.path, 0), 0
@@ -267,14 +268,14 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         if wait.woken:
             self._count(live, idle=True)
             return
-        self._scheduler.park(live.ticket)
+        self._scheduler.park(live.handle)
         live.wait = wait
         wait.when_woken(partial(self._wake, live, wait))
 
     def _wake(self, live: _Live, wait: Wait) -> None:
-        if live.wait is wait and live.ticket in self._live:
+        if live.wait is wait and live.handle in self._live:
             live.wait = None
-            self._scheduler.resume(live.ticket)
+            self._scheduler.resume(live.handle)
             self._woken.append(live)
 
     # ---- what it comes to ------------------------------------------------------------------
@@ -284,13 +285,13 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
             self._take(event)
 
     def _take(self, event: Event) -> None:
-        live = self._live[event.ticket]
+        live = self._live[event.handle]
         if event.error is not None:
             self._fail(live, event.error)
             return
         live.chunks += event.chunks
         self._ready.extend((live, chunk) for chunk in event.chunks)
-        if event.ticket.closed:
+        if event.handle.closed:
             self._end(live)
 
     def _fail(self, live: _Live, error: Exception) -> None:
@@ -302,9 +303,9 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self._end(live, error)
 
     def _end(self, live: _Live, error: Exception | None = None) -> None:
-        del self._live[live.ticket]
-        self._scheduler.cancel(live.ticket)
-        result = self.results[live.name] = fold(live.chunks, live.ticket.usage)
+        del self._live[live.handle]
+        self._scheduler.cancel(live.handle)
+        result = self.results[live.name] = fold(live.chunks, live.handle.usage)
         if error is not None:
             self.errors[live.name] = error
         ended = getattr(live.controller, "ended", None)
@@ -322,7 +323,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         error = StateError(f"all branches wait, and none is left to go on: {'; '.join(waits)}")
         self._ready.append((next(iter(self._live.values())), error))
         for live in list(self._live.values()):
-            if live.ticket in self._live:
+            if live.handle in self._live:
                 self._end(live, error)
 
 

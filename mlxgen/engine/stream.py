@@ -17,7 +17,7 @@ from .prefix.cache import PrefixCache
 from .pulled import Pulled
 from .request.accept import rewind
 from .step.fault import Fault
-from .step.seat import Seat
+from .step.handle import Handle
 from .step.step import Loop
 
 
@@ -37,17 +37,17 @@ class Stream(Pulled[Chunk, Chunk]):
         "_error",
         "_failed",
         "_freed",
+        "_handle",
         "_loop",
-        "_seat",
         "_text",
     )
 
-    def __init__(self, loop: Loop, seat: Seat, cache: Callable[[], PrefixCache]) -> None:
+    def __init__(self, loop: Loop, handle: Handle, cache: Callable[[], PrefixCache]) -> None:
         self._cache = cache  # called when something is to be kept: there may be no cache yet
         self._loop = loop
-        self._seat = seat
+        self._handle = handle
         super().__init__("stream")
-        loop.join(seat)
+        loop.join(handle)
         self._text: list[str] = []
         self._freed = False  # later than closed, if another thread closed it
         self._failed: BaseException | None = None
@@ -58,7 +58,7 @@ class Stream(Pulled[Chunk, Chunk]):
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if self._closed or self._seat.request.finish_reason is not None:
+        if self._closed or self._handle.request.finish_reason is not None:
             return False
         if self._failed is not None:
             raise StateError(
@@ -99,24 +99,24 @@ class Stream(Pulled[Chunk, Chunk]):
     @property
     def tokens(self) -> list[Token]:
         """The tokens delivered so far, including ``prefix``; tokens on hold are not among them."""
-        request = self._seat.request
+        request = self._handle.request
         count = self._ready[0].index if self._ready else request.outbox.released
         return request.tokens[:count]
 
     @property
     def seed(self) -> int:
         """The seed of the draws, even if none was given."""
-        return self._seat.request.seed
+        return self._handle.request.seed
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why the stream ended; ``None`` until then."""
-        return None if self._ready else self._seat.request.finish_reason
+        return None if self._ready else self._handle.request.finish_reason
 
     @property
     def usage(self) -> Usage:
         """The tokens, forward passes and seconds used so far."""
-        return self._seat.usage
+        return self._handle.usage
 
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
         """Take back the last ``tokens`` delivered tokens, or all after the first ``to``.
@@ -132,10 +132,10 @@ class Stream(Pulled[Chunk, Chunk]):
         if self._closed:
             raise StateError("a closed stream cannot be rewound; make a new one")
         seen = len(self.tokens)
-        target = self._seat.request.target_of(tokens, to, seen)
+        target = self._handle.request.target_of(tokens, to, seen)
         self._ready.clear()
-        self._loop.rewind(self._seat, target, seen)
-        self._text = [self._seat.request.outbox.text]
+        self._loop.rewind(self._handle, target, seen)
+        self._text = [self._handle.request.outbox.text]
         self._failed = self._error = None
 
     def fork(self, n: int = 1) -> list[Stream]:
@@ -151,15 +151,15 @@ class Stream(Pulled[Chunk, Chunk]):
                 "a stream that is closed or failed cannot be forked; fork it before, or rewind one "
                 "that failed"
             )
-        request, seen = self._seat.request, len(self.tokens)
+        request, seen = self._handle.request, len(self.tokens)
         twins = []
         for seed in request.fork_seeds(n):
-            seat = self._seat.fork(seed)
-            twin = Stream(self._loop.alike(), seat, self._cache)
+            handle = self._handle.fork(seed)
+            twin = Stream(self._loop.alike(), handle, self._cache)
             twin._owner = self._owner.alike()
             if request.position > seen:
-                rewind(seat.request, seen, seen)
-                twin._text = [seat.request.outbox.text]
+                rewind(handle.request, seen, seen)
+                twin._text = [handle.request.outbox.text]
             else:
                 twin._ready.extend(self._ready)
                 twin._text = list(self._text)
@@ -181,23 +181,23 @@ class Stream(Pulled[Chunk, Chunk]):
             raise StateError("the stream is closed; call keep before close")
         if self._failed is not None:
             return
-        cache, seat = self._cache(), self._seat
-        kv, history = seat.kv, seat.history
+        cache, handle = self._cache(), self._handle
+        kv, history = handle.kv, handle.history
         if tokens is not None:
-            if cache.any_length or not kv.length < tokens < len(history) or seat.is_ready:
+            if cache.any_length or not kv.length < tokens < len(history) or handle.is_ready:
                 return
             self._run(tokens)
         kv.keep(history)
 
     def _run(self, tokens: int) -> None:
-        kv = self._seat.kv
+        kv = self._handle.kv
         try:
             while kv.length < tokens:
                 piece = min(PREFILL_STEP, tokens - kv.length)
-                self._loop.passes.prefill(self._seat, piece)
+                self._loop.passes.prefill(self._handle, piece)
                 kv.wait()
         except BaseException as error:
-            self._seat.restart()  # some layers may hold more tokens than others now
+            self._handle.restart()  # some layers may hold more tokens than others now
             self._failed = error
             if isinstance(error, Exception):
                 self._failed = told = Fault.of(error).error()
@@ -208,5 +208,5 @@ class Stream(Pulled[Chunk, Chunk]):
         if not self._freed:
             self._freed = True
             self._ready.clear()
-            self._loop.leave(self._seat)
-            self._seat.close()
+            self._loop.leave(self._handle)
+            self._handle.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from ..engine import Limits, Options, Request, Scheduler, Ticket
+from ..engine import Handle, Limits, Options, Request, Scheduler
 from ..errors import MlxgenError, OptionError
 from ..filters.compiled import GrammarEngine
 from ..load import load
@@ -29,7 +29,7 @@ class Engine(NamedTuple):
     facts: Facts
 
 
-EngineBoot: TypeAlias = Boot[Request, Ticket, Engine]
+EngineBoot: TypeAlias = Boot[Request, Handle, Engine]
 
 
 def booting(settings: Settings) -> EngineBoot:

@@ -33,7 +33,7 @@ COURIER_LIMIT = 20_000
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
 
 
-class Ticket(Hashable, Protocol):
+class Handle(Hashable, Protocol):
     """The scheduler's handle for a row."""
 
     @property
@@ -42,32 +42,32 @@ class Ticket(Hashable, Protocol):
     def progress(self) -> Progress: ...
 
 
-RowT = TypeVar("RowT")
-RowT_contra = TypeVar("RowT_contra", contravariant=True)
-TicketT = TypeVar("TicketT", bound=Ticket)
-TicketT_co = TypeVar("TicketT_co", bound=Ticket, covariant=True)
+RequestT = TypeVar("RequestT")
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+HandleT = TypeVar("HandleT", bound=Handle)
+HandleT_co = TypeVar("HandleT_co", bound=Handle, covariant=True)
 LoadedT = TypeVar("LoadedT")
 
 
-class Event(Protocol[TicketT_co]):
+class Event(Protocol[HandleT_co]):
     """What the scheduler reports about a row."""
 
     @property
-    def ticket(self) -> TicketT_co: ...
+    def handle(self) -> HandleT_co: ...
     @property
     def chunks(self) -> Sequence[Chunk]: ...
     @property
     def error(self) -> Exception | None: ...
 
 
-class Scheduler(Protocol[RowT_contra, TicketT]):
+class Scheduler(Protocol[RequestT_contra, HandleT]):
     """What the thread needs of the engine's scheduler."""
 
     @property
     def busy(self) -> bool: ...
-    def submit(self, row: RowT_contra, /) -> TicketT: ...
-    def step(self) -> Sequence[Event[TicketT]]: ...
-    def cancel(self, ticket: TicketT, /) -> None: ...
+    def submit(self, row: RequestT_contra, /) -> HandleT: ...
+    def step(self) -> Sequence[Event[HandleT]]: ...
+    def cancel(self, handle: HandleT, /) -> None: ...
     def close(self) -> None: ...
     def stats(self) -> Stats: ...
 
@@ -82,10 +82,10 @@ class State(enum.Enum):
     STOPPED = "stopped"  # on request
 
 
-class Submission(NamedTuple, Generic[RowT]):
+class Submission(NamedTuple, Generic[RequestT]):
     """Rows of one request; the position of a row is its index in the mailbox."""
 
-    rows: Sequence[RowT]
+    rows: Sequence[RequestT]
     mailbox: Mailbox
 
 
@@ -97,19 +97,19 @@ class _Stop(NamedTuple):
     pass
 
 
-_Command: TypeAlias = Submission[RowT] | _Cancel | _Stop
-Boot: TypeAlias = Callable[[], tuple[Scheduler[RowT, TicketT], LoadedT]]
+_Command: TypeAlias = Submission[RequestT] | _Cancel | _Stop
+Boot: TypeAlias = Callable[[], tuple[Scheduler[RequestT, HandleT], LoadedT]]
 """Called in the engine's thread: loads the scheduler, and what the listener gets with ``READY``."""
 Listener: TypeAlias = Callable[[State, LoadedT | BaseException | None], None]
 """Called in the loop's thread with the new state, and what was loaded or the error."""
 
 
-class EngineThread(Generic[RowT, TicketT, LoadedT]):
+class EngineThread(Generic[RequestT, HandleT, LoadedT]):
     """The thread; call ``start`` once. All methods are for the event loop's thread."""
 
     def __init__(
         self,
-        boot: Boot[RowT, TicketT, LoadedT],
+        boot: Boot[RequestT, HandleT, LoadedT],
         listener: Listener[LoadedT],
         *,
         loop: asyncio.AbstractEventLoop,
@@ -117,11 +117,11 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
         self._boot = boot
         self._listener = listener
         self._loop = loop
-        self._inbox: queue.SimpleQueue[_Command[RowT]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Command[RequestT]] = queue.SimpleQueue()
         self._courier = _Courier(loop)
-        self._tickets: dict[TicketT, tuple[Mailbox, int]] = {}
-        self._of: dict[Mailbox, list[TicketT]] = {}
-        self._reading: dict[TicketT, int] = {}  # watched prompts, and how far they are
+        self._handles: dict[HandleT, tuple[Mailbox, int]] = {}
+        self._of: dict[Mailbox, list[HandleT]] = {}
+        self._reading: dict[HandleT, int] = {}  # watched prompts, and how far they are
         self._published = 0.0
         self._turns = 0
         self._rests = True  # it is loading, or has nothing to do
@@ -138,7 +138,7 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
         """Start loading."""
         self._thread.start()
 
-    def submit(self, rows: Sequence[RowT], mailbox: Mailbox) -> None:
+    def submit(self, rows: Sequence[RequestT], mailbox: Mailbox) -> None:
         """Generate rows; what comes of them, errors included, goes to the mailbox."""
         self._inbox.put(Submission(rows, mailbox))
 
@@ -167,7 +167,7 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
         except BaseException as error:
             state, news = (State.REFUSED if self.stats is None else State.FAILED), error
         self._rests = True
-        self._tickets.clear()
+        self._handles.clear()
         self._of.clear()
         self._reading.clear()
         _leave_mlx()
@@ -188,7 +188,7 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
                 scheduler.close()
         return State.STOPPED
 
-    def _obey(self, scheduler: Scheduler[RowT, TicketT]) -> bool:
+    def _obey(self, scheduler: Scheduler[RequestT, HandleT]) -> bool:
         """Carry out commands, waiting for one if there is nothing else; returns False to stop."""
         while True:
             try:
@@ -208,40 +208,42 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
             else:
                 self._submit(scheduler, command)
 
-    def _submit(self, scheduler: Scheduler[RowT, TicketT], submission: Submission[RowT]) -> None:
+    def _submit(
+        self, scheduler: Scheduler[RequestT, HandleT], submission: Submission[RequestT]
+    ) -> None:
         """All rows of a request, or none of them."""
-        tickets = self._of[submission.mailbox] = []
+        handles = self._of[submission.mailbox] = []
         try:
             for index, row in enumerate(submission.rows):
-                ticket = scheduler.submit(row)
-                tickets.append(ticket)
-                self._tickets[ticket] = submission.mailbox, index
+                handle = scheduler.submit(row)
+                handles.append(handle)
+                self._handles[handle] = submission.mailbox, index
                 if submission.mailbox.watched:
-                    self._reading[ticket] = 0
+                    self._reading[handle] = 0
         except Exception as error:
             self._drop(scheduler, submission.mailbox)
             self._courier.carry([(submission.mailbox, Delivery(0, (), error=error))])
 
-    def _drop(self, scheduler: Scheduler[RowT, TicketT], mailbox: Mailbox) -> None:
-        for ticket in self._of.pop(mailbox, ()):
-            self._reading.pop(ticket, None)
-            if self._tickets.pop(ticket, None) is not None:
-                scheduler.cancel(ticket)
+    def _drop(self, scheduler: Scheduler[RequestT, HandleT], mailbox: Mailbox) -> None:
+        for handle in self._of.pop(mailbox, ()):
+            self._reading.pop(handle, None)
+            if self._handles.pop(handle, None) is not None:
+                scheduler.cancel(handle)
 
-    def _post(self, events: Sequence[Event[TicketT]]) -> None:
+    def _post(self, events: Sequence[Event[HandleT]]) -> None:
         deliveries = self._read() if self._reading else []
         for event in events:
-            known = self._tickets.get(event.ticket)
+            known = self._handles.get(event.handle)
             if known is None:
                 continue
             mailbox, index = known
             usage = None
             if event.error is not None or (event.chunks and event.chunks[-1].finish_reason):
-                usage = event.ticket.usage
-                del self._tickets[event.ticket]
-                self._reading.pop(event.ticket, None)
-                self._forget(mailbox, event.ticket)
-            progress = event.ticket.progress if mailbox.watched else None
+                usage = event.handle.usage
+                del self._handles[event.handle]
+                self._reading.pop(event.handle, None)
+                self._forget(mailbox, event.handle)
+            progress = event.handle.progress if mailbox.watched else None
             delivery = Delivery(index, event.chunks, usage, event.error, progress)
             deliveries.append((mailbox, delivery))
         if deliveries:
@@ -250,23 +252,23 @@ class EngineThread(Generic[RowT, TicketT, LoadedT]):
     def _read(self) -> list[tuple[Mailbox, Delivery]]:
         """How much of the watched prompts has been run since the last call."""
         deliveries = []
-        for ticket, before in list(self._reading.items()):
-            progress = ticket.progress
+        for handle, before in list(self._reading.items()):
+            progress = handle.progress
             if progress.prefilled > before:
-                self._reading[ticket] = progress.prefilled
-                mailbox, index = self._tickets[ticket]
+                self._reading[handle] = progress.prefilled
+                mailbox, index = self._handles[handle]
                 deliveries.append((mailbox, Delivery(index, (), progress=progress)))
             if progress.prefilled >= progress.usage.prompt_tokens:
-                del self._reading[ticket]
+                del self._reading[handle]
         return deliveries
 
-    def _forget(self, mailbox: Mailbox, ticket: TicketT) -> None:
-        tickets = self._of[mailbox]
-        tickets.remove(ticket)
-        if not tickets:
+    def _forget(self, mailbox: Mailbox, handle: HandleT) -> None:
+        handles = self._of[mailbox]
+        handles.remove(handle)
+        if not handles:
             del self._of[mailbox]
 
-    def _publish(self, scheduler: Scheduler[RowT, TicketT], *, at_once: bool = False) -> None:
+    def _publish(self, scheduler: Scheduler[RequestT, HandleT], *, at_once: bool = False) -> None:
         now = time.monotonic()
         if at_once or now - self._published >= STATS_EVERY:
             self._published = now

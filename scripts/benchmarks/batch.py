@@ -253,11 +253,11 @@ def _gaps(
     last, arrived = time.perf_counter(), False
     while not arrived and len(gaps) != steps:
         for event in scheduler.step():
-            if event.ticket is running[0] and event.chunks:
+            if event.handle is running[0] and event.chunks:
                 now = time.perf_counter()
                 gaps.append(now - last)
                 last = now
-            arrived = arrived or event.ticket not in running
+            arrived = arrived or event.handle not in running
     scheduler.close()
     return gaps
 

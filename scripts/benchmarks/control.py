@@ -65,8 +65,8 @@ def program_work(lm: mlxgen.LanguageModel, tokens: int = 10_000) -> float:
 
 def _host_work(lm: mlxgen.LanguageModel, controller: Any, tokens: int) -> float:
     run = lm.control(PROMPT, controller, max_tokens=tokens + 1, ignore_eos=True)
-    (ticket,) = run._live
-    request = ticket.request
+    (handle,) = run._live
+    request = handle.request
     request.budget = tokens + 1  # whatever the context holds: no model runs here
     ordinary = [t for t in range(0, lm.vocabulary.size, 2) if lm.vocabulary.is_ordinary(t)][:256]
     view = ForcedView(0)
@@ -76,7 +76,7 @@ def _host_work(lm: mlxgen.LanguageModel, controller: Any, tokens: int) -> float:
         next_draw(request)
         accept(request, ordinary[i % len(ordinary)], view)
         warm(request)
-        run._take(Event(ticket, ticket.take()))
+        run._take(Event(handle, handle.take()))
         next(run)
     seconds = time.thread_time() - start
     run.close()

@@ -61,7 +61,7 @@ def timed(stream: Iterator[object], tokens: int) -> float:
 def host_work(lm: mlxgen.LanguageModel, tokens: int = 20_000) -> float:
     """Microseconds a token on the host outside MLX: a request that accepts known tokens."""
     stream = lm.stream(PROMPT, max_tokens=tokens + 1, ignore_eos=True)
-    request = stream._seat.request
+    request = stream._handle.request
     request.budget = tokens + 1  # whatever the context holds: no model runs here
     ordinary = [t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t)][:256]
     view = ForcedView(0)

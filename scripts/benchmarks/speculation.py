@@ -118,8 +118,8 @@ def in_vain(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> Comparison:
 
     def drafting() -> float:
         stream = lm.stream(PROMPT, **options)
-        stream._seat.drafter = Wrong(lm.vocab_size)
-        stream._seat.appetite = Appetite(Wrong.most)
+        stream._handle.drafter = Wrong(lm.vocab_size)
+        stream._handle.appetite = Appetite(Wrong.most)
         return timed(stream, tokens)
 
     return compare(drafting, lambda: timed(lm.stream(PROMPT, **options), tokens), turns)

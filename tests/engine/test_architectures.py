@@ -62,8 +62,8 @@ def test_the_cache_holds_the_history_but_for_its_last_token(lm: LanguageModel) -
 
     stream = lm.stream([t % 96 for t in PROMPT], max_tokens=12, hooks=watch)
     for _ in stream:
-        stream._seat.check_integrity()
-        seen.append(stream._seat.missing)
+        stream._handle.check_integrity()
+        seen.append(stream._handle.missing)
     assert set(seen[:-1]) <= {0, 1}
 
 

@@ -376,11 +376,11 @@ def test_jobs_that_differ_in_their_seed_alone_say_what_each_says_when_prepared_a
     texts = []
     for make in (lm.prepare_all, lambda jobs: [lm.prepare(*job) for job in jobs]):
         scheduler = Scheduler(lm)
-        tickets = {scheduler.submit(row): "" for row in make(jobs)}
+        handles = {scheduler.submit(row): "" for row in make(jobs)}
         while scheduler.busy:
             for event in scheduler.step():
-                tickets[event.ticket] += "".join(chunk.text for chunk in event.chunks)
-        texts.append([*tickets.values()])
+                handles[event.handle] += "".join(chunk.text for chunk in event.chunks)
+        texts.append([*handles.values()])
     assert texts[0] == texts[1]
     assert texts[0][2] == texts[0][3] and len(set(texts[0][:3])) > 1
 

@@ -269,7 +269,7 @@ def test_a_fork_of_8_holds_the_common_kv_once_until_it_is_written(llama: Languag
     run._decide()
     assert len(run.branches) == 8
     assert mx.get_active_memory() - before < kv / 4
-    held = sum(ticket.kv.nbytes for ticket in run._live)
+    held = sum(handle.kv.nbytes for handle in run._live)
     assert held == 8 * kv  # as each of them counts it
     finish(run)
     gc.collect()

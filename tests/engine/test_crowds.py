@@ -17,7 +17,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, MlxgenError, PostSamplingResult, Regex
 from mlxgen.engine.scheduling.pace import Pace
-from mlxgen.engine.scheduling.scheduler import Ticket
+from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError
 from mlxgen.tokens import Token
 from tests.effort import tries
@@ -89,7 +89,7 @@ class Asked:
     certain: bool = True
 
 
-def crowd(dice: random.Random) -> tuple[Hall, dict[Ticket, Asked]]:
+def crowd(dice: random.Random) -> tuple[Hall, dict[Handle, Asked]]:
     """What happens to a crowd in the order of the dice; all that can is run to its end."""
     recurrent = dice.random() < 0.3
     limits: dict[str, Any] = {
@@ -103,7 +103,7 @@ def crowd(dice: random.Random) -> tuple[Hall, dict[Ticket, Asked]]:
     speaker = mumbling(recurrent=recurrent)
     speaker.lm.prefix_cache.clear()
     hall = Hall(speaker, **limits)
-    asked: dict[Ticket, Asked] = {}
+    asked: dict[Handle, Asked] = {}
     for _ in range(dice.choice([20, 80, 160])):
         living = [t for t in asked if not t.closed and t not in hall.errors]
         with contextlib.suppress(MlxgenError):
@@ -116,7 +116,7 @@ def crowd(dice: random.Random) -> tuple[Hall, dict[Ticket, Asked]]:
 
 
 def happen(
-    hall: Hall, asked: dict[Ticket, Asked], living: list[Ticket], dice: random.Random
+    hall: Hall, asked: dict[Handle, Asked], living: list[Handle], dice: random.Random
 ) -> None:
     what = dice.random()
     if what < 0.15:
@@ -125,20 +125,20 @@ def happen(
     elif what > 0.36 or not living:
         hall.step()
     elif what < 0.2:
-        ticket = dice.choice(living)
-        hall.scheduler.cancel(ticket)
-        asked[ticket].certain = False
+        handle = dice.choice(living)
+        hall.scheduler.cancel(handle)
+        asked[handle].certain = False
     elif what < 0.27:
-        ticket = dice.choice(living)
-        one = asked[ticket]
-        for twin in hall.fork(ticket, dice.choice([1, 1, 2, 5])):
+        handle = dice.choice(living)
+        one = asked[handle]
+        for twin in hall.fork(handle, dice.choice([1, 1, 2, 5])):
             same = one.certain and "temperature" not in one.options
             asked[twin] = Asked(one.prompt, one.options, same)
     else:
-        ticket = dice.choice(living)
-        hall.rewind(ticket, dice.randrange(ticket.request.position + 1))
-        if asked[ticket].options.keys() & {"temperature", "hooks"}:  # drawn anew, another way
-            asked[ticket].certain = False
+        handle = dice.choice(living)
+        hall.rewind(handle, dice.randrange(handle.request.position + 1))
+        if asked[handle].options.keys() & {"temperature", "hooks"}:  # drawn anew, another way
+            asked[handle].certain = False
 
 
 def alone(speaker: Speaker, one: Asked) -> str:
@@ -156,9 +156,9 @@ def test_each_of_a_crowd_says_what_it_says_alone(
     pieces = random.Random(seed)  # of prompts, which time would tell otherwise
     monkeypatch.setattr(Pace, "next", lambda _: pieces.choice([0, 4, 16, 16, 64]))
     hall, asked = crowd(random.Random(seed))
-    for ticket, one in asked.items():
-        error = hall.errors.get(ticket)
+    for handle, one in asked.items():
+        error = hall.errors.get(handle)
         if one.certain and not isinstance(error, CapacityError):
-            said = hall.texts[ticket] if error is None else repr(error)
+            said = hall.texts[handle] if error is None else repr(error)
             assert said == alone(hall.speaker, one), one
     assert hall.stats.kv_bytes == 0

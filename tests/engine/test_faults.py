@@ -250,28 +250,28 @@ def test_callers_may_do_all_that_they_may_while_it_is_found_out_whose_fault_it_w
     speaker = endless()
     fail(speaker, poisoned, "read", unread)
     hall = Hall(speaker)
-    tickets = [hall.submit(max_tokens=20) for _ in range(3)]
-    tickets.insert(1, hall.submit(filters=Regex("[a-z]{3}~[a-z]+"), max_tokens=20))
+    handles = [hall.submit(max_tokens=20) for _ in range(3)]
+    handles.insert(1, hall.submit(filters=Regex("[a-z]{3}~[a-z]+"), max_tokens=20))
     while not hall.stats.faults:
         hall.step()
     hall.steps(step)
-    for ticket in tickets:
-        if ticket.closed:
+    for handle in handles:
+        if handle.closed:
             continue
         match what:
             case "rewind":
-                hall.rewind(ticket, ticket.request.position // 2)
-            case "cancel" if ticket is not tickets[0]:
-                hall.scheduler.cancel(ticket)
+                hall.rewind(handle, handle.request.position // 2)
+            case "cancel" if handle is not handles[0]:
+                hall.scheduler.cancel(handle)
             case "fork":
-                hall.fork(ticket)
+                hall.fork(handle)
             case "submit":
                 hall.submit(max_tokens=3)
     hall.finish()
-    for ticket, text in hall.texts.items():
-        wanted = "abc~" if ticket.request.options.filters else letters(ticket.request.budget)
+    for handle, text in hall.texts.items():
+        wanted = "abc~" if handle.request.options.filters else letters(handle.request.budget)
         assert wanted.startswith(text) if what == "cancel" else text == wanted
-    assert hall.texts[tickets[0]] == letters(20)
+    assert hall.texts[handles[0]] == letters(20)
     assert hall.stats.kv_bytes == 0 and not hall.scheduler.busy
 
 
@@ -306,11 +306,11 @@ def test_real_models_go_on_with_the_others(kind: str, how: How, unread: Unread) 
             said[scheduler.submit(lm.prepare(prompt, options))] = []
         while scheduler.busy:
             for event in scheduler.step():
-                said[event.ticket] += [chunk.token for chunk in event.chunks]
-                failed += [event.ticket] if event.error is not None else []
+                said[event.handle] += [chunk.token for chunk in event.chunks]
+                failed += [event.handle] if event.error is not None else []
             scheduler.check_integrity()
         assert scheduler.stats().kv_bytes == 0
-        return [None if ticket in failed else tokens for ticket, tokens in said.items()]
+        return [None if handle in failed else tokens for handle, tokens in said.items()]
 
     def lm_of(module: Any) -> LanguageModel:
         lm = LanguageModel(module, alphabet_tokenizer())
@@ -437,9 +437,9 @@ def test_a_branch_that_the_model_fails_with_ends_alone(how: How, unread: Unread)
 def test_what_was_forced_before_a_start_failed_is_delivered(fork: bool, max_batch: int) -> None:
     hall = Hall(endless(), max_batch=max_batch, keep_prefixes=False)
     options: dict[str, Any] = {"banned": ["B"], "filters": Regex("ABCDEFGH"), "max_tokens": 5}
-    ticket = hall.submit([5] * 20, **options)
+    handle = hall.submit([5] * 20, **options)
     if fork:
-        hall.fork(ticket)
+        hall.fork(handle)
     texts = hall.finish()
     alone = ""
     with pytest.raises(mlxgen.MlxgenError) as error:
@@ -505,15 +505,15 @@ def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repea
     hall, asked = test_crowds.crowd(dice)
     sound[0] = True
     unread.failures = 0
-    for ticket, one in asked.items():
-        error = hall.errors.get(ticket)
+    for handle, one in asked.items():
+        error = hall.errors.get(handle)
         if not one.certain or isinstance(error, CapacityError):
             continue
         alone = test_crowds.alone(hall.speaker, one)
         if error is None:
-            assert hall.texts[ticket] == alone, one
+            assert hall.texts[handle] == alone, one
         elif isinstance(error, ModelError):  # it was tried when it failed again
-            assert alone.startswith(hall.texts[ticket]) or "Error(" in alone, one
+            assert alone.startswith(hall.texts[handle]) or "Error(" in alone, one
         else:
             assert repr(error) == alone
     assert hall.stats.kv_bytes == 0

@@ -266,7 +266,7 @@ def test_any_steps_and_rewinds_end_as_if_nothing_had_been_taken_back(
         for _ in range(forward):
             next(stream, None)
         stream.rewind(tokens=min(back, len(stream.tokens)))
-        stream._seat.request.check_integrity()
+        stream._handle.request.check_integrity()
     for _ in stream:
         pass
     assert tuple(stream.tokens) == plain.tokens

@@ -20,9 +20,9 @@ from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
-from mlxgen.engine.step.seat import Seat
 from mlxgen.engine.step.step import Loop
 from mlxgen.errors import CapacityError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer
@@ -181,7 +181,7 @@ class Asked:
 
     prompt: list[int]
     options: dict[str, Any]
-    ticket: Ticket
+    handle: Handle
     seen: Seen = field(default_factory=Seen)
     deeds: list[Deed] = field(default_factory=list)
     parent: Asked | None = None
@@ -190,17 +190,17 @@ class Asked:
     cancelled: bool = False
 
 
-def play(loop: Loop, seat: Seat, seen: Seen, deeds: list[Deed], *, to_the_end: bool) -> None:
+def play(loop: Loop, handle: Handle, seen: Seen, deeds: list[Deed], *, to_the_end: bool) -> None:
     """Run a row alone, doing to it what was done in the batch, at the same moments."""
     left, begun = list(deeds), False
     for _ in range(2000):
-        while left and left[0].mark == mark(seat.request):
+        while left and left[0].mark == mark(handle.request):
             to = left.pop(0).to
             if to is None:
-                seat.request.fork_seeds(1)
+                handle.request.fork_seeds(1)
             else:
-                loop.rewind(seat, to)
-                seen.rewound(seat.request)
+                loop.rewind(handle, to)
+                seen.rewound(handle.request)
         ended = seen.reason is not None or seen.error
         if ended or not (left or to_the_end):
             assert not left, "the row never came to where something was done to it"
@@ -208,8 +208,8 @@ def play(loop: Loop, seat: Seat, seen: Seen, deeds: list[Deed], *, to_the_end: b
         if not begun:
             begun = True
             try:
-                seat.start()
-                seen.take(seat.take())
+                handle.start()
+                seen.take(handle.take())
             except MlxgenError as error:
                 seen.error = str(error)
             continue
@@ -226,15 +226,15 @@ def alone(lm: LanguageModel, request: Asked) -> Seen:
         line.insert(0, line[0].parent)
     row = lm.prepare(request.prompt, Options.of(request.options))
     runner = Runner(lm.model, lm.make_cache)
-    seat = Seat(row, KV(runner))
+    handle = Handle(row, KV(runner))
     seen = Seen()
     for each, heir in zip(line, [*line[1:], None], strict=True):
         loop = Loop(runner, lm.sampler)
-        loop.join(seat)
+        loop.join(handle)
         deeds = each.deeds if heir is None else each.deeds[: heir.before + 1]
-        play(loop, seat, seen, deeds, to_the_end=heir is None)
+        play(loop, handle, seen, deeds, to_the_end=heir is None)
         if heir is not None:
-            seat, seen = seat.fork(heir.ticket.request.seed), seen.copy()
+            handle, seen = handle.fork(heir.handle.request.seed), seen.copy()
     return seen
 
 
@@ -261,21 +261,21 @@ class Crowd:
         self.requests.append(Asked(prompt, options, self.scheduler.submit(row)))
 
     def cancel(self, request: Asked) -> None:
-        self.scheduler.cancel(request.ticket)
-        self.scheduler.cancel(request.ticket)
+        self.scheduler.cancel(request.handle)
+        self.scheduler.cancel(request.handle)
         request.done = request.cancelled = True
 
     def rewind(self, request: Asked, share: float) -> None:
-        row = request.ticket.request
+        row = request.handle.request
         to = row.first + int((row.position - row.first) * share)
         request.deeds.append(Deed(mark(row), to))
-        self.scheduler.rewind(request.ticket, to)
+        self.scheduler.rewind(request.handle, to)
         request.seen.rewound(row)
 
     def fork(self, request: Asked) -> None:
-        deed = Deed(mark(request.ticket.request), None)
+        deed = Deed(mark(request.handle.request), None)
         try:
-            (twin,) = self.scheduler.fork(request.ticket)
+            (twin,) = self.scheduler.fork(request.handle)
         except (QueueFullError, CapacityError, StateError):
             return  # the last one: what filters force has ended it before it began
         request.deeds.append(deed)
@@ -285,9 +285,9 @@ class Crowd:
         self.scheduler.check_integrity()
 
     def step(self) -> None:
-        by_ticket = {request.ticket: request for request in self.live}
+        by_handle = {request.handle: request for request in self.live}
         for event in self.scheduler.step():
-            request = by_ticket[event.ticket]  # raises for one that was cancelled
+            request = by_handle[event.handle]  # raises for one that was cancelled
             request.seen.take(event.chunks)
             request.seen.error = str(event.error or "")
             request.done = event.error is not None or request.seen.reason is not None
@@ -382,7 +382,7 @@ def test_a_row_goes_back_behind_the_place_where_it_joined_the_others(
 def test_a_row_goes_back_to_just_where_it_joined_the_others(kind: str) -> None:
     for count in range(17, 22):
         crowd = crowd_of(kind, [3, 5], steps=20, max_tokens=30)
-        position = crowd.requests[0].ticket.request.position
+        position = crowd.requests[0].handle.request.position
         crowd.rewind(crowd.requests[0], (count + 0.5) / position)
         crowd.finish()
         crowd.compare()

@@ -60,20 +60,20 @@ def crowd(lm: LanguageModel, dice: random.Random) -> None:
     """Requests of all kinds, with rewinds and forks on the way."""
     hall = Scheduler(lm, Limits(max_batch=4))
     common = [dice.randrange(90) for _ in range(40)]
-    tickets = []
+    handles = []
     for number, options in enumerate(OPTIONS):
         checked = Options.of({"max_tokens": 14, "seed": number, "ignore_eos": True, **options})
-        tickets.append(hall.submit(lm.prepare([*common[: 20 + 4 * number], number], checked)))
+        handles.append(hall.submit(lm.prepare([*common[: 20 + 4 * number], number], checked)))
     for step in range(200):
         hall.step()
-        running = [ticket for ticket in tickets if not ticket.closed]
+        running = [handle for handle in handles if not handle.closed]
         if not running:
             return
         if step % 5 == 4 and step < 30:
             chosen = dice.choice(running)
             hall.rewind(chosen, chosen.request.position // 2)
         if step == 7:
-            tickets += hall.fork(running[0])
+            handles += hall.fork(running[0])
     raise AssertionError("it never ended")
 
 

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import ArraysCache
 from mlxgen import Choice, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.scheduling.pace import Pace
-from mlxgen.engine.scheduling.scheduler import Ticket
+from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.architectures import cache_kinds
@@ -80,16 +80,16 @@ def test_a_row_may_be_forked_before_it_has_begun_and_ends_once(options: dict[str
 
 def test_what_has_ended_is_neither_rewound_nor_forked() -> None:
     hall = Hall(endless())
-    ticket = hall.submit(max_tokens=3)
+    handle = hall.submit(max_tokens=3)
     hall.steps(2)
     with pytest.raises(RewindError):
-        hall.scheduler.rewind(ticket, 9)
+        hall.scheduler.rewind(handle, 9)
     hall.finish()
-    hall.scheduler.cancel(ticket)
+    hall.scheduler.cancel(handle)
     with pytest.raises(StateError):
-        hall.scheduler.rewind(ticket, 1)
+        hall.scheduler.rewind(handle, 1)
     with pytest.raises(StateError):
-        hall.scheduler.fork(ticket)
+        hall.scheduler.fork(handle)
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
@@ -189,12 +189,12 @@ def branching(hall: Hall) -> None:
 
 
 def going_back(hall: Hall) -> None:
-    tickets = [hall.submit([63 + i] * 180, max_tokens=150) for i in range(3)]
+    handles = [hall.submit([63 + i] * 180, max_tokens=150) for i in range(3)]
     for _ in range(3):
         hall.steps(50)
-        for ticket in tickets:
-            if not ticket.closed:
-                hall.rewind(ticket, ticket.request.position // 2)
+        for handle in handles:
+            if not handle.closed:
+                hall.rewind(handle, handle.request.position // 2)
 
 
 HAPPENINGS = [crowded, outgrowing, long_beside_short, one_long_prompt, long_forced_runs]
@@ -239,11 +239,11 @@ def test_an_estimate_is_never_below_what_caches_take(kind: str) -> None:
 
 def test_rows_out_of_a_batch_take_no_more_than_estimated_either() -> None:
     hall = Hall(endless())
-    tickets = [hall.submit(max_tokens=300) for _ in range(2)]
+    handles = [hall.submit(max_tokens=300) for _ in range(2)]
     hall.steps(150)
-    (twin,) = hall.fork(tickets[0])
-    for ticket in tickets:
-        hall.scheduler.cancel(ticket)
+    (twin,) = hall.fork(handles[0])
+    for handle in handles:
+        hall.scheduler.cancel(handle)
     footprint = Footprint.of(hall.speaker.model, hall.speaker.lm.make_cache)
     for _ in range(30):
         hall.step()
@@ -264,8 +264,8 @@ def test_more_slots_are_not_made_as_long_as_one_that_has_left_was() -> None:
     rows = [hall.submit(max_tokens=600) for _ in range(3)]
     hall.steps(290)
     hall.scheduler.cancel(long)
-    for ticket in rows:
-        hall.rewind(ticket, 20)
+    for handle in rows:
+        hall.rewind(handle, 20)
     for _ in range(2):
         hall.submit(max_tokens=30)
     hall.steps(20)  # integrity, looked at after every step, includes the limit
@@ -315,9 +315,9 @@ def test_a_cancelled_row_frees_its_bytes_wherever_it_is(steps: int) -> None:
     queued = hall.submit(max_tokens=10)
     before = hall.stats.kv_bytes
     hall.steps(steps)
-    for ticket in (long, queued):
-        hall.scheduler.cancel(ticket)
-        hall.scheduler.cancel(ticket)
+    for handle in (long, queued):
+        hall.scheduler.cancel(handle)
+        hall.scheduler.cancel(handle)
     assert hall.stats.kv_bytes <= before + 4 * STEP
     hall.finish()
     assert hall.texts[long] == "" or steps == 5
@@ -354,12 +354,12 @@ def test_a_long_row_runs_next_to_the_short_ones_and_keeps_none_of_them_out(
 # ---- who waits for whom
 
 
-def tokens_by_step(hall: Hall, tickets: list[Ticket]) -> list[int]:
+def tokens_by_step(hall: Hall, handles: list[Handle]) -> list[int]:
     """One step: how many tokens each of the rows gave."""
-    given = dict.fromkeys(tickets, 0)
+    given = dict.fromkeys(handles, 0)
     for event in hall.step():
-        if event.ticket in given:
-            given[event.ticket] += len(event.chunks)
+        if event.handle in given:
+            given[event.handle] += len(event.chunks)
     return list(given.values())
 
 
@@ -387,12 +387,12 @@ def test_how_far_a_prompt_is_can_be_seen_between_the_steps(steady: int) -> None:
     hall = Hall(endless(), max_batch=2)
     hall.submit(max_tokens=100)
     hall.steps(2)
-    ticket = hall.submit([5] * 100, max_tokens=2)
+    handle = hall.submit([5] * 100, max_tokens=2)
     hall.submit([5] * 100, max_tokens=2)
-    seen = [ticket.progress]
-    while not ticket.closed:
+    seen = [handle.progress]
+    while not handle.closed:
         hall.step()
-        seen.append(ticket.progress)
+        seen.append(handle.progress)
     ran = [progress.prefilled for progress in seen]
     assert ran == sorted(ran) and ran[0] == 0 and ran[-1] == 100
     assert len(set(ran)) > 3  # a piece at a time
@@ -431,11 +431,11 @@ def test_rows_that_begin_with_much_of_the_prefix_cache_begin_a_few_at_a_time(ste
     hall.steps(3)
     rows = [hall.submit([65] * 1500, max_tokens=90) for _ in range(12)]
     while hall.waiting:
-        begun = sum(bool(ticket.cached) for ticket in rows)
+        begun = sum(bool(handle.cached) for handle in rows)
         assert tokens_by_step(hall, [running]) == [1]
-        assert sum(bool(ticket.cached) for ticket in rows) <= begun + 2
+        assert sum(bool(handle.cached) for handle in rows) <= begun + 2
     assert hall.finish()[1:] == [letters(100), *[letters(90, 1499)] * 12]
-    assert all(ticket.usage.cached_tokens > 1400 for ticket in rows)
+    assert all(handle.usage.cached_tokens > 1400 for handle in rows)
 
 
 def test_what_waits_for_a_prefill_that_is_cancelled_goes_on_by_itself() -> None:
@@ -458,7 +458,7 @@ def test_forced_runs_hold_the_others_back_by_one_step_at_most(run: int) -> None:
     for _ in range(2):
         hall.submit(filters=pattern, max_tokens=2000)
     empty = 0
-    while not any(ticket.closed for ticket in plain):
+    while not any(handle.closed for handle in plain):
         given = tokens_by_step(hall, plain)
         empty = 0 if all(given) else empty + 1
         assert empty <= 1

@@ -13,7 +13,8 @@ import mlxgen
 from mlxgen import Choice, LanguageModel, PostSamplingResult, Regex
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.handle import Handle
 from mlxgen.sampling.sampler import KEPT
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
@@ -42,13 +43,13 @@ def test_a_conversation_that_goes_on_hits_and_says_what_it_says_without(kind: st
         said = []
         for scheduler in (kept, fresh):
             options = Options.of({"max_tokens": 20, "ignore_eos": True, "seed": turn})
-            ticket = scheduler.submit(lm.prepare(history, options))
+            handle = scheduler.submit(lm.prepare(history, options))
             while scheduler.busy:
                 scheduler.step()
                 scheduler.check_integrity()
-            said.append(ticket.request.history)
+            said.append(handle.request.history)
             if turn and scheduler is kept:
-                assert ticket.usage.cached_tokens >= len(history) - 8
+                assert handle.usage.cached_tokens >= len(history) - 8
         assert said[0] == said[1]
         history = [*said[0], 7, 8, 9, turn]
     assert kept.stats().cache_hits == 2
@@ -64,8 +65,8 @@ def test_conversations_that_were_rewound_or_branched_hit_too() -> None:
     hall.steps(3)
     (twin,) = hall.fork(first)
     hall.finish()
-    for ticket in (first, twin, other):
-        history = ticket.request.history
+    for handle in (first, twin, other):
+        history = handle.request.history
         again = hall.submit([*history, 67], max_tokens=2)
         hall.finish()
         assert again.usage.cached_tokens >= len(history) - 1
@@ -73,12 +74,12 @@ def test_conversations_that_were_rewound_or_branched_hit_too() -> None:
 
 def test_what_was_taken_back_is_not_kept_as_a_prefix() -> None:
     hall = Hall(endless())
-    ticket = hall.submit([65] * 40, max_tokens=30)
+    handle = hall.submit([65] * 40, max_tokens=30)
     hall.steps(25)
-    hall.rewind(ticket, 5)
-    hall.scheduler.cancel(ticket)
+    hall.rewind(handle, 5)
+    hall.scheduler.cancel(handle)
     hall.finish()
-    again = hall.submit([*ticket.request.history, *range(97, 110)], max_tokens=2)
+    again = hall.submit([*handle.request.history, *range(97, 110)], max_tokens=2)
     hall.finish()
     assert again.usage.cached_tokens <= 45
 
@@ -148,30 +149,30 @@ class Held:
         self.cached = hall.stats.cache_bytes
         self.traces = len(hall.speaker.lm.sampler._programs)
         self.inside = [
-            *map(len, (scheduler._queue, scheduler._loop.seats, scheduler._loop._stopped)),
+            *map(len, (scheduler._queue, scheduler._loop.handles, scheduler._loop._stopped)),
             *map(len, (prefill._turns, prefill._begun)),
         ]
 
 
 def wave(hall: Hall, dice: random.Random, count: int) -> None:
     """Requests of all kinds, some of which are cancelled, rewound or forked on the way."""
-    tickets: list[Ticket] = []
+    handles: list[Handle] = []
     for _ in range(count):
         options = {**dice.choice(KINDS_OF_REQUEST), **any_settings(dice)}
         prompt = [dice.randrange(128) for _ in range(dice.choice([1, 3, 20, 40]))]
-        tickets.append(hall.submit(prompt, max_tokens=dice.choice([1, 2, 4]), **options))
+        handles.append(hall.submit(prompt, max_tokens=dice.choice([1, 2, 4]), **options))
         if dice.random() < 0.5:
             hall.step()
-        ticket = dice.choice(tickets)
-        if ticket.closed:
+        handle = dice.choice(handles)
+        if handle.closed:
             continue
         match dice.randrange(20):
             case 0:
-                hall.scheduler.cancel(ticket)
+                hall.scheduler.cancel(handle)
             case 1:
-                hall.rewind(ticket, 0)
+                hall.rewind(handle, 0)
             case 2:
-                hall.fork(ticket)
+                hall.fork(handle)
     hall.finish()
     hall.texts.clear()
     hall.errors.clear()

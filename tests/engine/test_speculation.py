@@ -239,17 +239,17 @@ def test_rows_with_and_without_drafts_run_side_by_side(
     for merges in (False, True):
         scheduler = Scheduler(lm, Limits(keep_prefixes=False))
         scheduler._loop.passes.merges = merges
-        tickets = [
+        handles = [
             scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**given, **own})))
             for i, own in enumerate(each)
         ]
-        tokens: dict[Any, list[int | None]] = {ticket: [] for ticket in tickets}
+        tokens: dict[Any, list[int | None]] = {handle: [] for handle in handles}
         while scheduler.busy:
             for event in scheduler.step():
                 assert event.error is None
-                tokens[event.ticket] += [chunk.token for chunk in event.chunks]
+                tokens[event.handle] += [chunk.token for chunk in event.chunks]
             scheduler.check_integrity()
-        assert [tuple(tokens[ticket]) for ticket in tickets] == plain
+        assert [tuple(tokens[handle]) for handle in handles] == plain
 
 
 def sampled(seed: int, *drafts: Any) -> tuple[mlxgen.Chat, dict[str, Any]]:
@@ -292,13 +292,13 @@ def test_a_seed_gives_the_same_text_with_a_draft_in_any_company(
 ) -> None:
     lm, _ = demo
     scheduler = Scheduler(lm, limits)
-    tickets = [scheduler.submit(lm.prepare(p, Options.of(given))) for p, given, _ in alone]
-    tokens: dict[Any, list[int]] = {ticket: [] for ticket in tickets}
+    handles = [scheduler.submit(lm.prepare(p, Options.of(given))) for p, given, _ in alone]
+    tokens: dict[Any, list[int]] = {handle: [] for handle in handles}
     while scheduler.busy:
         for event in scheduler.step():
             assert event.error is None
-            tokens[event.ticket] += [c.token for c in event.chunks if c.token is not None]
-    assert [tuple(tokens[ticket]) for ticket in tickets] == [tokens for _, _, tokens in alone]
+            tokens[event.handle] += [c.token for c in event.chunks if c.token is not None]
+    assert [tuple(tokens[handle]) for handle in handles] == [tokens for _, _, tokens in alone]
     assert limits.max_bytes is None or scheduler.stats().preempted > 0
 
 

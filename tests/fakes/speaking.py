@@ -12,8 +12,9 @@ from typing import Any
 from mlxgen import LanguageModel
 from mlxgen.engine.limits import Limits, Stats
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Scheduler, Ticket
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.accepting import Event
+from mlxgen.engine.step.handle import Handle
 from mlxgen.tokens import Token, Vocabulary
 
 from .scripted import ScriptedModel
@@ -106,34 +107,34 @@ class Hall:
         self.speaker = speaker
         self.scheduler = Scheduler(speaker.lm, Limits(**limits))
         speaker.model.forget()
-        self.texts: dict[Ticket, str] = {}
-        self.errors: dict[Ticket, Exception] = {}
+        self.texts: dict[Handle, str] = {}
+        self.errors: dict[Handle, Exception] = {}
         self.most_running = 0
 
-    def submit(self, prompt: list[Token] | None = None, **options: Any) -> Ticket:
+    def submit(self, prompt: list[Token] | None = None, **options: Any) -> Handle:
         row = self.speaker.lm.prepare(prompt or PROMPT, Options.of(options))
-        ticket = self.scheduler.submit(row)
-        self.texts[ticket] = ""
-        return ticket
+        handle = self.scheduler.submit(row)
+        self.texts[handle] = ""
+        return handle
 
-    def fork(self, ticket: Ticket, n: int = 1) -> list[Ticket]:
-        twins = self.scheduler.fork(ticket, n)
-        self.texts.update(dict.fromkeys(twins, self.texts[ticket]))
+    def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
+        twins = self.scheduler.fork(handle, n)
+        self.texts.update(dict.fromkeys(twins, self.texts[handle]))
         self.scheduler.check_integrity()
         return twins
 
-    def rewind(self, ticket: Ticket, to: int) -> None:
-        self.scheduler.rewind(ticket, to)
-        self.texts[ticket] = ticket.request.outbox.text
+    def rewind(self, handle: Handle, to: int) -> None:
+        self.scheduler.rewind(handle, to)
+        self.texts[handle] = handle.request.outbox.text
         self.scheduler.check_integrity()
 
     def step(self) -> list[Event]:
         events = self.scheduler.step()
-        for ticket, chunks, error in events:
-            assert ticket not in self.errors
-            self.texts[ticket] += "".join(chunk.text for chunk in chunks)
+        for handle, chunks, error in events:
+            assert handle not in self.errors
+            self.texts[handle] += "".join(chunk.text for chunk in chunks)
             if error is not None:
-                self.errors[ticket] = error
+                self.errors[handle] = error
         self.scheduler.check_integrity()
         self.most_running = max(self.most_running, self.stats.running + self.stats.prefilling)
         return events

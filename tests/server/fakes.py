@@ -27,7 +27,7 @@ class FakeTicket:
 
 
 class FakeEvent(NamedTuple):
-    ticket: FakeTicket
+    handle: FakeTicket
     chunks: list[Chunk]
     error: Exception | None = None
 
@@ -36,7 +36,7 @@ class FakeScheduler:
     """A row is a number: so many chunks come of it, one each step. An error as a row is raised."""
 
     def __init__(self, before_step: Callable[[FakeScheduler], None] | None = None) -> None:
-        self.tickets: list[FakeTicket] = []
+        self.handles: list[FakeTicket] = []
         self.cancelled: list[FakeTicket] = []
         self.closed = False
         self.steps = 0
@@ -44,40 +44,40 @@ class FakeScheduler:
 
     @property
     def busy(self) -> bool:
-        return bool(self.tickets)
+        return bool(self.handles)
 
     def submit(self, row: Any) -> FakeTicket:
         if isinstance(row, Exception):
             raise row
-        ticket = FakeTicket(row)
-        self.tickets.append(ticket)
-        return ticket
+        handle = FakeTicket(row)
+        self.handles.append(handle)
+        return handle
 
     def step(self) -> Sequence[FakeEvent]:
         self.steps += 1
         if self._before_step is not None:
             self._before_step(self)
         events = []
-        for ticket in list(self.tickets):
-            ticket.done += 1
-            ends = ticket.done >= ticket.row
-            ticket.usage = Usage(prompt_tokens=1, completion_tokens=ticket.done)
-            chunk = Chunk("x", 0, ticket.done - 1, finish_reason="length" if ends else None)
-            events.append(FakeEvent(ticket, [chunk]))
+        for handle in list(self.handles):
+            handle.done += 1
+            ends = handle.done >= handle.row
+            handle.usage = Usage(prompt_tokens=1, completion_tokens=handle.done)
+            chunk = Chunk("x", 0, handle.done - 1, finish_reason="length" if ends else None)
+            events.append(FakeEvent(handle, [chunk]))
             if ends:
-                self.tickets.remove(ticket)
+                self.handles.remove(handle)
         return events
 
-    def cancel(self, ticket: FakeTicket) -> None:
-        self.cancelled.append(ticket)
-        if ticket in self.tickets:
-            self.tickets.remove(ticket)
+    def cancel(self, handle: FakeTicket) -> None:
+        self.cancelled.append(handle)
+        if handle in self.handles:
+            self.handles.remove(handle)
 
     def close(self) -> None:
         self.closed = True
 
     def stats(self) -> Any:
-        return SimpleNamespace(running=len(self.tickets), steps=self.steps)
+        return SimpleNamespace(running=len(self.handles), steps=self.steps)
 
 
 class Watched:

@@ -126,7 +126,7 @@ def test_a_cancelled_row_is_gone_at_the_next_step_and_others_go_on() -> None:
         engine.thread.submit([20], short)
         assert len(await everything(short)) == 20
         assert len(scheduler.cancelled) == 1
-        assert not scheduler.tickets
+        assert not scheduler.handles
         await engine.end()
 
     run(test)
@@ -136,10 +136,10 @@ def test_an_error_of_one_row_ends_its_request_only() -> None:
     scheduler = FakeScheduler()
 
     def fail_first(scheduler: FakeScheduler) -> None:
-        for ticket in list(scheduler.tickets):
-            if ticket.row == 77:
-                scheduler.tickets.remove(ticket)
-                failed.append(ticket)
+        for handle in list(scheduler.handles):
+            if handle.row == 77:
+                scheduler.handles.remove(handle)
+                failed.append(handle)
 
     failed: list[Any] = []
     step = scheduler.step
@@ -148,7 +148,7 @@ def test_an_error_of_one_row_ends_its_request_only() -> None:
         fail_first(scheduler)
         from .fakes import FakeEvent
 
-        events = [FakeEvent(ticket, [], ValueError("of this row")) for ticket in failed]
+        events = [FakeEvent(handle, [], ValueError("of this row")) for handle in failed]
         failed.clear()
         return [*events, *step()]
 
@@ -216,11 +216,11 @@ def test_prompts_are_reported_while_they_are_run_to_those_who_watch() -> None:
         """A prompt of four tokens, of which a step runs two, before the chunks."""
 
         def step(self) -> Sequence[FakeEvent]:
-            for ticket in self.tickets:
-                ticket.usage = Usage(prompt_tokens=4, completion_tokens=ticket.done)
-            if any(ticket.prefilled < 4 for ticket in self.tickets):
-                for ticket in self.tickets:
-                    ticket.prefilled = min(4, ticket.prefilled + 2)
+            for handle in self.handles:
+                handle.usage = Usage(prompt_tokens=4, completion_tokens=handle.done)
+            if any(handle.prefilled < 4 for handle in self.handles):
+                for handle in self.handles:
+                    handle.prefilled = min(4, handle.prefilled + 2)
                 return []
             return super().step()
 

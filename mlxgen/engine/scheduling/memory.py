@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from ..kv import Footprint
 from ..kv.commands import Shrink
 from ..prefix.cache import PrefixCache
+from ..step.handle import Handle
 from ..step.runner import Runner
-from ..step.seat import Seat
 
 HEADROOM = 64  # tokens that every request must have room for
 
@@ -38,29 +38,29 @@ class Memory:
         needed = self._footprint.alone(length + 1)
         return needed if needed > self.limit else None
 
-    def held(self, seats: Iterable[Seat]) -> int:
+    def held(self, handles: Iterable[Handle]) -> int:
         """Bytes of the KV of these, and of all slots."""
         slots = self._runner.slots
         total = slots.nbytes if slots is not None else 0
-        for seat in seats:
-            total += seat.kv.nbytes if seat.slot is None else 0
-            total += seat.drafter.nbytes if seat.drafter is not None else 0
+        for handle in handles:
+            total += handle.kv.nbytes if handle.slot is None else 0
+            total += handle.drafter.nbytes if handle.drafter is not None else 0
         return total
 
     def needed_soon(
-        self, running: Iterable[Seat], prefilled: Collection[Seat], parked: Iterable[Seat]
+        self, running: Iterable[Handle], prefilled: Collection[Handle], parked: Iterable[Handle]
     ) -> int:
         """Bytes of all KV a few steps from now, when what is prefilled has joined the others."""
-        alone = sum(seat.kv.nbytes for seat in parked)
+        alone = sum(handle.kv.nbytes for handle in parked)
         now: list[int] = []  # lengths of those that may join the slots in the next step
         later: list[int] = []
-        for seat in (*running, *prefilled):
-            length = len(seat.history)
-            if seat.drafter is not None:
-                alone += seat.drafter.nbytes_at(length + HEADROOM)
-            if seat.slot is None:
+        for handle in (*running, *prefilled):
+            length = len(handle.history)
+            if handle.drafter is not None:
+                alone += handle.drafter.nbytes_at(length + HEADROOM)
+            if handle.slot is None:
                 alone += self._footprint.alone(length + HEADROOM)
-                begun = seat.kv.length > 0 and seat not in prefilled
+                begun = handle.kv.length > 0 and handle not in prefilled
                 (now if begun else later).append(length)
         slots, together = self._runner.slots, 0
         if slots is not None:  # fewer may suit each other where more would not

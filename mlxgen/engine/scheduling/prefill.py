@@ -1,7 +1,7 @@
 """The prompts that are being run, a piece at a time, and what they have in common.
 
 Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
-it. Must never know limits or the requests that generate. Invariant: a ticket in here has tokens to
+it. Must never know limits or the requests that generate. Invariant: a handle in here has tokens to
 run before its first draw, and none of them twice where another one runs them already; a prefix
 cache that fails is emptied, as it is never worth a sequence.
 """
@@ -15,7 +15,7 @@ from typing import TypeVar
 from ..history import in_common
 from ..kv.padded import alike
 from ..prefix.cache import PrefixCache
-from ..step.seat import Seat
+from ..step.handle import Handle
 from ..step.step import Loop
 
 WORTH_KEEPING = 16  # tokens from which on a prefix is kept
@@ -31,55 +31,55 @@ class Prefill:
     def __init__(self, loop: Loop, cache: PrefixCache | None) -> None:
         self._loop = loop
         self._cache = cache
-        self._turns: deque[Seat] = deque()
-        self._begun: set[Seat] = set()  # the prefix cache was asked for these
+        self._turns: deque[Handle] = deque()
+        self._begun: set[Handle] = set()  # the prefix cache was asked for these
         self.hits = 0
         self.misses = 0
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def __contains__(self, seat: object) -> bool:
-        return seat in self._turns
+    def __contains__(self, handle: object) -> bool:
+        return handle in self._turns
 
-    def __iter__(self) -> Iterator[Seat]:
+    def __iter__(self) -> Iterator[Handle]:
         return iter(self._turns)
 
-    def add(self, seat: Seat, *, begun: bool = False) -> None:
-        """Run what a seat has pending; ``begun``: from the KV that it has."""
-        self._turns.append(seat)
+    def add(self, handle: Handle, *, begun: bool = False) -> None:
+        """Run what a handle has pending; ``begun``: from the KV that it has."""
+        self._turns.append(handle)
         if begun:
-            self._begun.add(seat)
+            self._begun.add(handle)
 
-    def remove(self, seat: Seat) -> None:
-        """Take a seat out."""
-        self._turns.remove(seat)
-        self._begun.discard(seat)
+    def remove(self, handle: Handle) -> None:
+        """Take a handle out."""
+        self._turns.remove(handle)
+        self._begun.discard(handle)
 
-    def step(self, budget: int) -> tuple[int, list[Seat]]:
-        """Run up to ``budget`` tokens; returns how many, and the seats that are done.
+    def step(self, budget: int) -> tuple[int, list[Handle]]:
+        """Run up to ``budget`` tokens; returns how many, and the handles that are done.
 
         Those have one token left to run, and are taken out. What comes from the prefix cache
         counts a little, as it is copied: many that begin with much of it begin one by one.
         """
         fed = 0
-        done: list[Seat] = []
-        together: list[Seat] = []  # short and new: these share a pass
+        done: list[Handle] = []
+        together: list[Handle] = []  # short and new: these share a pass
         for _ in range(len(self._turns)):
-            seat = self._turns[0]
+            handle = self._turns[0]
             self._turns.rotate(-1)
-            if seat not in self._begun:
-                if self._waits(seat, done):
+            if handle not in self._begun:
+                if self._waits(handle, done):
                     continue
-                fed += self._look_up(seat) // COPIED_PER_RUN
-            missing = len(seat.align()) - 1
+                fed += self._look_up(handle) // COPIED_PER_RUN
+            missing = len(handle.align()) - 1
             count = min(missing, max(0, budget - fed))
             if count == missing:
-                done.append(seat)
-            if count == missing > 0 and self._goes_with(seat, together):
-                together.append(seat)
+                done.append(handle)
+            if count == missing > 0 and self._goes_with(handle, together):
+                together.append(handle)
             elif count > 0:
-                self._loop.passes.prefill(seat, count)
+                self._loop.passes.prefill(handle, count)
             fed += count
             if fed >= budget:
                 break
@@ -87,13 +87,13 @@ class Prefill:
             self._loop.passes.prefill(together[0], len(together[0].pending))
         elif together:
             self._loop.passes.prefill_together(together)
-        for seat in done:  # not before: what an interrupt cut off is done again
-            self.remove(seat)
+        for handle in done:  # not before: what an interrupt cut off is done again
+            self.remove(handle)
         return fed, done
 
-    def keep(self, seat: Seat, room: int) -> None:
+    def keep(self, handle: Handle, room: int) -> None:
         """Give what a sequence has run to the prefix cache, which may have ``room`` bytes."""
-        kv, history = seat.kv, seat.history
+        kv, history = handle.kv, handle.history
         kv.align(history, len(history))  # it is run on from there
         if kv.length < WORTH_KEEPING:
             return
@@ -108,33 +108,33 @@ class Prefill:
         """Assert the invariant; for tests."""
         assert self._begun <= set(self._turns)
 
-    def _waits(self, seat: Seat, done: list[Seat]) -> bool:
+    def _waits(self, handle: Handle, done: list[Handle]) -> bool:
         """Whether another one is running the beginning of this prompt, or has just run it."""
-        if self._cache is None or seat.is_scored:
+        if self._cache is None or handle.is_scored:
             return False
-        tokens = seat.history
+        tokens = handle.history
         shared = max((in_common(tokens, o.history) for o in (*self._begun, *done)), default=0)
         if shared <= WORTH_WAITING:
             return False
         return shared > self._ask(lambda cache: cache.match(tokens), 0) + WORTH_WAITING
 
-    def _goes_with(self, seat: Seat, others: list[Seat]) -> bool:
+    def _goes_with(self, handle: Handle, others: list[Handle]) -> bool:
         """Whether a prompt shares a pass with others, padded to the longest of them."""
-        if seat.kv.length or seat.is_scored:
+        if handle.kv.length or handle.is_scored:
             return False
-        missing = [len(each.pending) - 1 for each in (*others, seat)]
+        missing = [len(each.pending) - 1 for each in (*others, handle)]
         return missing[-1] <= self._loop.passes.longest_padded and alike(missing)
 
-    def _look_up(self, seat: Seat) -> int:
+    def _look_up(self, handle: Handle) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""
-        self._begun.add(seat)
-        if self._cache is None or seat.kv.length or seat.is_scored:
+        self._begun.add(handle)
+        if self._cache is None or handle.kv.length or handle.is_scored:
             return 0
-        if self._ask(lambda cache: take_prefix(seat, cache), False):
+        if self._ask(lambda cache: take_prefix(handle, cache), False):
             self.hits += 1
         else:
             self.misses += 1
-        return seat.kv.length
+        return handle.kv.length
 
     def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:
         """What the prefix cache says; ``instead`` where there is none, or where it fails."""
@@ -147,13 +147,13 @@ class Prefill:
             return instead
 
 
-def take_prefix(seat: Seat, cache: PrefixCache) -> bool:
-    """Let a seat that has run nothing begin with what the cache has of its history."""
-    if seat.is_scored:
+def take_prefix(handle: Handle, cache: PrefixCache) -> bool:
+    """Let a handle that has run nothing begin with what the cache has of its history."""
+    if handle.is_scored:
         return False
-    if cache.match(seat.history) < WORTH_KEEPING or not seat.kv.take(seat.history):
+    if cache.match(handle.history) < WORTH_KEEPING or not handle.kv.take(handle.history):
         return False
-    if seat.request.may_decline:
-        seat.kv.expect_rewinds()
-    seat.cached = min(seat.kv.length, seat.request.base + seat.request.first)
+    if handle.request.may_decline:
+        handle.kv.expect_rewinds()
+    handle.cached = min(handle.kv.length, handle.request.base + handle.request.first)
     return True

@@ -22,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
-from typing import TypeAlias
 
 import mlx.core as mx
 
@@ -37,16 +36,14 @@ from ..request.request import Request
 from ..runtime import Runtime
 from ..step.accepting import Event
 from ..step.fault import Fault
+from ..step.handle import Handle
 from ..step.runner import Runner
-from ..step.seat import Seat
 from ..step.step import Loop
 from .memory import Memory
 from .pace import Pace
 from .places import Places
 from .prefill import Prefill
 from .trial import Trial
-
-Ticket: TypeAlias = Seat
 
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
@@ -80,8 +77,8 @@ class Scheduler:
         limit = self.limits.max_bytes
         limit = limit if limit is not None else default_bytes()
         self._memory = Memory(lm.footprint, limit, runner, self.cache)
-        self._queue: deque[Ticket] = deque()
-        self._parked: list[Ticket] = []
+        self._queue: deque[Handle] = deque()
+        self._parked: list[Handle] = []
         self._prefill = Prefill(self._loop, self.cache)
         self._pace = Pace()
         self._places = Places(self.limits.max_batch)
@@ -93,7 +90,7 @@ class Scheduler:
 
     # ---- what callers do -------------------------------------------------------------------
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> Handle:
         """Queue a sequence.
 
         Raises ``QueueFullError`` where no place is left, and ``CapacityError`` for one whose
@@ -110,92 +107,92 @@ class Scheduler:
                 f"a prompt of {request.base} tokens needs {needed:,} bytes for its KV cache, "
                 f"but max_bytes={self._memory.limit:,}; shorten it or raise the limit"
             )
-        ticket = Seat(request, KV(self._loop.runner), self._drafter_for(request.options))
-        self._queue.append(ticket)
-        return ticket
+        handle = Handle(request, KV(self._loop.runner), self._drafter_for(request.options))
+        self._queue.append(handle)
+        return handle
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, handle: Handle) -> None:
         """Drop a sequence wherever it is and free what it holds; a second call does nothing."""
-        if ticket.closed:
+        if handle.closed:
             return
-        self._take_out(ticket)
-        self._close(ticket)
+        self._take_out(handle)
+        self._close(handle)
 
-    def fork(self, ticket: Ticket, n: int = 1) -> list[Ticket]:
+    def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
         """``n`` copies that go on from where a sequence is, each with a seed of its own."""
-        if ticket in self._queue and self._open_places and self._fits(ticket):
-            ticket.start()
-            if ticket.request.finish_reason is None:
-                self._queue.remove(ticket)
-                self._prefill.add(ticket)
-        if ticket.closed or ticket.request.finish_reason is not None:
+        if handle in self._queue and self._open_places and self._fits(handle):
+            handle.start()
+            if handle.request.finish_reason is None:
+                self._queue.remove(handle)
+                self._prefill.add(handle)
+        if handle.closed or handle.request.finish_reason is not None:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self._free_places + max(0, self.limits.max_queue - self._waiting):
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
-        while ticket in self._prefill:  # once for all of them
+        while handle in self._prefill:  # once for all of them
             try:
                 self._run_prompts(PREFILL_STEP)
             except Exception as error:
                 self._recover(Fault.of(error), self._events)
-        if ticket.closed:
+        if handle.closed:
             raise StateError("the sequence has failed; its last event says why")
-        twins = ticket.forks(ticket.request.fork_seeds(n))
+        twins = handle.forks(handle.request.fork_seeds(n))
         for twin in twins:
-            if ticket in self._queue or not self._open_places or not self._fits(twin):
+            if handle in self._queue or not self._open_places or not self._fits(twin):
                 self._preempt(twin)
                 self._queue.append(twin)
             else:
                 self._loop.join(twin)
         return twins
 
-    def rewind(self, ticket: Ticket, to: int) -> None:
+    def rewind(self, handle: Handle, to: int) -> None:
         """Keep the first ``to`` generated tokens of a sequence that has not ended."""
-        if ticket.closed:
+        if handle.closed:
             raise StateError("a sequence that has ended cannot be rewound")
-        target = ticket.request.target_of(None, to, ticket.request.position)
-        if ticket in self._loop.seats:
-            self._loop.rewind(ticket, target)
+        target = handle.request.target_of(None, to, handle.request.position)
+        if handle in self._loop.handles:
+            self._loop.rewind(handle, target)
         else:
-            rewind(ticket.request, target)
+            rewind(handle.request, target)
 
-    def change(self, ticket: Ticket, back: int, tokens: Tokens[Token]) -> list[Event]:
+    def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]:
         """Take back the newest ``back`` tokens, the prompt's included, and append others.
 
         The result is as that of ``step``: what comes of it, or why it failed.
         """
         try:
             if back:
-                take_back(ticket.request, back)
-            append(ticket.request, tokens)
-            ticket.forget()
+                take_back(handle.request, back)
+            append(handle.request, tokens)
+            handle.forget()
         except Exception as error:
-            return self._became(ticket, [], error)
+            return self._became(handle, [], error)
         self._send_back()
-        return self._became(ticket, ticket.take())
+        return self._became(handle, handle.take())
 
-    def finish(self, ticket: Ticket, reason: FinishReason) -> list[Event]:
+    def finish(self, handle: Handle, reason: FinishReason) -> list[Event]:
         """End a sequence for the caller's reasons; its last chunks are in the result."""
-        end(ticket.request, reason)
-        return self._became(ticket, ticket.take())
+        end(handle.request, reason)
+        return self._became(handle, handle.take())
 
-    def park(self, ticket: Ticket) -> None:
+    def park(self, handle: Handle) -> None:
         """Let a sequence rest until ``resume``: it keeps its KV while there is room for it."""
-        self._loop.take_alone(ticket)
-        self._take_out(ticket)
-        self._parked.append(ticket)
+        self._loop.take_alone(handle)
+        self._take_out(handle)
+        self._parked.append(handle)
 
-    def resume(self, ticket: Ticket) -> None:
+    def resume(self, handle: Handle) -> None:
         """Let a parked sequence take part again."""
         if self._trial is not None:  # with the others, when it is over
-            self._trial.cleared.append(ticket)
+            self._trial.cleared.append(handle)
             return
-        self._parked.remove(ticket)
-        if not ticket.kv.length:
-            self._queue.append(ticket)
-        elif ticket.missing < BEHIND:
-            self._loop.join(ticket)
+        self._parked.remove(handle)
+        if not handle.kv.length:
+            self._queue.append(handle)
+        elif handle.missing < BEHIND:
+            self._loop.join(handle)
         else:
-            self._prefill.add(ticket, begun=True)
+            self._prefill.add(handle, begun=True)
 
     def step(self) -> list[Event]:
         """One step of all requests that run, and a piece of a prompt that waits.
@@ -227,13 +224,13 @@ class Scheduler:
             self._make_room(events)
         self._fed = 0
         if len(self._prefill):
-            self._run_prompts(self._pace.next() if self._loop.seats else PREFILL_STEP)
+            self._run_prompts(self._pace.next() if self._loop.handles else PREFILL_STEP)
         self._places.ran()
 
     def close(self) -> None:
         """Drop every sequence; the prefix cache stays with the model."""
-        for ticket in self._everywhere:
-            self.cancel(ticket)
+        for handle in self._everywhere:
+            self.cancel(handle)
         self._trial = None
 
     @property
@@ -244,15 +241,15 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
-        return bool(self._loop.seats or len(self._prefill) or self._queue or self._trial)
+        return bool(self._loop.handles or len(self._prefill) or self._queue or self._trial)
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
         sums = dict(self._sums)
-        for ticket in self._everywhere:
-            _add(sums, ticket)
+        for handle in self._everywhere:
+            _add(sums, handle)
         return Stats(
-            running=len(self._loop.seats),
+            running=len(self._loop.handles),
             prefilling=len(self._prefill),
             queued=len(self._queue) + len(self._parked),
             kv_bytes=self._kv_bytes,
@@ -271,7 +268,7 @@ class Scheduler:
         self._loop.check_integrity()
         everywhere = self._everywhere
         assert len(set(everywhere)) == len(everywhere)
-        assert not any(ticket.closed for ticket in everywhere)
+        assert not any(handle.closed for handle in everywhere)
         self._prefill.check_integrity()
         held = self._kv_bytes + self._memory.cached
         assert held <= self._memory.limit, (held, self._memory.limit)
@@ -279,12 +276,12 @@ class Scheduler:
     # ---- who runs --------------------------------------------------------------------------
 
     @property
-    def _everywhere(self) -> list[Ticket]:
-        return [*self._loop.seats, *self._prefill, *self._queue, *self._parked]
+    def _everywhere(self) -> list[Handle]:
+        return [*self._loop.handles, *self._prefill, *self._queue, *self._parked]
 
     @property
     def _kv_bytes(self) -> int:
-        return self._memory.held([*self._loop.seats, *self._prefill, *self._parked])
+        return self._memory.held([*self._loop.handles, *self._prefill, *self._parked])
 
     @property
     def _waiting(self) -> int:
@@ -301,41 +298,41 @@ class Scheduler:
 
     @property
     def _taken_places(self) -> int:
-        return len(self._loop.seats) + len(self._prefill)
+        return len(self._loop.handles) + len(self._prefill)
 
-    def _next(self) -> Ticket | None:
+    def _next(self) -> Handle | None:
         """Who may begin, if there are bytes: while a trial is on, one of it at a time."""
         trial = self._trial
         if trial is None:
             return self._queue[0] if self._queue and self._open_places else None
         if self._taken_places:
             return None
-        return next((ticket for ticket in self._queue if ticket in trial), None)
+        return next((handle for handle in self._queue if handle in trial), None)
 
     def _admit(self, events: list[Event]) -> None:
         """Let those in front of the queue begin, as far as there are places and bytes."""
-        while (ticket := self._next()) is not None:
-            if not self._fits(ticket):
+        while (handle := self._next()) is not None:
+            if not self._fits(handle):
                 break
             try:
-                begins = ticket.start()
+                begins = handle.start()
             except Exception as error:
-                events += self._became(ticket, ticket.take(), error)  # what it forced before
+                events += self._became(handle, handle.take(), error)  # what it forced before
                 continue
-            self._queue.remove(ticket)
-            ended = ticket.request.finish_reason is not None
-            if (begins or ended) and (chunks := ticket.take()):
-                events.append(Event(ticket, chunks))
-            if ticket.request.finish_reason is not None:
-                self._close(ticket)
+            self._queue.remove(handle)
+            ended = handle.request.finish_reason is not None
+            if (begins or ended) and (chunks := handle.take()):
+                events.append(Event(handle, chunks))
+            if handle.request.finish_reason is not None:
+                self._close(handle)
                 continue
-            self._prefill.add(ticket)
+            self._prefill.add(handle)
 
-    def _fits(self, ticket: Ticket) -> bool:
+    def _fits(self, handle: Handle) -> bool:
         """Whether a sequence could be prefilled and run now; makes room in the prefix cache."""
-        needed = self._needed_soon(ticket)
+        needed = self._needed_soon(handle)
         if needed > self._memory.limit:
-            return not (self._loop.seats or len(self._prefill))
+            return not (self._loop.handles or len(self._prefill))
         self._memory.leave_for_cache(self._memory.limit - needed)
         return True
 
@@ -349,7 +346,7 @@ class Scheduler:
             self._memory.leave_for_cache(0)
             if self._drop_parked():
                 continue
-            held = [*self._loop.seats, *self._prefill]
+            held = [*self._loop.handles, *self._prefill]
             if len(held) == 1:
                 if held[0].slot is not None:  # alone it needs no more than its own
                     self._loop.take_alone(held[0])
@@ -365,99 +362,99 @@ class Scheduler:
 
     def _drop_parked(self) -> bool:
         """Free the KV of the sequence that came to rest last, if one has any."""
-        for ticket in reversed(self._parked):
-            if ticket.kv.length:
-                self._preempt(ticket)
+        for handle in reversed(self._parked):
+            if handle.kv.length:
+                self._preempt(handle)
                 return True
         return False
 
-    def _preempt(self, ticket: Ticket) -> None:
+    def _preempt(self, handle: Handle) -> None:
         """Free a sequence's KV: all of it is run again when it takes part again."""
-        ticket.kv.restart()
-        ticket.forget()
+        handle.kv.restart()
+        handle.forget()
         self._preempted += 1
 
-    def _needed_soon(self, *more: Ticket) -> int:
-        running = [*self._loop.seats, *more]
+    def _needed_soon(self, *more: Handle) -> int:
+        running = [*self._loop.handles, *more]
         return self._memory.needed_soon(running, self._prefill, self._parked)
 
-    def _fail_for_room(self, ticket: Ticket, events: list[Event]) -> None:
-        if self._memory.too_large(len(ticket.request.history)) is None:
+    def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
+        if self._memory.too_large(len(handle.request.history)) is None:
             return
-        self._take_out(ticket)
+        self._take_out(handle)
         events.append(
             Event(
-                ticket,
+                handle,
                 [],
                 CapacityError(
-                    f"the KV cache of {len(ticket.request.history)} tokens does not fit "
+                    f"the KV cache of {len(handle.request.history)} tokens does not fit "
                     f"max_bytes={self._memory.limit:,}; give a smaller max_tokens or raise the "
                     "limit"
                 ),
             )
         )
-        self._close(ticket)
+        self._close(handle)
 
-    def _take_out(self, ticket: Ticket) -> None:
+    def _take_out(self, handle: Handle) -> None:
         """From wherever it is; a place in the slots is free then."""
         if self._trial is not None:
-            self._trial.drop(ticket)
-        if ticket in self._loop.seats:
-            self._loop.leave(ticket)
-        elif ticket in self._prefill:
-            self._prefill.remove(ticket)
-        elif ticket in self._queue:
-            self._queue.remove(ticket)
-        elif ticket in self._parked:
-            self._parked.remove(ticket)
+            self._trial.drop(handle)
+        if handle in self._loop.handles:
+            self._loop.leave(handle)
+        elif handle in self._prefill:
+            self._prefill.remove(handle)
+        elif handle in self._queue:
+            self._queue.remove(handle)
+        elif handle in self._parked:
+            self._parked.remove(handle)
 
     def _became(
-        self, ticket: Ticket, chunks: list[Chunk], error: Exception | None = None
+        self, handle: Handle, chunks: list[Chunk], error: Exception | None = None
     ) -> list[Event]:
         """What a sequence came to, as events; one that has ended gives back what it holds."""
         events: list[Event] = []
-        self._deliver([Event(ticket, chunks, error)], events)
+        self._deliver([Event(handle, chunks, error)], events)
         return events
 
     def _deliver(self, came: Iterable[Event], events: list[Event]) -> None:
         """Say what came of sequences; those that have ended give back what they hold."""
-        came = [event for event in came if not event.ticket.closed]
+        came = [event for event in came if not event.handle.closed]
         # All of it first, so that nothing is lost where what follows goes wrong
         events += [event for event in came if event.chunks or event.error]
-        for ticket, _, error in came:
-            reason = ticket.request.finish_reason
+        for handle, _, error in came:
+            reason = handle.request.finish_reason
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
-                self._keep(ticket)
-            self._take_out(ticket)
-            self._close(ticket)
+                self._keep(handle)
+            self._take_out(handle)
+            self._close(handle)
 
-    def _close(self, ticket: Ticket) -> None:
+    def _close(self, handle: Handle) -> None:
         if self._trial is not None:
-            self._trial.drop(ticket)
-        _add(self._sums, ticket)
-        ticket.close()
+            self._trial.drop(handle)
+        _add(self._sums, handle)
+        handle.close()
 
     def _run_prompts(self, budget: int) -> None:
         """Run up to ``budget`` tokens of those that are prefilled; who is done joins the loop."""
         fed, done = self._prefill.step(budget)
         self._fed += fed
-        for ticket in done:
-            self._loop.join(ticket)
-            self._keep(ticket)
+        for handle in done:
+            self._loop.join(handle)
+            self._keep(handle)
 
     def _send_back(self) -> bool:
         """Rows that have much to run again, say after a long rewind, do so between the steps."""
-        behind = [t for t in self._loop.seats if self._loop.is_behind(t) and not t.is_ready]
-        for ticket in behind:
-            self._loop.take_alone(ticket)
-            self._loop.leave(ticket)
-            self._prefill.add(ticket, begun=ticket.kv.length > 0)
+        behind = [t for t in self._loop.handles if self._loop.is_behind(t) and not t.is_ready]
+        for handle in behind:
+            self._loop.take_alone(handle)
+            self._loop.leave(handle)
+            self._prefill.add(handle, begun=handle.kv.length > 0)
         return bool(behind)
 
-    def _keep(self, ticket: Ticket) -> None:
-        self._prefill.keep(ticket, self._memory.limit - self._needed_soon())
+    def _keep(self, handle: Handle) -> None:
+        self._prefill.keep(handle, self._memory.limit - self._needed_soon())
 
     # ---- when the model fails --------------------------------------------------------------
 
@@ -468,17 +465,19 @@ class Scheduler:
         """
         self._faults += 1
         self._deliver(self._loop.owed(), events)
-        seat = fault.seat
-        own = seat is not None and not seat.closed and not fault.short_of_memory
-        if seat is not None and own and (self._trial or self._works()):
-            self._blame(seat, fault, events)  # the others were not harmed
+        handle = fault.handle
+        own = handle is not None and not handle.closed and not fault.short_of_memory
+        if handle is not None and own and (self._trial or self._works()):
+            self._blame(handle, fault, events)  # the others were not harmed
             return
         self._loop.restart()
-        for ticket in (*self._prefill, *self._parked):
-            ticket.restart()
-        for ticket in [seat for seat in self._loop.seats if seat.request.finish_reason is not None]:
-            self._deliver([Event(ticket, [], fault.error())], events)  # its end was lost
-        running = [*self._loop.seats, *self._prefill]
+        for handle in (*self._prefill, *self._parked):
+            handle.restart()
+        for handle in [
+            handle for handle in self._loop.handles if handle.request.finish_reason is not None
+        ]:
+            self._deliver([Event(handle, [], fault.error())], events)  # its end was lost
+        running = [*self._loop.handles, *self._prefill]
         if fault.short_of_memory:
             self._memory.leave_for_cache(0)
             mx.clear_cache()
@@ -488,37 +487,37 @@ class Scheduler:
         if not running:
             raise fault.error_of_all()
         self._trial = Trial(running)
-        for ticket in reversed(running):
-            self._put_back(ticket)
+        for handle in reversed(running):
+            self._put_back(handle)
 
-    def _put_back(self, ticket: Ticket) -> None:
+    def _put_back(self, handle: Handle) -> None:
         """Have a sequence begin again, as the next one, from its history."""
         if self._trial is not None:
-            self._trial.again(ticket)
-        if ticket in self._loop.seats:
-            self._loop.leave(ticket)
+            self._trial.again(handle)
+        if handle in self._loop.handles:
+            self._loop.leave(handle)
         else:
-            self._prefill.remove(ticket)
-        ticket.restart()
-        self._queue.appendleft(ticket)
+            self._prefill.remove(handle)
+        handle.restart()
+        self._queue.appendleft(handle)
 
-    def _blame(self, ticket: Ticket, fault: Fault, events: list[Event]) -> None:
+    def _blame(self, handle: Handle, fault: Fault, events: list[Event]) -> None:
         """Fail a sequence that the model failed with alone, as soon as it is known to work."""
         trial = self._trial
-        if not ticket.retried and (ticket.cached or trial is None):
-            ticket.retried = True
-            if ticket.cached:  # the fault may be in what it began with
+        if not handle.retried and (handle.cached or trial is None):
+            handle.retried = True
+            if handle.cached:  # the fault may be in what it began with
                 self._memory.leave_for_cache(0)
-            self._put_back(ticket)
+            self._put_back(handle)
             return
         if trial is None or trial.works or self._works():
             if trial is not None:
                 trial.works = trial.found = True
-            self._deliver([Event(ticket, [], fault.error())], events)
+            self._deliver([Event(handle, [], fault.error())], events)
             return
-        self._take_out(ticket)
-        self._parked.append(ticket)
-        trial.accuse(ticket, fault)
+        self._take_out(handle)
+        self._parked.append(handle)
+        trial.accuse(handle, fault)
 
     def _works(self) -> bool:
         """Whether the model runs a single token."""
@@ -530,36 +529,36 @@ class Scheduler:
 
     def _judge(self, trial: Trial, ran: list[Event]) -> None:
         """Clear the one that runs alone, once it came through far enough."""
-        if any(o.error is None and o.ticket.passes and o.ticket.request.finish_reason for o in ran):
+        if any(o.error is None and o.handle.passes and o.handle.request.finish_reason for o in ran):
             trial.works = True
-        for ticket in list(self._loop.seats):
-            if trial.came_through(ticket):
-                self.park(ticket)
-                trial.cleared.append(ticket)
+        for handle in list(self._loop.handles):
+            if trial.came_through(handle):
+                self.park(handle)
+                trial.cleared.append(handle)
 
     def _end_trial(self, trial: Trial, events: list[Event]) -> None:
         """Have those go on that are cleared; raises where the model fails with everyone."""
         self._trial = None
         if trial.accused and not trial.works:
-            for ticket in reversed([*(ticket for ticket, _ in trial.accused), *trial.cleared]):
-                self._parked.remove(ticket)
-                self._queue.appendleft(ticket)
+            for handle in reversed([*(handle for handle, _ in trial.accused), *trial.cleared]):
+                self._parked.remove(handle)
+                self._queue.appendleft(handle)
             raise trial.accused[-1][1].error_of_all()
-        self._deliver([Event(ticket, [], fault.error()) for ticket, fault in trial.accused], events)
+        self._deliver([Event(handle, [], fault.error()) for handle, fault in trial.accused], events)
         if trial.size > 1 and not (trial.found or trial.accused):
             self._places.failed(trial.size)
         waiting = []
-        for ticket in trial.cleared:
-            if ticket.kv.length and self._open_places:
-                self.resume(ticket)
+        for handle in trial.cleared:
+            if handle.kv.length and self._open_places:
+                self.resume(handle)
             else:
-                self._parked.remove(ticket)
-                self._preempt(ticket)
-                waiting.append(ticket)
+                self._parked.remove(handle)
+                self._preempt(handle)
+                waiting.append(handle)
         self._queue.extendleft(reversed(waiting))
 
 
-def _add(sums: dict[str, int], ticket: Ticket) -> None:
-    usage = ticket.usage
+def _add(sums: dict[str, int], handle: Handle) -> None:
+    usage = handle.usage
     for name in _SUMS:
         sums[name] += getattr(usage, name)

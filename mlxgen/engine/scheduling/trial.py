@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..step.fault import Fault
-from ..step.seat import Seat
+from ..step.handle import Handle
 
 PROOF = 4  # steps alone that clear a sequence: all that a look-ahead had submitted is read by then
 
@@ -23,43 +23,43 @@ class Trial:
     - ``found``: whether any was found to be at fault.
     """
 
-    def __init__(self, suspects: Iterable[Seat]) -> None:
+    def __init__(self, suspects: Iterable[Handle]) -> None:
         self._left = set(suspects)
         self.size = len(self._left)
-        self.cleared: list[Seat] = []
-        self.accused: list[tuple[Seat, Fault]] = []
+        self.cleared: list[Handle] = []
+        self.accused: list[tuple[Handle, Fault]] = []
         self.works = self.found = False
         self._steps = 0
 
-    def __contains__(self, seat: Seat) -> bool:
+    def __contains__(self, handle: Handle) -> bool:
         """Whether a sequence has not shown yet how it runs alone."""
-        return seat in self._left
+        return handle in self._left
 
     @property
     def is_over(self) -> bool:
         """Whether all is known that there is to know."""
         return not self._left
 
-    def came_through(self, seat: Seat) -> bool:
+    def came_through(self, handle: Handle) -> bool:
         """Say that a sequence came through a step alone; whether that clears it."""
         self._steps += 1
-        if seat not in self._left or self._steps < PROOF:
+        if handle not in self._left or self._steps < PROOF:
             return False
         self.works = True
         return True
 
-    def again(self, seat: Seat) -> None:
+    def again(self, handle: Handle) -> None:
         """A sequence begins once more to show how it runs."""
         self._steps = 0
 
-    def accuse(self, seat: Seat, fault: Fault) -> None:
+    def accuse(self, handle: Handle, fault: Fault) -> None:
         """The model failed with a sequence alone, and may fail with all."""
-        self.accused.append((seat, fault))
+        self.accused.append((handle, fault))
 
-    def drop(self, seat: Seat) -> None:
+    def drop(self, handle: Handle) -> None:
         """Forget a sequence, and begin to look at the next one."""
-        if seat in self._left:
+        if handle in self._left:
             self._steps = 0
-            self._left.discard(seat)
-        self.cleared = [each for each in self.cleared if each is not seat]
-        self.accused = [each for each in self.accused if each[0] is not seat]
+            self._left.discard(handle)
+        self.cleared = [each for each in self.cleared if each is not handle]
+        self.accused = [each for each in self.accused if each[0] is not handle]

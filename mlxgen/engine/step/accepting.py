@@ -1,4 +1,4 @@
-"""What the draws of a step become, seat by seat.
+"""What the draws of a step become, handle by handle.
 
 Owns the walk along drafted positions. Must never run the model, nor look at what its caches hold.
 """
@@ -12,56 +12,60 @@ from ..chunk import Chunk
 from ..request.accept import Verdict, accept, fast_forward
 from ..speculation.guess import Guess
 from .drawn import Drawn, DrawnView
-from .seat import Seat
+from .handle import Handle
 
 
 class Event(NamedTuple):
     """What came of one sequence: chunks, or, last of all, an error that concerns it alone.
 
-    After an error, or when its request has a finish reason, the seat takes no part in further
+    After an error, or when its request has a finish reason, the handle takes no part in further
     steps; it is the caller's to take out, or to rewind.
     """
 
-    ticket: Seat
+    handle: Handle
     chunks: list[Chunk]
     error: Exception | None = None
 
 
-def accept_draws(seat: Seat, tokens: list[Token], drawn: Drawn, place: int) -> Event:
+def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
     """Decide on one draw, and on those behind it that were drafted."""
     try:
-        if seat.guess is None:
-            _accept_one(seat, tokens[place], DrawnView(drawn, place))
+        if handle.guess is None:
+            _accept_one(handle, tokens[place], DrawnView(drawn, place))
         else:
-            _accept_guess(seat, seat.guess, tokens, drawn, place)
+            _accept_guess(handle, handle.guess, tokens, drawn, place)
     except Exception as error:
-        seat.forget()
-        return Event(seat, seat.take(), error)  # with what was accepted before it
-    return Event(seat, seat.take())
+        handle.forget()
+        return Event(handle, handle.take(), error)  # with what was accepted before it
+    return Event(handle, handle.take())
 
 
-def _accept_one(seat: Seat, token: Token, view: DrawnView, *, from_draft: bool = False) -> Verdict:
+def _accept_one(
+    handle: Handle, token: Token, view: DrawnView, *, from_draft: bool = False
+) -> Verdict:
     if token < 0:
         token = view.token  # raises
-    verdict = accept(seat.request, token, view, from_draft=from_draft)
-    return fast_forward(seat.request) if verdict is Verdict.NEXT else verdict
+    verdict = accept(handle.request, token, view, from_draft=from_draft)
+    return fast_forward(handle.request) if verdict is Verdict.NEXT else verdict
 
 
-def _accept_guess(seat: Seat, guess: Guess, tokens: list[Token], drawn: Drawn, place: int) -> None:
+def _accept_guess(
+    handle: Handle, guess: Guess, tokens: list[Token], drawn: Drawn, place: int
+) -> None:
     """Accept position after position, as long as what is drawn is what was drafted."""
-    history = seat.history
+    history = handle.history
     start = len(history)
     at = accepted = 0
-    seat.guess = None
+    handle.guess = None
     drafted = [*guess.tokens, -1]
     while True:
         token = tokens[place + at]
         stands = token == drafted[at]
         accepted += stands
-        verdict = _accept_one(seat, token, DrawnView(drawn, place + at), from_draft=stands)
+        verdict = _accept_one(handle, token, DrawnView(drawn, place + at), from_draft=stands)
         at = len(history) - start
         if verdict is not Verdict.NEXT or at >= len(guess.requests):
             break
         if history[start:] != drafted[:at]:
             break
-    seat.appetite.saw(seat.request.position, len(guess.requests) - 1, accepted)
+    handle.appetite.saw(handle.request.position, len(guess.requests) - 1, accepted)

@@ -1,25 +1,25 @@
 """A failure in the middle of a step: of a forward pass, of what leads to one, or of reading it.
 
 Owns what is known of it: what was raised, whose pass it was, and whether memory was short. Must
-never leave the engine: callers get its ``error``. Invariant: where it has a ``seat``, that one's
+never leave the engine: callers get its ``error``. Invariant: where it has a ``handle``, that one's
 pass failed before anything of it was submitted, so that no other sequence was harmed.
 """
 
 from __future__ import annotations
 
 from ...errors import CapacityError, MlxgenError, ModelError
-from .seat import Seat
+from .handle import Handle
 
 _SHOWN = 300  # characters of a foreign message
 
 
 class Fault(Exception):  # noqa: N818 (it is no error of the caller)
-    """See the module; ``seat`` is ``None`` where it may be anybody's."""
+    """See the module; ``handle`` is ``None`` where it may be anybody's."""
 
-    def __init__(self, cause: Exception, seat: Seat | None = None) -> None:
-        super().__init__(cause, seat)
+    def __init__(self, cause: Exception, handle: Handle | None = None) -> None:
+        super().__init__(cause, handle)
         self.cause = cause
-        self.seat = seat
+        self.handle = handle
 
     @classmethod
     def of(cls, error: Exception) -> Fault:

@@ -1,9 +1,9 @@
-"""Forward passes for seats, alone and in slots.
+"""Forward passes for handles, alone and in slots.
 
 Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
-know when a pass is due: the loop does. Invariant: a pass leaves in ``seat.ahead`` the logits
+know when a pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits
 behind its last pending token, and behind every drafted one; nothing is evaluated but the
-pieces of a long prompt. What a pass of one seat raises while it is built is its ``Fault``.
+pieces of a long prompt. What a pass of one handle raises while it is built is its ``Fault``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..kv import KV, PREFILL_STEP, Fed, Slot
 from ..kv.commands import Run
 from ..kv.padded import LONGEST, alike, longest_padded
 from .fault import Fault
+from .handle import Handle, Logits
 from .runner import Runner
 from .scores import PIECE
-from .seat import Logits, Seat
 
 SINGLE_PASS = 16  # pending tokens that go through with their logits, in one pass
 SHORT_RUN = 4  # pending tokens of a slot up to which runs of several rows share a pass
@@ -29,23 +29,23 @@ Row: TypeAlias = tuple[KV, Sequence[Fed]]
 
 
 class Work(NamedTuple):
-    """The next ``tokens`` of a seat, with the logits behind the last ``wanted`` of them."""
+    """The next ``tokens`` of a handle, with the logits behind the last ``wanted`` of them."""
 
-    seat: Seat
+    handle: Handle
     tokens: Sequence[Fed]
     wanted: int = 1
 
     @classmethod
-    def pending(cls, seat: Seat) -> Work:
-        """What a seat has to run, and what is drafted behind it."""
-        drafted = seat.guess.fed if seat.guess is not None else []
-        return cls(seat, [*seat.pending, *drafted], 1 + len(drafted))
+    def pending(cls, handle: Handle) -> Work:
+        """What a handle has to run, and what is drafted behind it."""
+        drafted = handle.guess.fed if handle.guess is not None else []
+        return cls(handle, [*handle.pending, *drafted], 1 + len(drafted))
 
     def done(self, logits: mx.array, at: int) -> None:
         """They have gone through, and their logits are in the rows from ``at`` on."""
-        seat, _, wanted = self
-        seat.ahead = Logits(logits, range(at, at + wanted), seat.kv.length - wanted + 1)
-        seat.passes += 1
+        handle, _, wanted = self
+        handle.ahead = Logits(logits, range(at, at + wanted), handle.kv.length - wanted + 1)
+        handle.passes += 1
 
 
 class Passes:
@@ -62,23 +62,23 @@ class Passes:
 
     # ---- prompts ---------------------------------------------------------------------------
 
-    def prefill(self, seat: Seat, count: int) -> None:
-        """Run ``count`` pending tokens of a seat outside of the slots, but not the last one."""
-        kv, history = seat.kv, seat.history
-        if seat.is_scored:
-            self._prefill_scored(seat, count)
+    def prefill(self, handle: Handle, count: int) -> None:
+        """Run ``count`` pending tokens of a handle outside of the slots, but not the last one."""
+        kv, history = handle.kv, handle.history
+        if handle.is_scored:
+            self._prefill_scored(handle, count)
             return
         piece = kv.align(history)[:-1][:count]
         try:
             kv.run(piece)
         except Exception as error:
-            raise Fault(error, seat) from error
+            raise Fault(error, handle) from error
         kv.submit()
         kv.snapshot()
 
-    def _prefill_scored(self, seat: Seat, count: int) -> None:
+    def _prefill_scored(self, handle: Handle, count: int) -> None:
         """The same, with the log-probabilities of the tokens that come next; evaluated."""
-        kv, scores, history = seat.kv, seat.scores, seat.history
+        kv, scores, history = handle.kv, handle.scores, handle.history
         assert scores is not None
         end = min(len(history) - len(kv.align(history)) + count, len(history) - 1)
         pending = kv.align(history, scores.done - 1)  # where an interrupt came before the scores
@@ -90,20 +90,20 @@ class Passes:
                 kv.snapshot()
                 pending = pending[len(piece) :]
         except Exception as error:
-            raise Fault(error, seat) from error
+            raise Fault(error, handle) from error
 
-    def prefill_together(self, seats: Sequence[Seat]) -> None:
-        """Run what seats that hold nothing have pending, but not the last token, in one pass.
+    def prefill_together(self, handles: Sequence[Handle]) -> None:
+        """Run what handles that hold nothing have pending, but not the last token, in one pass.
 
         Each has ``longest_padded`` tokens to run at most.
         """
-        rows = [(seat.kv, seat.pending[:-1]) for seat in seats]
+        rows = [(handle.kv, handle.pending[:-1]) for handle in handles]
         try:
             self.runner.do(_run(rows))
         except Exception:  # then each in a pass of its own, so that it is known whose it was
-            for seat in seats:
-                if len(pending := seat.align()) > 1:
-                    self.prefill(seat, len(pending) - 1)
+            for handle in handles:
+                if len(pending := handle.align()) > 1:
+                    self.prefill(handle, len(pending) - 1)
             return
         for kv, tokens in rows:
             kv.took(tokens)
@@ -113,22 +113,22 @@ class Passes:
     # ---- steps -----------------------------------------------------------------------------
 
     def run(self, work: Sequence[Work]) -> list[mx.array]:
-        """Run tokens of many seats, those in the slots together; their logits, nothing of it
+        """Run tokens of many handles, those in the slots together; their logits, nothing of it
         evaluated."""
-        inside = [each for each in work if each.seat.slot is not None]
+        inside = [each for each in work if each.handle.slot is not None]
         arrays = self._run_in_slots(inside) if inside else []
         for each in work:
-            if each.seat.slot is None:
+            if each.handle.slot is None:
                 arrays.append(self._run_alone(each))
         return arrays
 
     def _run_alone(self, work: Work) -> mx.array:
-        """Run what a seat outside of the slots has pending, a long run in pieces."""
-        seat, tokens, count = work
-        kv, known = seat.kv, len(tokens) - count + 1
-        if known > (1 if seat.is_scored else SINGLE_PASS):
+        """Run what a handle outside of the slots has pending, a long run in pieces."""
+        handle, tokens, count = work
+        kv, known = handle.kv, len(tokens) - count + 1
+        if known > (1 if handle.is_scored else SINGLE_PASS):
             for _ in range(0, known - 1, PREFILL_STEP):
-                self.prefill(seat, PREFILL_STEP)
+                self.prefill(handle, PREFILL_STEP)
                 kv.wait()
                 mx.clear_cache()
             tokens = tokens[known - 1 :]
@@ -137,7 +137,7 @@ class Passes:
         try:
             logits = kv.run(tokens)
         except Exception as error:
-            raise Fault(error, seat) from error
+            raise Fault(error, handle) from error
         logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
         work.done(logits, 0)
         if count == 1:
@@ -157,18 +157,18 @@ class Passes:
         apart: list[Work] = []
         common: list[Work] = []
         for each in work:
-            seat, tokens, count = each
+            handle, tokens, count = each
             early = len(tokens) - count
             if early and not (merges and early <= SHORT_RUN):
-                first.append((seat.kv, tokens[:early]))
-                seat.passes += 1
+                first.append((handle.kv, tokens[:early]))
+                handle.passes += 1
                 tokens = tokens[early:]
-            (apart if count > 1 and not merges else common).append(Work(seat, tokens, count))
+            (apart if count > 1 and not merges else common).append(Work(handle, tokens, count))
         self._run_rows(first)
-        for seat, tokens, _ in apart:
-            seat.kv.snapshot(before=len(tokens))
+        for handle, tokens, _ in apart:
+            handle.kv.snapshot(before=len(tokens))
         arrays = []
-        found = self._run_rows([(seat.kv, tokens) for seat, tokens, _ in apart])
+        found = self._run_rows([(handle.kv, tokens) for handle, tokens, _ in apart])
         for each, (logits, at) in zip(apart, found, strict=True):
             each.done(logits, at)
             arrays.append(logits)
@@ -177,13 +177,13 @@ class Passes:
         return arrays
 
     def _run_common(self, work: list[Work]) -> mx.array:
-        """Short runs of several seats, token by token side by side."""
-        work.sort(key=lambda each: _slot(each.seat.kv).index)  # so that nothing is gathered
-        rows = [(seat.kv, tokens) for seat, tokens, _ in work]
+        """Short runs of several handles, token by token side by side."""
+        work.sort(key=lambda each: _slot(each.handle.kv).index)  # so that nothing is gathered
+        rows = [(handle.kv, tokens) for handle, tokens, _ in work]
         logits: mx.array = self.runner.do(_run(rows, merged=True))
         end = 0
         for each in work:
-            each.seat.kv.took(each.tokens)
+            each.handle.kv.took(each.tokens)
             end += len(each.tokens)
             each.done(logits, end - each.wanted)
         return logits

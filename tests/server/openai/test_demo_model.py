@@ -51,13 +51,13 @@ class Desk:
         reply = call.reply(id="id-1", created=1)
         events = reply.start()
         rows = [self.lm.prepare(job.prompt, job.options) for job in call.jobs]
-        tickets = [self.scheduler.submit(row) for row in rows]
+        handles = [self.scheduler.submit(row) for row in rows]
         while self.scheduler.busy:
             for event in self.scheduler.step():
                 assert event.error is None, event.error
                 for chunk in event.chunks:
-                    events += reply.push(tickets.index(event.ticket), chunk)
-        usages = [ticket.usage for ticket in tickets]
+                    events += reply.push(handles.index(event.handle), chunk)
+        usages = [handle.usage for handle in handles]
         return events + reply.finish(usages) if call.stream else reply.complete(usages)
 
     def chat(self, messages: Any, **fields: Any) -> dict[str, Any]:

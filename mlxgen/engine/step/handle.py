@@ -39,8 +39,8 @@ class Logits(NamedTuple):
         return 0 <= end - self.length < len(self.places) and kv.common(history) == end
 
 
-class Seat:
-    """See the module. A seat is hashable by identity: it is also the handle of its sequence.
+class Handle:
+    """See the module. It is hashable by identity.
 
     - ``kv``: its KV cache, alone or in a batch. ``drafter``: names tokens that may come next.
     - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
@@ -206,17 +206,17 @@ class Seat:
         self.cached = 0
         self.logits = self.ahead = self.guess = None
 
-    def fork(self, seed: int, kv: KV | None = None) -> Seat:
+    def fork(self, seed: int, kv: KV | None = None) -> Handle:
         """An independent copy outside of a batch that draws from ``seed``."""
         drafter = self.drafter.fork() if self.drafter is not None else None
-        twin = Seat(self.request.fork(seed), (self.kv if kv is None else kv).fork(), drafter)
+        twin = Handle(self.request.fork(seed), (self.kv if kv is None else kv).fork(), drafter)
         twin.appetite = self.appetite.fork()
         twin.logits = self.logits  # what is drafted stays with this one
         twin._started = self._started and twin._began
         twin.scores = None  # they are delivered once
         return twin
 
-    def forks(self, seeds: Iterable[int]) -> list[Seat]:
+    def forks(self, seeds: Iterable[int]) -> list[Handle]:
         """Independent copies, one for each seed, that share one KV until they write."""
         kv = self.kv if self.slot is None else self.kv.fork()  # copied out once, for all of them
         return [self.fork(seed, kv) for seed in seeds]
@@ -236,14 +236,14 @@ class Seat:
             assert self.kv.length == self.slot.length
 
 
-def logits_of(seats: Iterable[Seat]) -> mx.array:
-    """The logits [draws, vocab] that seats draw from; no copy where they are one array in order."""
+def logits_of(handles: Iterable[Handle]) -> mx.array:
+    """The logits [draws, vocab] to draw from; no copy where they are one array in order."""
     runs: list[tuple[mx.array, int, int]] = []  # an array, and where a run in it starts and ends
-    for seat in seats:
-        assert seat.logits is not None
-        logits, places, length = seat.logits
-        first = len(seat.history) - length
-        count = 1 if seat.guess is None else len(seat.guess.requests)
+    for handle in handles:
+        assert handle.logits is not None
+        logits, places, length = handle.logits
+        first = len(handle.history) - length
+        count = 1 if handle.guess is None else len(handle.guess.requests)
         for place in places[first : first + count]:
             if runs and runs[-1][0] is logits and runs[-1][2] == place:
                 runs[-1] = (logits, runs[-1][1], place + 1)

@@ -1,7 +1,4 @@
-"""How one sequence is sampled.
-
-Owns ``SamplingSettings``. Must never know arrays, models or what the other rows of a batch want.
-"""
+"""How one sequence is sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ MAX_TEMPERATURE = 100.0
 class SamplingSettings:
     """The options that turn logits into a token, in the order in which they work.
 
-    Who makes one has checked the values: ``options.table`` says what they mean and may be.
+    The values are checked already; ``options.table`` says what they mean and may be.
     """
 
     logit_bias: Mapping[Token, float] = field(default_factory=dict, hash=False)

@@ -223,6 +223,7 @@ def test_aligning_equals_an_empty_cache_that_ran_the_history(
     assert kv.common(history) == len(history)
 
 
+@settings(deadline=None, max_examples=tries(100))
 @given(
     moves=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=12),
     asked=st.integers(0, 12),

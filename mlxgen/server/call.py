@@ -1,4 +1,4 @@
-"""A request that was understood, and the reply to it.
+"""A parsed request, and the reply to it.
 
 Owns the values that pass between an API and the engine's thread. Must never know how
 requests are read, or who sends the events. Invariant: everything in a ``Call`` is
@@ -27,8 +27,8 @@ class Job(NamedTuple):
 class Reply(Protocol):
     """Chunks in, JSON-ready dictionaries out; one for each call, and sans-IO.
 
-    Pushed chunks give the events of a stream. Where the call asked for none, ``push``
-    and ``finish`` give nothing and ``complete`` gives the answer.
+    Pushed chunks give the events of a stream. If the call is not for a stream, ``push`` and
+    ``finish`` give nothing, and ``complete`` gives the answer.
     """
 
     def start(self) -> list[Event]:
@@ -36,9 +36,9 @@ class Reply(Protocol):
         ...
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """More of the prompt of the job ``index`` was run; the events that may be sent now.
+        """More of the prompt of the job ``index`` was run; returns the events to send now.
 
-        Not for whole answers, and only for calls that are ``watched``.
+        Only for streams of calls that are ``watched``.
         """
         ...
 
@@ -49,7 +49,7 @@ class Reply(Protocol):
         progress: Progress | None = None,
         usage: Usage | None = None,
     ) -> list[Event]:
-        """Take in a chunk of the job ``index``; the events that may be sent now.
+        """Add a chunk of the job ``index``; returns the events to send now.
 
         ``progress`` comes with chunks of calls that are ``watched``, ``usage`` with the last one.
         """
@@ -70,15 +70,15 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request that was understood.
+    """A parsed request.
 
-    - ``jobs``: what has to run; a job's place is the ``index`` for ``Reply.push``.
+    - ``jobs``: what to run; the position of a job is the ``index`` for ``Reply.push``.
     - ``stream``: whether the client wants events.
     - ``ends_with_done``: whether a stream ends with ``[DONE]``.
-    - ``watched``: whether the reply says how far the jobs are.
+    - ``watched``: whether the reply reports the progress of the jobs.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
-    - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which leave
-      tokens out, for ``error_body(error, call.params)``.
+    - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude
+      tokens, for ``error_body(error, call.params)``.
     """
 
     jobs: tuple[Job, ...]

@@ -1,8 +1,8 @@
 """Errors as OpenAI's clients expect them.
 
 Owns ``RequestError`` and the JSON body of every error. Must never know a request or a
-connection. Invariant: a body names the field at fault wherever one is known, and never
-says more of an unexpected failure than that there was one.
+connection. Invariant: a body names the field at fault if it is known, and says no more about an
+unexpected failure than that there was one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _TYPES = {
 class RequestError(MlxgenError):
     """A request that cannot be done as it is.
 
-    ``param`` is the field at fault as the client wrote it (``messages[0].content``), or None;
-    ``code`` a word for programs; ``type`` OpenAI's class of error, by default the one of the
+    ``param`` is the field at fault as the client wrote it (``messages[0].content``), or ``None``;
+    ``code`` is a word for programs; ``type`` is OpenAI's class of error, by default that of the
     ``status``.
     """
 
@@ -74,9 +74,9 @@ def error_body(
 ) -> tuple[int, dict[str, Any]]:
     """The HTTP status and the JSON body for any error.
 
-    What mlxgen raises on purpose is told as it is; of anything else only that it happened.
+    The message of an ``MlxgenError`` is passed on; of anything else only that it happened.
     ``params`` are the names that the engine's ``prompt`` and ``filters`` have in a request, and
-    with ``dead_end`` those of all fields that leave tokens out.
+    ``dead_end`` in it those of all fields that exclude tokens.
     """
     if isinstance(error, RequestError):
         return error.status, error.body()
@@ -94,12 +94,14 @@ def as_request_error(
         return error
     message, param, status = str(error), None, error.status
     if isinstance(error, DeadEndError):
-        if "dead_end" in params:  # only what the request asks for can leave nothing
+        if "dead_end" in params:  # only the request's own fields can exclude everything
             fields = params["dead_end"]
             param = fields.split(", ")[0]
             status = 400
             message = f"{fields}: no text was found that satisfies this: {message}"
-    elif isinstance(error, ModelError) and error.__cause__ is not None:  # which may say anything
+    elif (
+        isinstance(error, ModelError) and error.__cause__ is not None
+    ):  # whose text may be anything
         message = "the model failed on this request; the server's log says why"
     elif isinstance(error, OptionError):
         param = params.get(error.field) or _FIELDS.get(error.field, error.field)
@@ -117,7 +119,7 @@ _FIELDS = {
     "banned": "banned_strings",
     "prefix": "prefix_tokens",
 }
-"""What the engine's options are called in requests, where that differs."""
+"""The names of the engine's options in requests, if they differ."""
 
 _CODES: tuple[tuple[type[MlxgenError], str], ...] = (
     (UnsupportedError, "unsupported_value"),

@@ -1,4 +1,4 @@
-"""What requests have to know of the model.
+"""What requests need to know of the model.
 
 Owns ``ServedModel``: names, limits, defaults, and the model's dialect. Must never know a request.
 Invariant: frozen, and free of arrays, so that any thread may read it.
@@ -26,10 +26,10 @@ class ServedModel:
 
     - ``name`` is what ``/v1/models`` lists; ``aliases`` are other names that requests may use.
     - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
-      answer together (None: unknown).
-    - ``sampling`` are the options of requests that say nothing, as ``sampling_choice`` has them.
+      answer together (``None``: unknown).
+    - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
     - ``dialect`` is how it writes.
-    - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty where there is none.
+    - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty if there is none.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ServedModel:
         aliases: Iterable[str] = (),
         sampling_choice: SamplingChoice = "model",
     ) -> ServedModel:
-        """What there is to know of a loaded model; for the thread that runs it."""
+        """The facts of a loaded model; call this on the thread that runs it."""
         tokenizer: Any = lm.tokenizer
         return cls(
             name=lm.name,
@@ -67,7 +67,7 @@ class ServedModel:
         )
 
     def check_name(self, name: str | None) -> None:
-        """RequestError (404) for the name of a model that is not here; None is this one."""
+        """Raise ``RequestError`` (404) unless the name is this model's; ``None`` is this model."""
         if name is None or name == self.name or name in self.aliases:
             return
         raise RequestError(
@@ -84,7 +84,7 @@ class ServedModel:
 
 
 def _text(given: Any) -> str:
-    """A text of the tokenizer; of several chat templates the one that is used by default."""
+    """A text of the tokenizer; of several chat templates the default one."""
     if isinstance(given, Mapping):
         given = given.get("default")
     return given if isinstance(given, str) else ""

@@ -1,4 +1,4 @@
-"""OpenAI's API, and what clients of local servers expect beside it: bodies in, JSON out.
+"""OpenAI's API, and what clients of local servers expect in addition: bodies in, JSON out.
 
 From JSON bodies to the engine's options, and from its chunks to JSON. No input or output.
 """

@@ -38,7 +38,7 @@ from .tool_choice import tool_use_of
 
 
 def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
-    """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
+    """Parse a body; raises ``RequestError``, which names the field at fault."""
     request = read(body, ChatRequest)
     model.check_name(request.model)
     turn = turn_of(request, model)
@@ -108,7 +108,7 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
 
 
 def _check_continuation(request: ChatRequest) -> None:
-    """RequestError unless the answer is a new message, or the rest of one that has begun."""
+    """Raise ``RequestError`` unless a new message is asked for, or the rest of one."""
     going_on = bool(request.continue_final_message)
     if request.add_generation_prompt is going_on:
         value, other = ("true", "leave out") if going_on else ("false", "send")
@@ -122,8 +122,8 @@ def _check_continuation(request: ChatRequest) -> None:
     last = request.messages[-1]
     if going_on and (not isinstance(last, AssistantMessage) or last.tool_calls):
         raise RequestError(
-            "continue_final_message: the last message is not the beginning of an answer; end "
-            "with one that has the role assistant, and text",
+            "continue_final_message: expected a last message with the role assistant and some "
+            "text, to be continued",
             param="continue_final_message",
             code="invalid_value",
         )
@@ -133,7 +133,7 @@ def _max_tokens(request: ChatRequest) -> int | None:
     old, new = request.max_tokens, request.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise RequestError(
-            f"max_tokens: {old} and max_completion_tokens={new} cannot both hold; give one",
+            f"max_tokens: {old} contradicts max_completion_tokens={new}; send one of them",
             param="max_tokens",
             code="invalid_value",
         )
@@ -145,7 +145,7 @@ def _top_logprobs(request: ChatRequest) -> int | None:
         return request.top_logprobs or 0
     if request.top_logprobs is not None:
         raise RequestError(
-            "top_logprobs: needs logprobs to be true",
+            "top_logprobs: needs logprobs: true",
             param="top_logprobs",
             code="invalid_value",
         )

@@ -30,7 +30,7 @@ class ChatChoice:
         self._writer = plan.writer(plan.texts[index])
         self._scores: Sequence[PromptScore] = ()
         self._called = 0
-        # What a stream would have sent, for a whole answer:
+        # For a whole answer: what a stream would have sent.
         self._parts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
         self._calls: list[dict[str, Any]] = []
         self._arguments: list[list[str]] = []  # of each call
@@ -39,7 +39,7 @@ class ChatChoice:
         self._extras: dict[str, list[Any]] = {"tokens": [], "token_ids": []}
 
     def _name_call(self, number: int) -> str:
-        """A name for a call that no other call of any reply has."""
+        """A name for a call, unique among all replies."""
         seed = f"{self._id}/{self._index}/{number}".encode()
         return f"call_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
 
@@ -99,7 +99,7 @@ class ChatChoice:
         return deltas
 
     def _extra(self, delta: Delta) -> dict[str, Any]:
-        """What a choice has beside its delta: log-probabilities and token ids."""
+        """What a choice has in addition to its delta: log-probabilities and token ids."""
         extra: dict[str, Any] = {}
         if self._plan.ids and delta.ids:
             extra["token_ids"] = delta.ids

@@ -22,7 +22,7 @@ Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPlan:
-    """How the text of every choice is to be read.
+    """How to read the text of every choice.
 
     - ``reading`` is that of its events.
     - ``opens_text``: the text begins one of its own; ``skip``: bytes that it spells again of
@@ -79,7 +79,7 @@ class ChoiceText:
         return self._reader.reasoning_tokens
 
     def take(self, chunk: Chunk, usage: Usage | None = None) -> Delta:
-        """What a chunk adds; ``usage`` comes with the last one."""
+        """What a chunk adds; the last one comes with ``usage``."""
         report = self._report
         if report is not None:
             report.add(chunk)

@@ -1,8 +1,8 @@
 """Completion requests: from the body to a ``Call``.
 
-Owns what completions have and chats have not: raw prompts, several of them, and their
-echo. Must never know how text is made or sent. Invariant: every field of a request that
-was accepted has had its effect, or has none on the answer.
+Owns what completions have and chats do not: raw prompts, several of them, and their echo.
+Must never know how text is made or sent. Invariant: every field of an accepted request has had
+its effect, or has none on the answer.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from .reply import OpenAIReply, ReplyPlan
 from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
 
 DEFAULT_TOKENS = 16
-"""``max_tokens`` of a completion that says nothing, as OpenAI has it."""
+"""The default of ``max_tokens`` for completions, as in OpenAI's API."""
 
 
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
-    """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
+    """Parse a body; raises ``RequestError``, which names the field at fault."""
     return understood(read(body, CompletionRequest), model)[0]
 
 
 def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, ReplyPlan]:
-    """The call of a request, and what its reply was made from; raises as ``parse_completion``."""
+    """The call of a request, and the plan of its reply; raises as ``parse_completion``."""
     model.check_name(request.model)
     form = form_of(request)
     silent = request.max_tokens == 0
     if silent and not request.echo:
         raise RequestError(
-            "max_tokens: 0 is out of range, give 1 or more; 0 is for echo",
+            "max_tokens: expected 1 or more, got 0; 0 needs echo: true",
             param="max_tokens",
             code="invalid_value",
         )
@@ -60,8 +60,8 @@ def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, Re
     n = request.n or 1
     if n * len(prompts) > MAX_ROWS:
         raise RequestError(
-            f"n: {n} answers to each of {len(prompts)} prompts are more than {MAX_ROWS}; send "
-            "several requests",
+            f"n: expected at most {MAX_ROWS} answers, got {n} to each of {len(prompts)} prompts; "
+            "send several requests",
             param="n",
             code="invalid_value",
         )
@@ -116,7 +116,7 @@ def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, Re
 
 
 def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
-    """Each prompt and where it stands; ``RequestError`` for what is none."""
+    """Each prompt and its path in the body; raises ``RequestError`` for an invalid one."""
     if isinstance(given, str) or _are_ids(given):
         return [("prompt", _checked(given, "prompt"))]
     if not isinstance(given, list):
@@ -125,7 +125,9 @@ def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
         raise _empty("prompt")
     if len(given) > MAX_PROMPTS:
         raise RequestError(
-            f"prompt: has more than {MAX_PROMPTS} items", param="prompt", code="invalid_value"
+            f"prompt: expected at most {MAX_PROMPTS} items, got {len(given)}",
+            param="prompt",
+            code="invalid_value",
         )
     kind = str if isinstance(given[0], str) else list
     prompts = []
@@ -133,13 +135,13 @@ def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
         at = f"prompt[{i}]"
         if not isinstance(item, kind):
             wanted = "a string" if kind is str else "a list of token ids"
-            raise _wrong(at, item, f"{wanted} as the others" if i else wanted)
+            raise _wrong(at, item, f"{wanted} like the others" if i else wanted)
         prompts.append((at, _checked(item, at)))
     return prompts
 
 
 def _are_ids(given: Any) -> bool:
-    """Whether this is meant as one prompt of token ids."""
+    """Whether this is one prompt of token ids."""
     return isinstance(given, list) and bool(given) and isinstance(given[0], (int, float))
 
 
@@ -151,18 +153,18 @@ def _checked(prompt: Any, at: str) -> str | list[Token]:
     tokens: list[Token] = []
     for i, item in enumerate(prompt):
         if isinstance(item, bool) or not isinstance(item, (int, float)) or item != item // 1:
-            raise _wrong(f"{at}[{i}]", item, "a token id as the others" if i else "a token id")
+            raise _wrong(f"{at}[{i}]", item, "a token id like the others" if i else "a token id")
         tokens.append(int(item))
     return tokens
 
 
 def _wrong(at: str, value: Any, wanted: str) -> RequestError:
     given = name_of(value) if isinstance(value, (list, dict)) else shown(value)
-    return RequestError(f"{at}: {given} is not {wanted}", param=at, code="invalid_type")
+    return RequestError(f"{at}: expected {wanted}, got {given}", param=at, code="invalid_type")
 
 
 def _empty(at: str) -> RequestError:
-    return RequestError(f"{at}: is empty, give some text", param=at, code="invalid_value")
+    return RequestError(f"{at}: expected some text, got nothing", param=at, code="invalid_value")
 
 
 def _tokens(prompt: str | list[Token], model: ServedModel, at: str) -> tuple[Token, ...]:

@@ -29,14 +29,14 @@ class CompletionChoice:
         self._offset = len(self._echo) - self.text.given
         self._scores: Sequence[PromptScore] = ()
         self._began = False
-        # What a stream would have sent, for a whole answer:
+        # For a whole answer: what a stream would have sent.
         self._parts: list[str] = []
         self._reported: list[Reported] = []
         self._tokens: list[dict[str, Any]] = []
         self._ids: list[int] = []
 
     def opening(self) -> Event | None:
-        """As ``Choice.opening``: the prompt, where it is to be echoed.
+        """As ``Choice.opening``: the prompt, if it is to be echoed.
 
         With log-probabilities it comes with the first chunk, which has the prompt's own.
         """
@@ -85,7 +85,7 @@ class CompletionChoice:
         return [self._writer.full_entry(token) for token in delta.tokens]
 
     def _logprobs(self, reported: list[Reported]) -> dict[str, Any]:
-        """The four lists of the text, behind those of an echo."""
+        """The four lists of the text, after those of an echo."""
         lists = self._writer.legacy(reported, self._offset)
         if not self._scores or not self._echo:
             return lists

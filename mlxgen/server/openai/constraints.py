@@ -1,4 +1,4 @@
-"""What the text of an answer has to be.
+"""What the text of an answer must match.
 
 Owns ``response_format``, ``json_schema``, ``regex``, ``grammar`` and ``choice``, and what
 specification each is. Must never know tools or thinking. Invariant: there is at most one,
@@ -26,7 +26,7 @@ _MAKERS: dict[str, Callable[[Any], Specification]] = {
 
 
 def form_of(request: GenerationRequest) -> Form | None:
-    """What the text has to be; ``RequestError`` for more than one or a wrong one."""
+    """What the text must match; raises ``RequestError`` if it is invalid or more than one."""
     given = [name for name in _MAKERS if getattr(request, name) is not None]
     format = request.response_format
     if format is not None and not isinstance(format, TextFormat):
@@ -36,7 +36,7 @@ def form_of(request: GenerationRequest) -> Form | None:
     field = given[0]
     if len(given) > 1:
         raise RequestError(
-            f"{given[1]}: cannot be combined with {field}; the text can be held to one of them",
+            f"{given[1]}: cannot be combined with {field}; send one of them",
             param=given[1],
             code="invalid_value",
         )
@@ -50,7 +50,7 @@ def form_of(request: GenerationRequest) -> Form | None:
 
 
 def _of_format(format: ResponseFormat) -> Specification:
-    """Without ``strict`` what cannot be enforced of a schema is left out.
+    """Without ``strict``, what cannot be enforced of a schema is left out.
 
     Objects are closed either way, unless the schema opens them.
     """

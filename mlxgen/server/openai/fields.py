@@ -1,8 +1,8 @@
-"""The types of fields in request bodies, and what is checked of a body before any field.
+"""The types of fields in request bodies, and the checks of a body before those of its fields.
 
 Owns strictness: numbers are numbers, never strings or booleans; text is text that can be
 encoded; free JSON is neither deep nor cyclic. Must never know a particular request.
-Invariant: what passed can be walked recursively, encoded and printed without surprise.
+Invariant: what passes can be walked recursively, encoded and printed safely.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def _whole(value: Any) -> Any:
 
 
 def _no_zero(value: int) -> int:
-    """-1 is no limit, as other servers have it."""
+    """-1 means no limit, as in other servers."""
     if value == 0:
         raise PydanticKnownError("greater_than_equal", {"ge": 1})
     return value
 
 
 def _range(name: str, low: float | None = None) -> dict[str, Any]:
-    """The range of an option, for ``Field``; ``low`` is for clients that write one otherwise."""
+    """The range of an option for ``Field``; ``low`` widens it for the values of other servers."""
     rule = OPTIONS[name].rule
     return {"ge": rule.low if low is None else low, "le": rule.high}
 
 
 def _of_type(kind: type) -> BeforeValidator:
-    """For literals, where pydantic takes 0 for False and True for 1."""
+    """For literals, because pydantic takes 0 for False and True for 1."""
 
     def check(value: Any) -> Any:
         if type(value) is not kind:
@@ -92,7 +92,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def about(text: str) -> Any:
-    """A field that may be left out."""
+    """An optional field."""
     return Field(default=None, description=text)
 
 
@@ -104,9 +104,11 @@ def option(name: str, *, low: float | None = None, also: str = "") -> Any:
 
 
 def check_body(body: Any) -> Mapping[str, Any]:
-    """The body, if it is an object that can be handled at all; else a ``RequestError``."""
+    """The body if it is an object that can be handled; otherwise raises ``RequestError``."""
     if not isinstance(body, Mapping):
-        raise RequestError(f"the body is {name_of(body)}: send a JSON object", code="invalid_type")
+        raise RequestError(
+            f"expected a JSON object as the body, got {name_of(body)}", code="invalid_type"
+        )
     level: list[tuple[str, Any]] = [(str(key), value) for key, value in body.items()]
     for key in body:
         check_text(key, param=None)
@@ -125,14 +127,14 @@ def check_body(body: Any) -> Mapping[str, Any]:
             return body
         level = below
     raise RequestError(
-        f"{level[0][0]}: nested more than {MAX_DEPTH} levels deep",
+        f"{level[0][0]}: nested more than {MAX_DEPTH} levels deep; make it flatter",
         param=level[0][0],
         code="invalid_value",
     )
 
 
 def check_text(text: str, *, param: str | None) -> None:
-    """Raise ``RequestError`` for a text that has no UTF-8 form."""
+    """Raise ``RequestError`` for a text that cannot be encoded as UTF-8."""
     if text.isascii():
         return
     try:
@@ -140,7 +142,7 @@ def check_text(text: str, *, param: str | None) -> None:
     except UnicodeEncodeError as error:
         where = f"{param}: " if param else ""
         raise RequestError(
-            f"{where}a lone surrogate at {error.start} of {shown(text)}, which is no character",
+            f"{where}expected text, got a lone surrogate at {error.start} of {shown(text)}",
             param=param,
             code="invalid_value",
         ) from error
@@ -155,7 +157,7 @@ def name_of(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value for a message: short, ASCII and on one line."""
+    """A value for a message: short, in ASCII, on one line."""
     if isinstance(value, (dict, list)):
         return f"{name_of(value)} of {len(value)}"
     if isinstance(value, int) and abs(value) >= 10**40:

@@ -21,11 +21,11 @@ from ..served_model import ServedModel
 from .schemas import GenerationRequest
 
 UNBOUNDED = 16_384
-"""``max_tokens`` where neither the request nor the model's context says anything."""
+"""``max_tokens`` if neither the request nor the model's context limits it."""
 
 
 def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
-    """The most tokens to generate; None is what the context holds."""
+    """The most tokens to generate; ``None`` is as many as the context holds."""
     if max_tokens is None:
         return default
     return None if max_tokens < 0 else max_tokens
@@ -83,7 +83,7 @@ def given_of(
     top_logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> dict[str, Any]:
-    """The engine's options as a request has them; what it leaves out is the model's default."""
+    """The engine's options of a request; what it leaves out is the model's default."""
     given: dict[str, Any] = dict(model.sampling)
     asked = {name: getattr(request, name, None) for name in OPTIONS}
     given |= {name: understood(name, v) for name, v in asked.items() if v is not None}
@@ -97,7 +97,7 @@ def given_of(
     given["top_logprobs"] = top_logprobs
     if prompt_logprobs is not None and request.heal:
         raise RequestError(
-            "heal: takes tokens of the prompt back whose log-probabilities are wanted; leave it "
+            "heal: takes back tokens of the prompt whose log-probabilities are wanted; leave it "
             "out",
             param="heal",
             code="invalid_value",
@@ -127,7 +127,7 @@ def options_of(
     """The options of the first choice: those given, and what the text is held to."""
     if given.get("close_json") and spec is None:
         raise RequestError(
-            "close_json: there is nothing to close; give json_schema or another constraint",
+            "close_json: there is nothing to close; send json_schema or another constraint",
             param="close_json",
             code="invalid_value",
         )
@@ -148,7 +148,7 @@ def _biases(request: GenerationRequest) -> dict[int, float] | None:
     for text, bias in request.logit_bias.items():
         if not text.isdecimal() or not text.isascii() or len(text) > 12:
             raise RequestError(
-                f"logit_bias: {text[:40]!r} is not a token id",
+                f"logit_bias: expected token ids as keys, got {text[:40]!r}",
                 param="logit_bias",
                 code="invalid_value",
             )
@@ -157,7 +157,7 @@ def _biases(request: GenerationRequest) -> dict[int, float] | None:
 
 
 def choices_of(options: Options, n: int) -> Sequence[Options]:
-    """The options of ``n`` choices: the first has the given seed, the others seeds made of it."""
+    """The options of ``n`` choices: the first has the given seed, the others seeds from it."""
     if options.seed is None:
         return [options] * n
     seeds = [options.seed, *(derive_seed(options.seed, i) for i in range(1, n))]

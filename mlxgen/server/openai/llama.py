@@ -1,8 +1,8 @@
 """Completions as llama.cpp's own endpoint has them: ``POST /completion``.
 
-Owns the names of its answer, and what its requests mean otherwise than ``/v1/completions``. Must
-never know how a completion is understood or made. Invariant: the contents of a stream's events, put
-together, are the whole content, and each prompt ends with one event that says ``stop``.
+Owns the names of its answer, and where its requests differ from ``/v1/completions``. Must never
+know how a completion is parsed or made. Invariant: the concatenated contents of a stream's events
+are the whole content, and each prompt ends with one event that says ``stop``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ELSEWHERE = ("echo", "prompt_logprobs")  # what has no room in this answer
 
 
 def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
-    """Understand a body; raises ``RequestError`` naming the field that cannot be done."""
+    """Parse a body; raises ``RequestError``, which names the field at fault."""
     given = dict(check_body(body))
     for name in _ELSEWHERE:
         if given.get(name) not in (None, False):
@@ -135,7 +135,7 @@ class LlamaReply:
         return []
 
     def complete(self, usages: Sequence[Usage]) -> Any:
-        """As ``Reply.complete``: an object, or a list of them where there are several prompts."""
+        """As ``Reply.complete``: an object, or a list of them for several prompts."""
         whole = [self._final(index) for index in range(len(self._rows))]
         return whole[0] if len(whole) == 1 else whole
 
@@ -158,7 +158,7 @@ class LlamaReply:
         }
 
     def _final(self, index: int) -> dict[str, Any]:
-        """The end of a prompt's answer; where nothing was sent before, all of it."""
+        """The end of a prompt's answer, or all of it if nothing was sent before."""
         row, plan = self._rows[index], self._plan
         assert row.last is not None
         word = row.last.stop if isinstance(row.last.stop, str) else ""

@@ -1,4 +1,4 @@
-"""Log-probabilities in the three forms in which replies have them.
+"""Log-probabilities in the three forms that replies use.
 
 Owns the JSON of tokens: for chats, for completions, and with every mark for those who ask
 for token ids. Must never know how tokens were aligned with the text. Invariant: the bytes
@@ -76,7 +76,7 @@ class TokenWriter:
         }
 
     def echoed(self, scores: Sequence[PromptScore], echo: str) -> dict[str, Any]:
-        """The four lists for the tokens of a prompt that is given back as ``echo``."""
+        """The four lists for the tokens of a prompt that is returned as ``echo``."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         texts = [decoder.decode(self._vocabulary.piece(score.token)) for score in scores]
         # The tokenizer may have put a begin token, or a space, before the text.
@@ -95,7 +95,7 @@ class TokenWriter:
         }
 
     def prompt(self, scores: Sequence[PromptScore]) -> list[dict[str, Any] | None]:
-        """For each token of a prompt it and the alternatives by their ids, as vLLM has them."""
+        """Each token of a prompt with its alternatives, by token id, as in vLLM."""
         entries: list[dict[str, Any] | None] = []
         for score in scores:
             if score.rank is None:
@@ -116,7 +116,7 @@ class TokenWriter:
         return entries
 
     def _top(self, token: Reported) -> dict[str, float]:
-        """The alternatives by their text, the token itself always among them."""
+        """The alternatives by their text, always including the token itself."""
         chunk = token.chunk
         assert chunk.token is not None
         top: dict[str, float] = {}

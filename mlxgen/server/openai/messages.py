@@ -1,9 +1,9 @@
 """Chat messages as clients send them, and as chat templates take them.
 
 Owns the models of messages and their parts. Must never know a template or a tokenizer.
-Invariant: ``rendered`` gives every message as plain JSON with its content as one string,
-and says nothing in silence: parts that cannot be shown to the model are refused. What clients
-leave in a message that they send back, of their own or of other servers, is not looked at.
+Invariant: ``rendered`` returns every message as plain JSON with its content as one string, and
+parts that cannot be shown to the model are refused. Other fields that clients leave in messages,
+of their own or from other servers, are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .fields import Body, Int, Json
 
 
 class Piece(Body):
-    """Base of what a conversation consists of; unknown names are ignored."""
+    """Base of the parts of a conversation; unknown names are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -44,7 +44,7 @@ Content: TypeAlias = str | list[Part]
 
 
 class FunctionOfCall(Piece):
-    """What was called, with its arguments as JSON text."""
+    """The called function, with its arguments as JSON text."""
 
     name: str
     arguments: str
@@ -104,12 +104,12 @@ Message: TypeAlias = Annotated[
 
 
 def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages for a chat template; ``RequestError`` for one that says nothing."""
+    """The messages for a chat template; raises ``RequestError`` for an empty one."""
     return [_rendered(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
 def _rendered(message: Message, at: str) -> dict[str, Any]:
-    # Templates were written for "system"; only OpenAI's own models know "developer".
+    # Templates are written for "system"; only OpenAI's own models know "developer".
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": _text(message.content)}
     if message.name is not None:
@@ -141,7 +141,7 @@ def _text(content: Content | None) -> str | None:
 
 
 def _call(call: ToolCallOfMessage) -> dict[str, Any]:
-    """Templates take the arguments as an object, and some of them as nothing else."""
+    """Templates take the arguments as an object, and some of them only so."""
     arguments: Any = call.function.arguments
     try:
         decoded = json.loads(arguments)

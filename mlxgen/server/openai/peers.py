@@ -20,12 +20,12 @@ Fields: TypeAlias = Mapping[str, Any]
 
 
 class _NotDoneError(ValueError):
-    """A value that has no meaning here; the text says what to send."""
+    """A value that is not supported here; the text says what to send."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameAs:
-    """Another name of ``field``, whose value ``convert`` makes of the one that is given."""
+    """Another name of ``field``; ``convert`` makes its value from the given one."""
 
     field: str
     convert: Callable[[Any], Any] = lambda value: value
@@ -33,14 +33,14 @@ class SameAs:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Without effect on the answer, whatever it is."""
+    """Has no effect on the answer, whatever its value."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """Taken where it is one of ``values``, which ask for what is done anyway."""
+    """Accepted if it is one of ``values``, which ask for what is done anyway."""
 
     values: tuple[Any, ...]
     otherwise: str
@@ -55,7 +55,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Not done; ``instead`` says what to send."""
+    """Not supported; ``instead`` says what to send."""
 
     instead: str
 
@@ -64,16 +64,16 @@ Rule: TypeAlias = SameAs | Taken | Neutral | Parts | Refused
 
 
 class Translated(NamedTuple):
-    """A body with the names of this server; ``names`` are those that the client used instead."""
+    """A body with this server's names; ``names`` are those that the client used instead."""
 
     fields: dict[str, Any]
     names: dict[str, str]
 
 
 def translated(body: Fields, known: Mapping[str, Any]) -> Translated:
-    """A body in which only ``known`` fields, and names that nobody knows, are left.
+    """A body with only ``known`` fields, and names that no server knows.
 
-    Raises ``RequestError`` for what has no meaning here.
+    Raises ``RequestError`` for what is not supported here.
     """
     mine = {name: value for name, value in body.items() if name in known or name not in PEERS}
     result = Translated(mine, {})
@@ -93,7 +93,7 @@ def _translate(
             raise _NotDoneError(rule.instead)
         if isinstance(rule, Neutral):
             if not _is_one_of(value, rule.values):
-                raise _NotDoneError(f"{_shown(value)} is not done here; {rule.otherwise}")
+                raise _NotDoneError(f"{_shown(value)} is not supported here; {rule.otherwise}")
             return
         if isinstance(rule, SameAs):
             if rule.field.partition(".")[0] not in known:
@@ -101,7 +101,7 @@ def _translate(
             _put(rule.field, rule.convert(value), at, result)
             return
         if not isinstance(value, dict):
-            raise _NotDoneError(f"{_shown(value)} is not an object")
+            raise _NotDoneError(f"expected an object, got {_shown(value)}")
     except _NotDoneError as error:
         raise RequestError(f"{at}: {error}", param=at, code="unsupported_parameter") from None
     for key, inner in value.items():
@@ -117,7 +117,7 @@ def _translate(
 
 
 def _put(path: str, value: Any, at: str, result: Translated) -> None:
-    """Set a field, or with a dot in its name one inside of it, that nobody else has set."""
+    """Set a field, or with a dot in its name one inside it, unless it has another value."""
     if value is None:
         return
     name, _, key = path.partition(".")
@@ -131,8 +131,8 @@ def _put(path: str, value: Any, at: str, result: Translated) -> None:
     if old is not None and old != value:
         other = result.names.get(name, path)
         raise RequestError(
-            f"{at}: cannot be combined with {other}, which means the same here and says "
-            "something else; send one of them",
+            f"{at}: cannot be combined with {other}, which means the same here but has "
+            "another value; send one of them",
             param=at,
             code="invalid_value",
         )
@@ -157,7 +157,7 @@ def renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
 
 
 def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
-    """Equal, and no boolean for a number."""
+    """Whether the value equals one of these; a boolean does not equal a number."""
     return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in values)
 
 
@@ -169,20 +169,20 @@ def _shown(value: Any) -> str:
 
 
 def _schema(value: Any) -> Any:
-    """vLLM takes schemas as JSON text, too."""
+    """vLLM also accepts schemas as JSON text."""
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise _NotDoneError("the text is no JSON; send the schema as an object") from None
+        raise _NotDoneError("invalid JSON; send the schema as an object") from None
 
 
 def _any_object(value: Any) -> Any:
     if value is False:
         return None
     if value is not True:
-        raise _NotDoneError(f"{_shown(value)} is not true or false")
+        raise _NotDoneError(f"expected true or false, got {_shown(value)}")
     return {"type": "object"}
 
 
@@ -200,13 +200,13 @@ def _switch(value: Any) -> Any:
 def _excluded(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
-    raise _NotDoneError(f"{_shown(value)} is not true or false")
+    raise _NotDoneError(f"expected true or false, got {_shown(value)}")
 
 
 def _newest(value: Any) -> Any:
-    """-1 is the whole context, and 0 no token at all."""
+    """-1 is the whole context, and 0 is no token at all."""
     if value == 0 and value is not False:
-        raise _NotDoneError("0 turns the penalties off, whatever they are; leave them out")
+        raise _NotDoneError("0 would turn off the penalties; leave them out instead")
     return 0 if value == -1 else value
 
 
@@ -215,8 +215,10 @@ def _newest(value: Any) -> Any:
 _SPEED = Taken("only a matter of speed")
 _TALK = Taken("nothing here depends on it")
 _TEXT = Taken("special tokens are never text here")
-_SAMPLER = "this sampler is not here; leave it out, or use top_p, top_k, min_p or xtc_probability"
-_OLLAMA = "send its fields beside messages, as OpenAI's API has them"
+_SAMPLER = (
+    "this sampler is not available; leave it out, or use top_p, top_k, min_p or xtc_probability"
+)
+_OLLAMA = "send its fields next to messages, as in OpenAI's API"
 _CHATS = "belongs to POST /v1/chat/completions; leave it out"
 _RESPONSES = "belongs to the Responses API; send messages"
 _LENGTH = "send max_tokens"
@@ -232,22 +234,22 @@ PEERS: Mapping[str, Rule] = {
     "slot_id": _SPEED,
     "n_cache_reuse": _SPEED,
     "return_tokens": SameAs("return_token_ids"),
-    "n_keep": Taken("a prompt is never cut here"),
-    "t_max_predict_ms": Refused("no time limit for one answer here; leave it out"),
+    "n_keep": Taken("a prompt is never truncated"),
+    "t_max_predict_ms": Refused("there is no time limit for an answer; leave it out"),
     "samplers": Refused("the order of sampling is fixed here; leave it out"),
     "typical_p": Neutral((1,), _SAMPLER),
     "tfs_z": Neutral((1,), _SAMPLER),
     "top_n_sigma": Neutral((-1, 0), _SAMPLER),
     "mirostat": Neutral((0,), _SAMPLER),
-    "mirostat_tau": Taken("mirostat is not here"),
-    "mirostat_eta": Taken("mirostat is not here"),
+    "mirostat_tau": Taken("mirostat is not available"),
+    "mirostat_eta": Taken("mirostat is not available"),
     "dynatemp_range": Neutral((0,), "leave it out, and send temperature"),
     "dynatemp_exponent": Taken("temperatures do not vary here"),
     "dry_multiplier": Neutral((0,), "leave it out, and send repetition_penalty"),
-    "dry_base": Taken("DRY is not here"),
-    "dry_allowed_length": Taken("DRY is not here"),
-    "dry_penalty_last_n": Taken("DRY is not here"),
-    "dry_sequence_breakers": Taken("DRY is not here"),
+    "dry_base": Taken("DRY is not available"),
+    "dry_allowed_length": Taken("DRY is not available"),
+    "dry_penalty_last_n": Taken("DRY is not available"),
+    "dry_sequence_breakers": Taken("DRY is not available"),
     "min_keep": Neutral((0, 1), "leave it out"),
     "post_sampling_probs": Neutral((False,), "logprobs are the model's own here; leave it out"),
     "reasoning_format": Neutral(("auto", "deepseek", "deepseek-legacy"), "leave it out"),
@@ -279,7 +281,7 @@ PEERS: Mapping[str, Rule] = {
     "ebnf": SameAs("grammar"),
     "bad_words": SameAs("banned_strings"),
     "include_reasoning": Taken("a completion is one text"),
-    "separate_reasoning": Neutral((True,), "thoughts stand apart; leave it out"),
+    "separate_reasoning": Neutral((True,), "thoughts are always separate; leave it out"),
     "enable_thinking": SameAs("chat_template_kwargs.enable_thinking"),
     "skip_special_tokens": _TEXT,
     "spaces_between_special_tokens": _TEXT,
@@ -290,13 +292,13 @@ PEERS: Mapping[str, Rule] = {
     "use_beam_search": Neutral((False,), "there is no beam search here; leave it out"),
     "length_penalty": Neutral((1,), "there is no beam search here; leave it out"),
     "early_stopping": Neutral((False,), "there is no beam search here; leave it out"),
-    "best_of": Neutral((1,), "send n: every answer is given back here"),
+    "best_of": Neutral((1,), "send n; every answer is returned"),
     "echo": Neutral((False,), "leave it out, or send POST /v1/completions"),
     "allowed_token_ids": Refused("send a grammar or choice"),
     "return_tokens_as_token_ids": Neutral((False,), "send return_token_ids: true"),
     "priority": Neutral((0,), "requests have no priorities here; leave it out"),
     "request_id": Taken("send the header X-Request-Id"),
-    "chat_template": Refused("the model brings its own; send chat_template_kwargs"),
+    "chat_template": Refused("the model has its own; send chat_template_kwargs"),
     "documents": Refused("send chat_template_kwargs: {documents: ...}, or put them into messages"),
     "mm_processor_kwargs": Refused("this server reads text only; leave it out"),
     "add_special_tokens": Neutral((False,), "leave it out"),
@@ -315,12 +317,12 @@ PEERS: Mapping[str, Rule] = {
             "effort": SameAs("reasoning_effort"),
             "enabled": SameAs("chat_template_kwargs.enable_thinking", _switch),
             "exclude": SameAs("include_reasoning", _excluded),
-            "summary": Taken("thoughts are given as they are"),
+            "summary": Taken("thoughts are returned as they are"),
             "max_tokens": Refused("thoughts have no limit of their own; send max_tokens"),
         }
     ),
     "options": Refused(_OLLAMA),
-    "extra_body": Refused("is for the Python client; send its fields beside messages"),
+    "extra_body": Refused("is for the Python client; send its fields next to messages"),
     "format": Refused("send response_format, or json_schema"),
     "response_schema": Refused("send response_format, or json_schema"),
     "num_predict": SameAs("max_tokens"),
@@ -342,8 +344,8 @@ PEERS: Mapping[str, Rule] = {
     "transforms": _TALK,
     "route": _TALK,
     "usage": Taken("send stream_options: {include_usage: true} for streams"),
-    # OpenAI's own that are not done
-    "audio": Refused("this server gives text only; leave it out"),
+    # OpenAI's own that are not supported
+    "audio": Refused("this server returns text only; leave it out"),
     "functions": Refused(
         'is the old name of tools; send tools: [{"type": "function", "function": ...}, ...] with '
         "each of the functions as it is"
@@ -352,7 +354,7 @@ PEERS: Mapping[str, Rule] = {
         'is the old name of tool_choice; send tool_choice: "auto", "none", or '
         '{"type": "function", "function": {"name": ...}}'
     ),
-    "moderation": Refused("nothing is moderated here; leave it out"),
+    "moderation": Refused("there is no moderation here; leave it out"),
     "web_search_options": Refused("there is no web search here; leave it out"),
     "suffix": Refused("the model cannot fill in text before a suffix; leave it out"),
     "messages": Refused("belongs to POST /v1/chat/completions; send prompt"),
@@ -363,4 +365,4 @@ PEERS: Mapping[str, Rule] = {
     "reasoning_effort": Refused(_CHATS),
     "verbosity": _TALK,
 }
-"""What is no field of an endpoint, by its name."""
+"""Fields that an endpoint does not have, by name."""

@@ -1,9 +1,9 @@
-"""``/props``: what the server serves, and what holds where a request says nothing.
+"""``/props``: what the server serves, and the defaults of requests.
 
-Owns the names of llama.cpp's answer, and those of vLLM's ``/tokenizer_info``, as far as they mean
-something here, which clients of local servers ask for. Must never know HTTP. Invariant: ``params``
-are the values that a chat without any options runs with, those of sampling by the names of our own
-requests; nothing else computes them.
+Owns the names of llama.cpp's answer and of vLLM's ``/tokenizer_info``, as far as they apply here;
+clients of local servers ask for them. Must never know HTTP. Invariant: ``params`` are the
+values that a chat without any options runs with, the sampling ones by the names of our requests;
+nothing else computes them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ... import __version__
 from ...options.table import SamplingOptions, checked
 from ..served_model import ServedModel
 
-_UNLIMITED = -1  # llama.cpp's word for as many tokens as the context holds
+_UNLIMITED = -1  # llama.cpp's value for as many tokens as the context holds
 
 
 def in_force(model: ServedModel) -> dict[str, Any]:
-    """Every sampling field of a request, with the value that it has where it is left out."""
+    """Every sampling field of a request, with its default value."""
     values = checked(model.sampling)
     return {name: values[name] for name in SamplingOptions.__annotations__ if name != "logit_bias"}
 
 
 def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
-    """The answer; ``path`` is the model as the server was told of it, ``slots`` are its rows."""
+    """The answer; ``path`` is the model as given to the server, ``slots`` its rows."""
     sampling = in_force(model)
     return {
         "default_generation_settings": {
@@ -54,7 +54,7 @@ def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
 
 
 def tokenizer_of(model: ServedModel) -> dict[str, Any]:
-    """What an evaluator without the tokenizer's files asks for, beside ``/tokenize``."""
+    """What an evaluator without the tokenizer's files needs in addition to ``/tokenize``."""
     return {
         "bos_token": model.bos_token or None,
         "eos_token": model.eos_token or None,

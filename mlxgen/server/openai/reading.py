@@ -1,6 +1,6 @@
 """From a body to one of the models, or to an error that says which field is wrong and why.
 
-Owns the words for what can be wrong with a field. Must never know what fields mean.
+Owns the messages about invalid fields. Must never know what fields mean.
 Invariant: whatever the body, the outcome is a model or a ``RequestError`` whose ``param``
 is the path of the field at fault, and whose message is short.
 """
@@ -23,7 +23,7 @@ _NOTHING = object()
 
 
 def read(body: Any, model: type[M]) -> M:
-    """Validate a body, in which names of other servers may stand for our own.
+    """Validate a body, which may use the names of other servers for our fields.
 
     Raises ``RequestError`` for the first thing that is wrong with it.
     """
@@ -40,7 +40,7 @@ def read(body: Any, model: type[M]) -> M:
 def _translated(
     error: ValidationError, body: Mapping[str, Any], model: type[BaseModel]
 ) -> RequestError:
-    """The error for the first field at fault; of its alternatives, the one that came furthest."""
+    """The error for the first field at fault; of its alternatives, the closest one."""
     details = error.errors(include_url=False)
     placed = [(_path(detail, body), detail) for detail in details]
     first = placed[0][0][:1]
@@ -108,7 +108,7 @@ def _known(model: type[BaseModel], path: Sequence[str | int]) -> Sequence[str]:
 
 def _unknown(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name[:64], known, 1)
-    return f"there is no such field{f', did you mean {close[0]}?' if close else ''}"
+    return f"there is no such field{f'; did you mean {close[0]}?' if close else ''}"
 
 
 def _sentence(wrong: Sequence[Any], path: Sequence[str | int], known: Sequence[str]) -> str:
@@ -119,13 +119,13 @@ def _sentence(wrong: Sequence[Any], path: Sequence[str | int], known: Sequence[s
     if kind in _WANTED:
         wanted = dict.fromkeys(_WANTED[d["type"]] for d in wrong if d["type"] in _WANTED)
         given = name_of(value) if isinstance(value, (dict, list)) else shown(value)
-        return f"{given} is not {' or '.join(wanted)}"
+        return f"expected {' or '.join(wanted)}, got {given}"
     if kind == "extra_forbidden":
         return _unknown(str(path[-1]), known)
     if kind in ("missing", "union_tag_not_found"):
         return "is required"
     if kind == "union_tag_invalid":
-        return f"{shown(context['tag'])} is not supported here, use {context['expected_tags']}"
+        return f"expected {context['expected_tags']}, got {shown(context['tag'])}"
     if kind in _LIMITS:
         return _LIMITS[kind](value, context)
     return f"{shown(value)}: {detail['msg']}"
@@ -143,21 +143,23 @@ _WANTED = {
     "model_type": "an object",
     "model_attributes_type": "an object",
     "dataclass_type": "an object",
-    "none_required": "supported, leave it out",
+    "none_required": "nothing",
 }
 
 _LIMITS: dict[str, Callable[[Any, Mapping[str, Any]], str]] = {
-    "greater_than": lambda value, c: f"{shown(value)} is out of range, give more than {c['gt']:g}",
-    "greater_than_equal": lambda value, c: (
-        f"{shown(value)} is out of range, give {c['ge']:g} or more"
+    "greater_than": lambda value, c: f"expected more than {c['gt']:g}, got {shown(value)}",
+    "greater_than_equal": lambda value, c: f"expected {c['ge']:g} or more, got {shown(value)}",
+    "less_than_equal": lambda value, c: f"expected at most {c['le']:g}, got {shown(value)}",
+    "too_long": lambda value, c: f"expected at most {c['max_length']} items, got {len(value)}",
+    "too_short": lambda value, c: f"expected {c['min_length']} or more items, got {len(value)}",
+    "string_too_long": lambda value, c: (
+        f"expected at most {c['max_length']} characters, got {len(value)}"
     ),
-    "less_than_equal": lambda value, c: f"{shown(value)} is out of range, give at most {c['le']:g}",
-    "too_long": lambda value, c: f"has more than {c['max_length']} items",
-    "too_short": lambda value, c: f"is empty, give {c['min_length']} or more",
-    "string_too_long": lambda value, c: f"is longer than {c['max_length']} characters",
-    "string_too_short": lambda value, c: "is empty, give some text",
-    "string_pattern_mismatch": lambda value, c: f"{shown(value)} does not match {c['pattern']}",
-    "literal_error": lambda value, c: f"{shown(value)} is not supported, use {c['expected']}",
+    "string_too_short": lambda value, c: "expected some text, got an empty string",
+    "string_pattern_mismatch": lambda value, c: (
+        f"expected a match of {c['pattern']}, got {shown(value)}"
+    ),
+    "literal_error": lambda value, c: f"expected {c['expected']}, got {shown(value)}",
 }
 
 _CODES = {

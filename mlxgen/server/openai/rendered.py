@@ -16,7 +16,7 @@ _FIELDS = {"prompt": "messages", "template": "chat_template_kwargs"}
 
 
 def planned(turn: Turn, model: ServedModel) -> Plan:
-    """Plan a turn; ``RequestError`` naming the field that is at fault."""
+    """Plan a turn; raises ``RequestError``, which names the field at fault."""
     try:
         return plan_turn(turn, model.dialect, RenderLimits())
     except MlxgenError as error:
@@ -24,7 +24,7 @@ def planned(turn: Turn, model: ServedModel) -> Plan:
 
 
 def rendered_for(chat: Chat, model: ServedModel) -> Rendered:
-    """Render a chat; ``RequestError`` naming the field that is at fault."""
+    """Render a chat; raises ``RequestError``, which names the field at fault."""
     try:
         return Rendered.of(chat, model.vocabulary, RenderLimits())
     except MlxgenError as error:

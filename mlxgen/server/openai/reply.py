@@ -1,8 +1,8 @@
 """The reply to a request of OpenAI's, streamed or whole.
 
 Owns what chats and completions have in common: the head of every event, errors, usage, timings.
-Must never know how the text was made, or what a choice says of it. Invariant: the choices of a
-stream's events, put together, are those of the whole answer.
+Must never know how the text is made, or what a choice says about it. Invariant: the combined
+choices of a stream's events are those of the whole answer.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class ReplyPlan:
     """What replies to a request look like; the same for each of them.
 
     ``texts`` says for each job how its text is read; every prompt has ``choices`` of them.
-    ``given`` tokens of each answer are the client's own. ``ids`` adds token ids, and what is
-    known of each token where ``logprobs`` are wanted. ``reasoning``: whether thoughts are given.
-    ``echoes`` are what comes before each text, ``prompts`` the tokens of each prompt. ``silent``:
-    what is generated is not given. ``timings`` and ``progress``: how fast the answer comes, and
-    how far the prompt is, are.
+    ``given`` tokens of each answer are the client's own. ``ids`` adds token ids, and all that is
+    known about each token if ``logprobs`` are wanted. ``reasoning``: whether thoughts are returned.
+    ``echoes`` come before each text, and ``prompts`` are the tokens of each prompt. ``silent``: the
+    generated text is not returned. ``timings`` and ``progress``: whether to report the speed of the
+    answer and the progress of the prompt.
     """
 
     model: str
@@ -58,7 +58,7 @@ class ReplyPlan:
         return TokenWriter(text.vocabulary, opens_text=text.opens_text and not text.skip)
 
     def timed(self, event: Event, rows: Sequence[Progress | None]) -> Event:
-        """An event with the timings of these rows, where they are wanted and known."""
+        """An event with the timings of these rows, if they are wanted and known."""
         known = [row for row in rows if row is not None]
         if self.timings and known:
             event["timings"] = timings(known, given=self.given)
@@ -71,7 +71,7 @@ class Choice(Protocol):
     text: ChoiceText
 
     def opening(self) -> Event | None:
-        """What a stream has of it before anything was generated."""
+        """The choice in a stream before anything is generated."""
         ...
 
     def nothing(self) -> Event:
@@ -79,7 +79,7 @@ class Choice(Protocol):
         ...
 
     def push(self, chunk: Chunk, usage: Usage | None) -> list[Event]:
-        """Take in a chunk; what a stream has of it. Nothing for a whole answer."""
+        """Add a chunk; returns the objects for a stream, and nothing for a whole answer."""
         ...
 
     def whole(self) -> Event:
@@ -87,7 +87,7 @@ class Choice(Protocol):
         ...
 
     def prompt(self) -> Event:
-        """What is said of the prompt in a whole answer."""
+        """What a whole answer says about the prompt."""
         ...
 
 

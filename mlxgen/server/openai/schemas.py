@@ -1,9 +1,9 @@
 """The bodies of chat and completion requests.
 
 Owns every field's name, type, range and description, from which ``/docs`` is made. Must
-never know what becomes of a field. Invariant: ``null`` means default for every field
-that is not required, and each field that OpenAI knows is here or in ``peers``, with the reason why
-it is not done, so that it can be told from a misspelt one.
+never know what a field does. Invariant: ``null`` means the default for every field that is not
+required, and each field of OpenAI's is here, or in ``peers`` with the reason why it is not
+supported, so that it can be told from a misspelt one.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ Pieces: TypeAlias = Annotated[list[ShortText], Field(max_length=MAX_STOPS)]
 
 
 class StreamOptions(Body):
-    """What a stream has beside the answer."""
+    """What a stream has in addition to the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: Off | None = None
-    continuous_usage_stats: bool | None = None  # taken; the end has the usage
+    continuous_usage_stats: bool | None = None  # accepted; the end has the usage
 
 
 class NamedSchema(Body):
@@ -80,7 +80,7 @@ class ObjectFormat(Body):
 
 
 class SchemaFormat(Body):
-    """JSON of a schema."""
+    """JSON that matches a schema."""
 
     type: Literal["json_schema"]
     json_schema: NamedSchema
@@ -105,7 +105,7 @@ class Tool(Body):
 
     type: Literal["function"]
     function: FunctionDefinition
-    cache_control: Json | None = None  # prefixes are cached anyway
+    cache_control: Json | None = None  # accepted; prefixes are always cached
 
 
 class FunctionName(Body):
@@ -115,14 +115,14 @@ class FunctionName(Body):
 
 
 class NamedTool(Body):
-    """The one function that has to be called."""
+    """The one function that must be called."""
 
     type: Literal["function"]
     function: FunctionName
 
 
 class AllowedTools(Body):
-    """Some of the tools, and whether one has to be called."""
+    """Some of the tools, and whether one must be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
@@ -151,12 +151,14 @@ class Prediction(Body):
 class GenerationRequest(Body):
     """What chat and completion requests have in common."""
 
-    model: str | None = about("the served model's name, or nothing")
+    model: str | None = about("the name of the served model; may be left out")
     stream: bool | None = about("send events as the text grows")
-    stream_options: StreamOptions | None = about("what a stream has beside the answer")
-    n: Choices | None = about("answers for each prompt (1)")
+    stream_options: StreamOptions | None = about("what a stream has in addition to the answer")
+    n: Choices | None = about("number of answers for each prompt (default: 1)")
     seed: Int | None = option("seed")
-    max_tokens: Budget | None = about("tokens to generate at most (-1: what the context holds)")
+    max_tokens: Budget | None = about(
+        "maximum number of tokens to generate; -1 is as many as the context holds"
+    )
     min_tokens: Count | None = option("min_tokens")
     temperature: float | None = option("temperature")
     top_p: float | None = option("top_p", low=0)
@@ -180,60 +182,66 @@ class GenerationRequest(Body):
     heal: bool | None = option("heal")
     num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
     prefix_tokens: list[Count] | None = option("prefix")
-    response_format: ResponseFormat | None = about("text, json_object or json_schema")
-    json_schema: Schema | None = about(
-        "the text is JSON of this schema; objects have the keys that it names, and others only "
-        "with additionalProperties"
+    response_format: ResponseFormat | None = about(
+        "the format of the text: text, json_object or json_schema"
     )
-    regex: Regex | None = about("the text matches it as a whole")
-    grammar: Grammar | None = about("Lark or GBNF")
+    json_schema: Schema | None = about(
+        "the text is JSON that matches this schema; objects have only the keys that it names, "
+        "unless additionalProperties allows more"
+    )
+    regex: Regex | None = about("the whole text matches this regular expression")
+    grammar: Grammar | None = about("the text follows this grammar, in Lark or GBNF")
     choice: Annotated[list[str], Field(min_length=1, max_length=MAX_OPTIONS)] | None = about(
         "the text is one of these"
     )
     close_json: bool | None = option("close_json")
     prompt_logprobs: Alternatives | None = option("prompt_logprobs", also="; not for streams")
     truncate_prompt_tokens: Budget | None = about(
-        "the prompt's last tokens are kept (-1: as many as fit)"
+        "keep this many of the prompt's last tokens; -1 is as many as fit"
     )
     return_token_ids: bool | None = about(
         "add token_ids to each choice, marks to logprobs, and prompt_token_ids to a whole answer"
     )
     timings_per_token: bool | None = about(
-        "add timings to each event of a stream, and to a whole answer: tokens, and milliseconds"
+        "add timings to each event of a stream and to a whole answer: tokens and milliseconds"
     )
     return_progress: bool | None = about(
-        "a stream begins with prompt_progress, while the prompt is run"
+        "begin a stream with prompt_progress while the prompt is run"
     )
-    user: str | None = about("taken, and not used")
-    metadata: dict[str, str] | None = about("taken, and not used")
-    safety_identifier: str | None = about("taken, and not used")
-    prompt_cache_key: str | None = about("taken; prefixes are always cached")
-    prompt_cache_options: Json | None = about("taken; prefixes are always cached")
+    user: str | None = about("accepted and ignored")
+    metadata: dict[str, str] | None = about("accepted and ignored")
+    safety_identifier: str | None = about("accepted and ignored")
+    prompt_cache_key: str | None = about("accepted; prefixes are always cached")
+    prompt_cache_options: Json | None = about("accepted; prefixes are always cached")
     prompt_cache_retention: Literal["in_memory", "24h"] | None = about(
-        "taken; prefixes are always cached"
+        "accepted; prefixes are always cached"
     )
-    service_tier: str | None = about("taken; there is one tier")
-    store: bool | None = about("taken; nothing is stored")
+    service_tier: str | None = about("accepted; there is one tier")
+    store: bool | None = about("accepted; nothing is stored")
 
 
 class ChatRequest(GenerationRequest):
     """A body of ``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1, description="the chat so far")]
+    messages: Annotated[list[Message], Field(min_length=1, description="the conversation so far")]
     max_completion_tokens: Budget | None = about("the new name of max_tokens")
     logprobs: bool | None = about("report log-probabilities")
     top_logprobs: Alternatives | None = option("top_logprobs")
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about("functions to call")
-    tool_choice: ToolChoice | None = about("none, auto, required, or a function's name")
-    parallel_tool_calls: bool | None = about("whether one answer may have several calls (true)")
-    chat_template_kwargs: Json | None = about("variables of the chat template")
-    continue_final_message: bool | None = about("go on with the last message")
-    add_generation_prompt: bool | None = about("false only with continue_final_message")
-    include_reasoning: bool | None = about("give the thoughts, too (true)")
-    reasoning_effort: Effort | None = about("how long to think, where the model knows of it")
-    modalities: list[Literal["text"]] | None = about("text is all there is")
-    prediction: Prediction | None = about("taken, and not used: a hint for speed")
-    verbosity: Literal["low", "medium", "high"] | None = about("taken, and not used")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
+        "functions that the model may call"
+    )
+    tool_choice: ToolChoice | None = about("none, auto, required, or the function to call")
+    parallel_tool_calls: bool | None = about(
+        "whether one answer may make several calls (default: true)"
+    )
+    chat_template_kwargs: Json | None = about("variables for the chat template")
+    continue_final_message: bool | None = about("continue the last message instead of adding one")
+    add_generation_prompt: bool | None = about("may be false only with continue_final_message")
+    include_reasoning: bool | None = about("include the model's thoughts (default: true)")
+    reasoning_effort: Effort | None = about("how long to think, if the model supports it")
+    modalities: list[Literal["text"]] | None = about("text is the only modality")
+    prediction: Prediction | None = about("accepted and ignored: a hint for speed")
+    verbosity: Literal["low", "medium", "high"] | None = about("accepted and ignored")
 
 
 class CompletionRequest(GenerationRequest):
@@ -256,7 +264,11 @@ class CompletionRequest(GenerationRequest):
             }
         ),
     ] = Field(description="a string, a list of strings, token ids, or a list of lists of them")
-    max_tokens: Limit | None = about("tokens to generate at most (16; 0: none, with echo)")
+    max_tokens: Limit | None = about(
+        "maximum number of tokens to generate (default: 16; 0 only with echo)"
+    )
     logprobs: Alternatives | None = option("top_logprobs")
-    echo: bool | None = about("give the prompt back before the text, with logprobs its own, too")
-    best_of: One | None = about("1: nothing is generated that is not given back")
+    echo: bool | None = about(
+        "return the prompt before the text, with its log-probabilities if logprobs is set"
+    )
+    best_of: One | None = about("1 is the only value; use n for several answers")

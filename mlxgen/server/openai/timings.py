@@ -1,7 +1,7 @@
 """How fast an answer comes, by llama.cpp's names.
 
-Owns ``timings`` and ``prompt_progress``. Must never know when they are sent. Invariant: tokens that
-came from the prefix cache, and those that the client gave as generated, are in no rate.
+Owns ``timings`` and ``prompt_progress``. Must never know when they are sent. Invariant: no rate
+includes tokens from the prefix cache, or tokens that the client sent as generated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...engine import Progress
 
 
 def prompt_progress(progress: Progress) -> dict[str, Any]:
-    """How far a prompt is; ``time_ms`` is counted from where it began to be run."""
+    """How far a prompt is; ``time_ms`` counts from when it began to run."""
     usage = progress.usage
     return {
         "total": usage.prompt_tokens,
@@ -24,10 +24,10 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
 
 
 def timings(rows: Sequence[Progress], *, given: int) -> dict[str, Any]:
-    """Tokens and milliseconds of rows that ran together; ``given`` tokens of each are no work.
+    """Tokens and milliseconds of rows that ran together; ``given`` tokens of each took no work.
 
-    The prompt's time ends with the first token that is generated, and the rest is the time of those
-    behind it. So ``predicted_per_second`` has one token less than ``predicted_n``.
+    The prompt's time ends with the first generated token, and the rest is the time of those after
+    it. So ``predicted_per_second`` counts one token less than ``predicted_n``.
     """
     usages = [row.usage for row in rows]
     cached = sum(usage.cached_tokens for usage in usages)

@@ -1,4 +1,4 @@
-"""Which bytes of which token are which part of the reply.
+"""Which bytes of each token are in which part of the reply.
 
 Owns the alignment of tokens with the text that they gave: each byte of a token belongs to
 a character, and each character to a span of content, reasoning, calls or marks. Must never
@@ -19,7 +19,7 @@ from ...tokens import Token, Vocabulary
 
 
 class Reported(NamedTuple):
-    """A token that was delivered, or will never be.
+    """A token that has been delivered, or never will be.
 
     ``kind`` is the first part that it has bytes in, None for none. ``parts`` has its bytes
     in each; ``text`` are the characters that became complete with it.
@@ -51,7 +51,7 @@ class _Waiting:
         self.parts: dict[Kind, bytes] = {}
 
     def cover(self, kind: Kind, start: int, end: int) -> None:
-        """Note that the characters from ``start`` to ``end`` are of this kind."""
+        """Mark the characters from ``start`` to ``end`` as this kind."""
         if self.places is None:
             data = self.text[max(0, start - self.start) : max(0, end - self.start)].encode()
         else:
@@ -93,7 +93,7 @@ class TokenReport:
             self._read(token)
 
     def add(self, chunk: Chunk) -> None:
-        """Take in a token, before the span that its text is in."""
+        """Add a token, before the span that its text is in."""
         if chunk.token is None:
             return
         start = self._chars
@@ -104,7 +104,7 @@ class TokenReport:
         """The characters from ``start`` to ``end`` were delivered as this kind."""
         self._covered = end
         if self._open and end > self._chars and self._waiting:
-            # The text ended inside a character; the last token is what it ended with.
+            # The text ended inside a character; the last token is where it ended.
             tail = self._open.decode("utf-8", "replace")
             self._waiting[-1].text += tail
             self._chars, self._open = self._chars + len(tail), b""
@@ -116,12 +116,12 @@ class TokenReport:
             yield self._waiting.popleft().reported(end)
 
     def finish(self) -> Iterator[Reported]:
-        """The tokens that are left, with what of them was delivered."""
+        """The tokens that are left, with the delivered part of each."""
         while self._waiting:
             yield self._waiting.popleft().reported(self._covered)
 
     def _piece(self, token: Token) -> bytes:
-        """The bytes that the decoder takes of a token."""
+        """The bytes of a token that the decoder uses."""
         if token in self._vocabulary.eos:
             return b""
         piece = self._vocabulary.piece(token)

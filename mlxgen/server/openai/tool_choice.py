@@ -17,7 +17,7 @@ _EMPTY = {"type": "object", "properties": {}}
 
 
 def tool_use_of(request: ChatRequest) -> ToolUse | None:
-    """How tools may be used; None where there are none, or none may be called."""
+    """How tools may be used; ``None`` if there are none, or none may be called."""
     tools = request.tools or []
     mode, names = _choice(request, [tool.function.name for tool in tools])
     if mode == "none":
@@ -32,7 +32,7 @@ def tool_use_of(request: ChatRequest) -> ToolUse | None:
 
 
 def _choice(request: ChatRequest, names: Sequence[str]) -> tuple[_Mode, list[str]]:
-    """What has to happen, and with which functions."""
+    """What must happen, and with which functions."""
     for i, name in enumerate(names):
         if name in names[:i]:
             at = f"tools[{i}].function.name"
@@ -44,7 +44,7 @@ def _choice(request: ChatRequest, names: Sequence[str]) -> tuple[_Mode, list[str
         return "none", []
     if not names:
         raise RequestError(
-            "tool_choice: there are no tools to choose from; give tools",
+            "tool_choice: there are no tools to choose from; send tools",
             param="tool_choice",
             code="invalid_value",
         )
@@ -63,7 +63,9 @@ def _choice(request: ChatRequest, names: Sequence[str]) -> tuple[_Mode, list[str
 
 def _check_name(name: str, names: Sequence[str], at: str) -> None:
     if name not in names:
-        raise RequestError(f"{at}: {name!r} is none of the tools", param=at, code="invalid_value")
+        raise RequestError(
+            f"{at}: {name!r} is not one of the tools", param=at, code="invalid_value"
+        )
 
 
 def _shown(tool: Tool) -> dict[str, Any]:

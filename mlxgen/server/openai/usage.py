@@ -1,8 +1,8 @@
 """Token counts in replies.
 
 Owns the sum over the rows of a call. Must never know the engine's other counts. Invariant:
-a prompt that several choices share is counted once, and tokens that
-the client gave as generated belong to it.
+a prompt that several choices share is counted once, and tokens that the client sent as generated
+belong to it.
 """
 
 from __future__ import annotations

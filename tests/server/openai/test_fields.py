@@ -201,11 +201,11 @@ def test_messages_name_the_place_in_lists() -> None:
 
 def test_a_message_says_what_was_given_and_what_is_wanted() -> None:
     error = refused(parse_chat, {**CHAT, "stop": 5}, demo())
-    assert error.message == "stop: 5 is not a string or a list"
+    assert error.message == "stop: expected a string or a list, got 5"
     error = refused(parse_chat, {**CHAT, "n": True}, demo())
-    assert error.message == "n: true is not an integer"
+    assert error.message == "n: expected an integer, got true"
     error = refused(parse_chat, {**CHAT, "top_p": 2}, demo())
-    assert error.message == "top_p: 2 is out of range, give at most 1"
+    assert error.message == "top_p: expected at most 1, got 2"
 
 
 def test_a_huge_value_makes_no_huge_message() -> None:

@@ -39,7 +39,7 @@ class GenerationConfig:
 
     - ``recommended``: sampling options of ``LanguageModel.stream``, read-only. Empty if the file
       does not mention sampling. Otherwise there is a temperature: 1 if the file has none, and 0 if
-      it says ``do_sample: false``; then only the repetition penalty holds beside it.
+      it says ``do_sample: false``; then only the repetition penalty applies as well.
     - ``end_tokens``: the tokens that end a text; ``None``: see ``config.json``.
     - ``notice``: one line that names what was ignored; ``None`` if nothing was.
     """

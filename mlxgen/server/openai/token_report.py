@@ -34,7 +34,7 @@ class Reported(NamedTuple):
 
 class _Waiting:
     """A token whose characters are not all delivered. ``first`` to ``end`` are the characters
-    that it has bytes of; ``places`` the character of each byte, None where it is whole text."""
+    that it has bytes of; ``places`` the character of each byte, None if it is whole text."""
 
     __slots__ = ("chunk", "data", "end", "first", "parts", "places", "start", "text")
 

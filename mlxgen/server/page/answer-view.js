@@ -153,7 +153,7 @@ function callElement({ name, arguments: given }) {
     el("pre", { tabindex: "0", "aria-label": `Arguments of ${name}` }, given));
 }
 
-const HELD = 8; // tokens that wait for the end of a character or of a mark are no news
+const HELD = 8; // up to so many tokens may wait for the end of a character or mark
 
 /** The same while the answer grows; the server holds back a call until it is complete. */
 function progressOf(node) {

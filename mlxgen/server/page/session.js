@@ -155,8 +155,8 @@ export class Session {
     this.#changed(this.current);
   }
 
-  /** Put another token at a place of an answer, and go on from it. Resolves, as soon as that is
-   *  decided, to {node} or to {refused: sentence}; throws where it failed for another reason. */
+  /** Put another token at a place of an answer, and continue from it. Resolves, as soon as that is
+   *  decided, to {node} or to {refused: sentence}; throws if it failed for another reason. */
   async choose(node, index, id) {
     const { current } = this;
     const known = branchAt(current, node, index, id);

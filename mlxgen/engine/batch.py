@@ -17,20 +17,22 @@ from .scheduling.scheduler import Scheduler
 from .step.accepting import Event
 from .step.handle import Handle
 
-AHEAD = 8  # requests that are ready beyond those that run
+AHEAD = 8  # requests that are ready in addition to those that run
 
 
 class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
     """An iterator of ``(index, chunk)`` and a context manager; made by ``LanguageModel.batch``.
 
-    Chunks of one prompt come in order, those of different prompts as they happen. When one
-    prompt fails, ``next()`` raises its error, with a note that says which prompt it was, and
-    the iterator can be gone on with: the others are not concerned. ``results`` has what each
-    prompt has come to so far, ``None`` for those that have not ended or have failed (these
-    are in ``errors``, by index).
+    The chunks of one prompt come in order, those of different prompts as they are made. If a
+    prompt fails, ``next()`` raises its error, with a note that says which prompt it was; you can
+    keep iterating, as the other prompts are not affected.
 
-    It belongs to the thread that calls ``next()`` first: from others ``next()`` raises
-    ``StateError``; they may ``close`` it, and read what it has.
+    - ``results``: a ``Result`` for each prompt that has ended, ``None`` for the others.
+    - ``errors``: the errors of those that have failed, by index.
+    - ``tokens``: the number of tokens generated so far, for all prompts.
+
+    A batch belongs to the thread that calls ``next()`` first. In other threads ``next()`` raises
+    ``StateError``; they may ``close`` the batch, and read its attributes.
     """
 
     def __init__(
@@ -70,17 +72,17 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
 
     @property
     def done(self) -> int:
-        """Prompts that have ended or failed."""
+        """The number of prompts that have ended or failed."""
         return len(self.errors) + sum(result is not None for result in self.results)
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything left to do."""
+        """Whether any prompt is still to be run."""
         return self._requests is not None or self._scheduler.busy
 
     @property
     def stats(self) -> Stats:
-        """What the scheduler has done so far."""
+        """What the scheduler holds now, and what it has done so far."""
         return self._scheduler.stats()
 
     def _free(self) -> None:
@@ -128,4 +130,4 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
 
 
 def _unwatched(batch: Batch) -> None:
-    """Nobody looks."""
+    """The ``watch`` of a batch that nobody watches."""

@@ -2,8 +2,8 @@
 
 Owns ``Branch``, ``Splice``, ``Wait`` and ``Controller``, and every check of their shapes. Must
 never change a sequence or know how it runs (``control`` does). Invariant: a ``Decision`` that
-exists can be carried out on the history that it was read for; what cannot raised an
-``OptionError`` whose field names the branch, say ``branches[1].ff_tokens``.
+exists can be carried out on the history that it was read for; an answer that cannot raises an
+``OptionError`` whose field names the branch, for example ``branches[1].ff_tokens``.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..tokens import Token, Vocabulary
 from .request.steering import Replacement, Steering
 
 Mask: TypeAlias = Collection[Token] | npt.NDArray[np.bool_] | Int32Words
-"""Tokens that may be sampled: ids (a list, a set, a range), or an array of ``bool`` for each
-token of the vocabulary, or one of packed ``int32`` words as filters write them."""
+"""The tokens that may be sampled: ids (a list, a set, a range), an array with a ``bool`` for
+each token of the vocabulary, or an array of packed ``int32`` words as filters write them."""
 
 Path: TypeAlias = tuple[int, ...]
 
 _COUNT = integer(None, 0)
-FEW = 64  # ids up to which their bits are set one by one
+FEW = 64  # up to this number of ids, their bits are set one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Splice:
     """What to do with a sampled token.
 
-    - ``when_sampled``: the tokens that it is for; empty: any.
-    - ``backtrack``: how many of the newest tokens to take back, the sampled one included: 1
+    - ``when_sampled``: the sampled tokens that it applies to; empty for any token.
+    - ``backtrack``: how many of the newest tokens to take back, including the sampled one: 1
       replaces it.
-    - ``ff_tokens``: what is appended then.
+    - ``ff_tokens``: the tokens to append after that.
     """
 
     when_sampled: Collection[Token] = ()
@@ -49,16 +49,16 @@ class Splice:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """How a sequence goes on: with one sampled token, or with a run of given ones.
+    """How a sequence goes on: with one sampled token, or with a run of given tokens.
 
-    - ``backtrack``: how many of the newest tokens, the prompt's included, to take back before
-      anything else.
-    - ``sample_mask``: the tokens that may be sampled. ``None``: nothing is sampled, and
-      ``ff_tokens`` has exactly one run (it may be empty), which is appended.
-    - ``ff_tokens``: with a mask, runs that are appended whole when their first token is sampled.
-    - ``splices``: with a mask, the first that matches the sampled token is applied, behind what
-      was appended.
-    - ``temperature``: for this token, instead of the option.
+    - ``backtrack``: how many of the newest tokens to take back before anything else; tokens of
+      the prompt count, too.
+    - ``sample_mask``: the tokens that may be sampled. With ``None`` nothing is sampled, and
+      ``ff_tokens`` has exactly one run, possibly empty, which is appended.
+    - ``ff_tokens``: with a mask, runs that are appended whole if their first token is sampled.
+    - ``splices``: with a mask, the first splice that matches the sampled token is applied, after
+      such a run was appended.
+    - ``temperature``: the temperature of this draw, instead of the option's.
     """
 
     backtrack: int = 0
@@ -69,10 +69,11 @@ class Branch:
 
 
 class Wait:
-    """Returned in place of branches: this one rests until somebody calls ``wake``.
+    """Returned instead of branches: the branch pauses until ``wake`` is called.
 
-    It is then asked again, with nothing taken back or appended. Several branches may rest on the
-    same one. ``what`` it waits for is said where every branch waits.
+    Then its controller is asked again, with nothing taken back or appended. Several branches may
+    wait for the same one. ``what`` names what is waited for; it is shown in the error that is
+    raised if every branch waits.
     """
 
     __slots__ = ("_calls", "what", "woken")
@@ -86,14 +87,14 @@ class Wait:
         return f"<Wait for {self.what}>"
 
     def wake(self) -> None:
-        """Let the branch be asked again; a second call does nothing."""
+        """Let the waiting branches go on; a second call does nothing."""
         self.woken = True
         calls, self._calls = self._calls, []
         for call in calls:
             call()
 
     def when_woken(self, call: Callable[[], object]) -> None:
-        """Who carries it out says what to do then; at once, if it was woken already."""
+        """Have ``call`` called by ``wake``, or now if that has happened; for ``Control``."""
         if self.woken:
             call()
         else:
@@ -103,21 +104,21 @@ class Wait:
 class Controller(Protocol):
     """Decides token by token how a sequence goes on.
 
-    A controller may have more than this, and then it is used:
+    A controller may also have these methods, which are called if they exist:
 
-    - ``fork()`` makes its copy for a branch; without it that is ``copy.deepcopy``.
-    - ``observe(chunk)`` is given each chunk of its branch, before it is asked again.
-    - ``ended(reason, error)`` is called once when its branch has ended: with the finish reason
+    - ``fork()`` makes the copy for a new branch; without it, ``copy.deepcopy`` does.
+    - ``observe(chunk)`` gets each chunk of the branch before the next ``mid_process``.
+    - ``ended(reason, error)`` is called once, when the branch has ended: with the finish reason
       of its last chunk, or with ``None`` and the error that ended it.
     """
 
     def mid_process(
         self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
     ) -> list[Branch] | Wait:
-        """How this branch goes on: an empty list stops it, several branches fork it.
+        """Return how this branch goes on: an empty list stops it, several branches fork it.
 
-        ``branch_idx`` is its index in the last fork; ``last_backtrack`` tokens were taken back
-        since the last call, and ``last_append`` were appended then.
+        ``branch_idx`` is its index in the last fork. Since the last call, ``last_backtrack``
+        tokens were taken back and then the tokens ``last_append`` appended.
         """
         ...
 
@@ -127,7 +128,7 @@ Made = TypeVar("Made", bound=Controller, covariant=True)
 
 
 class Plan(Protocol[Made]):
-    """What makes a controller for one generation, say a ``Program``."""
+    """Makes a controller for one generation; a ``Program`` is one."""
 
     def bind(
         self,
@@ -137,13 +138,13 @@ class Plan(Protocol[Made]):
         prompt: Sequence[Token],
         opens_text: bool,
     ) -> Made:
-        """The controller of the root. ``opens_text``: the text begins anew behind the prompt."""
+        """The root's controller. ``opens_text``: the prompt's end starts a new text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A checked ``Branch``: ``run`` is appended now; ``steering`` is of the token to sample."""
+    """A checked ``Branch``: ``run`` is appended now; ``steering`` is for the token to sample."""
 
     backtrack: int
     run: tuple[Token, ...]
@@ -156,13 +157,18 @@ def decide(answer: Any, *, length: int, vocab_size: int) -> list[Decision] | Wai
         return answer
     if not isinstance(answer, (list, tuple)):
         raise OptionError(
-            "branches", f"mid_process returned {answer!r}; return a list of Branch, [] to stop"
+            "branches",
+            f"expected a list of Branch, or a Wait, from mid_process, got {answer!r}; return [] "
+            "to stop",
         )
     return [_decision(f"branches[{i}]", b, length, vocab_size) for i, b in enumerate(answer)]
 
 
 def name_of(path: Path) -> Path:
-    """The name of a branch from the indexes of its forks: the first one stays its parent."""
+    """A branch's name: the indexes of its forks without zeros at the end.
+
+    The first branch of a fork stays its parent.
+    """
     end = len(path)
     while end and path[end - 1] == 0:
         end -= 1
@@ -171,21 +177,29 @@ def name_of(path: Path) -> Path:
 
 def _decision(name: str, branch: Any, length: int, vocab_size: int) -> Decision:
     if not isinstance(branch, Branch):
-        raise OptionError(name, f"{branch!r} is no Branch")
+        raise OptionError(name, f"expected a Branch, got {branch!r}")
     back = branch.backtrack
     if back.__class__ is not int or back:
         back = _count(f"{name}.backtrack", back)
     left = length - back
     if left < 0:
-        raise OptionError(f"{name}.backtrack", f"{back} is more than the history's {length} tokens")
+        raise OptionError(
+            f"{name}.backtrack",
+            f"expected at most the history's {length} tokens, got {back}",
+        )
     if branch.sample_mask is None:
         run = _only_run(name, branch, vocab_size)
         if not left and not run:
-            raise OptionError(f"{name}.backtrack", f"{back} leaves no token; keep or append one")
+            raise OptionError(
+                f"{name}.backtrack",
+                f"taking back {back} tokens leaves no token; keep or append one",
+            )
         return Decision(back, run, None)
     if not left:
         raise OptionError(
-            f"{name}.backtrack", f"{back} leaves no token to sample behind; keep one, or append"
+            f"{name}.backtrack",
+            f"taking back {back} leaves no token to sample after; keep one, or append some "
+            "without a sample_mask first",
         )
     return Decision(back, (), _steering(name, branch, left, vocab_size))
 
@@ -196,13 +210,15 @@ def _only_run(name: str, branch: Branch, vocab_size: int) -> tuple[Token, ...]:
     if len(runs) != 1:
         raise OptionError(
             f"{name}.ff_tokens",
-            f"has {len(runs)} runs; without a sample_mask give exactly one, which is appended, "
-            "or a sample_mask",
+            f"expected exactly one run without a sample_mask, got {len(runs)}; pass the run to "
+            "append, or a sample_mask",
         )
     for field, value in (("splices", branch.splices), ("temperature", branch.temperature)):
         if value is not None and value != ():
             raise OptionError(
-                f"{name}.{field}", f"{value!r} without a sample_mask: nothing is sampled"
+                f"{name}.{field}",
+                f"nothing is sampled without a sample_mask, got {value!r}; leave it out, or pass a "
+                "sample_mask",
             )
     return runs[0]
 
@@ -217,9 +233,9 @@ def _steering(name: str, branch: Branch, left: int, vocab_size: int) -> Steering
         field = f"{name}.ff_tokens"
         for run in _runs(field, branch.ff_tokens, vocab_size):
             if not run:
-                raise OptionError(field, "an empty run starts with no token")
+                raise OptionError(field, "expected runs of at least one token, got an empty one")
             if run[0] in runs:
-                raise OptionError(field, f"two runs start with token {run[0]}; give one")
+                raise OptionError(field, f"two runs start with token {run[0]}; pass one of them")
             runs[run[0]] = run
     splices: tuple[Replacement, ...] = ()
     if len(branch.splices):
@@ -232,15 +248,16 @@ def _steering(name: str, branch: Branch, left: int, vocab_size: int) -> Steering
 
 def _replacement(name: str, splice: Any, left: int, vocab_size: int) -> Replacement:
     if not isinstance(splice, Splice):
-        raise OptionError(name, f"{splice!r} is no Splice")
+        raise OptionError(name, f"expected a Splice, got {splice!r}")
     when = frozenset(_tokens(f"{name}.when_sampled", splice.when_sampled, vocab_size))
     back = _count(f"{name}.backtrack", splice.backtrack)
     tokens = _tokens(f"{name}.ff_tokens", splice.ff_tokens, vocab_size)
-    most = left + 1  # the sampled one is taken back too
+    most = left + 1  # including the sampled one
     if back > most or (back == most and not tokens):
         raise OptionError(
             f"{name}.backtrack",
-            f"{back} of the {most} tokens there are then; at least one must be left or appended",
+            f"taking back {back} of the {most} tokens that there are then leaves no token; "
+            "keep or append one",
         )
     return Replacement(when or None, back, tokens)
 
@@ -249,7 +266,7 @@ def _replacement(name: str, splice: Any, left: int, vocab_size: int) -> Replacem
 
 
 def _words(field: str, mask: Any, vocab_size: int) -> Int32Words | None:
-    """Any form of a mask as packed words; ``None``: every token is in it."""
+    """Any form of a mask as packed words; ``None`` if it allows every token."""
     words: Int32Words
     if isinstance(mask, range) and mask == range(vocab_size):
         return None
@@ -260,7 +277,7 @@ def _words(field: str, mask: Any, vocab_size: int) -> Int32Words | None:
     else:
         words = _id_words(_tokens(field, mask, vocab_size), vocab_size)
     if not words.any():
-        raise OptionError(field, "allows no token; allow one, or return [] to stop")
+        raise OptionError(field, "the mask allows no token; allow one, or return [] to stop")
     return words
 
 
@@ -278,8 +295,8 @@ def _array_words(field: str, array: npt.NDArray[Any], vocab_size: int) -> npt.ND
         return words
     raise OptionError(
         field,
-        f"an array of {array.dtype} {array.shape} is neither bool [{vocab_size}], a flag for each "
-        f"token, nor int32 [{count}], packed words; give ids as a list or a set",
+        f"expected an array of bool [{vocab_size}] (a flag for each token) or of int32 [{count}] "
+        f"(packed words), got {array.dtype} {list(array.shape)}; pass ids as a list or a set",
     )
 
 
@@ -295,22 +312,24 @@ def _id_words(ids: tuple[Token, ...], vocab_size: int) -> Int32Words:
 
 def _runs(field: str, runs: Any, vocab_size: int) -> list[tuple[Token, ...]]:
     if not isinstance(runs, Sequence) or isinstance(runs, (str, bytes)):
-        raise OptionError(field, f"{runs!r} is not a list of runs, say [[1, 2], [3]]")
+        raise OptionError(field, f"expected a list of runs such as [[1, 2], [3]], got {runs!r}")
     for run in runs:
         if hasattr(run, "__index__"):
-            raise OptionError(field, f"{runs!r} is a run; give a list of runs, say [[1, 2], [3]]")
+            raise OptionError(
+                field, f"expected a list of runs such as [[1, 2], [3]], got a single run {runs!r}"
+            )
     return [_tokens(f"{field}[{i}]", run, vocab_size) for i, run in enumerate(runs)]
 
 
 def _tokens(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
     if isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__iter__"):
-        raise OptionError(field, f"{tokens!r} is not a collection of token ids")
+        raise OptionError(field, f"expected a collection of token ids, got {tokens!r}")
     ids = tuple(tokens)
     for token in ids:
         if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise OptionError(field, f"{token!r} is not a token id")
+            raise OptionError(field, f"expected token ids, got {token!r}")
         if not 0 <= token < vocab_size:
-            raise OptionError(field, f"token {token} is not in 0 to {vocab_size - 1}")
+            raise OptionError(field, f"expected token ids from 0 to {vocab_size - 1}, got {token}")
     return ids if all(type(token) is int for token in ids) else tuple(int(t) for t in ids)
 
 

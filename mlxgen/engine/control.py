@@ -1,4 +1,4 @@
-"""A controller and the branches it grows: the driver behind ``LanguageModel.control``.
+"""The driver of ``LanguageModel.control``: a controller, and the branches that it forks.
 
 Owns the order of events: a step of all branches, their chunks to the caller, and then, while
 the next pass runs, every controller that has to decide. Must never know what a token means or
@@ -25,30 +25,30 @@ from .scheduling.scheduler import Scheduler
 from .step.accepting import Event
 from .step.handle import Handle
 
-IDLE_CALLS = 10_000  # answers in a row that bring a branch no further, before it is given up
+IDLE_CALLS = 10_000  # after more answers in a row that do not advance a branch, it fails
 
 _REFUSED: Mapping[str, str] = {
-    "hooks": "a controller decides on every token itself: see its observe method",
-    "max_resample": "there are no hooks to ask for another draw",
-    "banned": "a ban takes tokens back that the controller counts on: use its masks",
-    "heal": "give the controller's first branch a backtrack into the prompt",
-    "close_json": "its way to an end and the controller's masks exclude each other",
-    "prefix": "give these tokens with the prompt, or as ff_tokens of the first branch",
-    "prompt_logprobs": "its branches may begin anywhere: score the prompt with lm.generate",
-    "draft": "what follows a token is the controller's to say",
-    "num_draft_tokens": "nothing is drafted",
-    "allow_retract": "what a controller takes back is always retracted",
+    "hooks": "a controller decides on every token itself; use its observe method",
+    "max_resample": "there are no hooks that could ask for another draw; leave it out",
+    "banned": "a ban takes back tokens that the controller counts on; use its masks",
+    "heal": "let the controller's first branch backtrack into the prompt",
+    "close_json": "its way to an end and the controller's masks exclude each other; leave it out",
+    "prefix": "pass these tokens with the prompt, or as ff_tokens of the first branch",
+    "prompt_logprobs": "its branches may begin anywhere; score the prompt with lm.generate",
+    "draft": "the controller decides what follows a token; leave it out",
+    "num_draft_tokens": "nothing is drafted; leave it out",
+    "allow_retract": "what a controller takes back is always retracted; leave it out",
 }
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """The options of a controlled generation; ``OptionError`` for those that make no sense."""
+    """The options of a controlled generation; ``OptionError`` for those it does not support."""
     for name, reason in _REFUSED.items():
         value = given.get(name)
         if value not in (None, (), [], "off") and (value is not False or name == "allow_retract"):
             if name == "allow_retract" and value is True:
                 continue
-            raise OptionError(name, f"does not go with a controller: {reason}")
+            raise OptionError(name, f"cannot be used with a controller: {reason}")
     return Options.of({**given, "allow_retract": True, "draft": "off"})
 
 
@@ -83,8 +83,8 @@ class _Live:
         self.controller = controller
         self.chunks = chunks  # those of its parent up to the fork, and its own
         self.given = len(chunks)  # how many the caller has taken
-        self.seen = len(chunks)  # how many the controller was shown
-        self.idle = 0  # answers since the last that brought it further
+        self.seen = len(chunks)  # how many the controller has seen
+        self.idle = 0  # answers since the last one that advanced it
         self.asked = (0, handle.request.base)  # the moment of the history, and its length then
         self.wait: Wait | None = None
         self.observe = getattr(controller, "observe", None)
@@ -98,19 +98,20 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     """An iterator of ``(branch, chunk)`` and a context manager; made by ``LanguageModel.control``.
 
     A branch is named by the fork indexes that lead to it: ``()`` is the root, ``(1,)`` the second
-    branch of its first fork, ``(0, 1)`` that of its second one; the first branch of a fork stays
-    its parent. The chunks of a branch go on from its parent's at the fork; ``Chunk.retract`` says
-    what to delete where tokens were taken back.
+    branch of its first fork, ``(0, 1)`` that of its second fork; the first branch of a fork stays
+    its parent. The chunks of a branch continue those of its parent at the fork. If tokens were
+    taken back, ``Chunk.retract`` says how much text to delete.
 
-    ``results`` has what each branch that is over came to, whole text and all tokens, by name;
-    where it has failed, its result has no finish reason, and ``errors`` says why. ``next()``
-    raises such an error, with a note that names the branch, and the iterator can be gone on with.
-    ``controller`` is the root's.
+    - ``results``: by name, a ``Result`` for each branch that has ended, with the whole text and
+      all tokens. The result of a branch that failed has no finish reason.
+    - ``errors``: the errors of the branches that failed, by name. ``next()`` raises them, with a
+      note that names the branch; you can keep iterating.
+    - ``controller``: the root's controller.
 
     Controllers are asked after the chunks of a step were taken, before the next step.
 
-    It belongs to the thread that calls ``next()`` first: from others ``next()`` and ``leave``
-    raise ``StateError``; they may ``close`` it, and read what it has.
+    A control belongs to the thread that calls ``next()`` first. In other threads ``next()`` and
+    ``leave`` raise ``StateError``; they may ``close`` it, and read its attributes.
     """
 
     def __init__(self, scheduler: Scheduler, request: Request, controller: C) -> None:
@@ -122,7 +123,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self._woken: deque[_Live] = deque()
         root = _Live((), 0, scheduler.submit(request), controller, [])
         self._live: dict[Handle, _Live] = {root.handle: root}
-        self._known: dict[Path, _Live] = {(): root}  # those that are over too
+        self._known: dict[Path, _Live] = {(): root}  # including those that have ended
 
     def _move(self) -> bool:
         self._decide()
@@ -145,23 +146,24 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     @property
     def branches(self) -> tuple[Path, ...]:
-        """The names of the branches that go on, those that wait included."""
+        """The names of the branches that have not ended, including those that wait."""
         return tuple(live.name for live in self._live.values())
 
     @property
     def stats(self) -> Stats:
-        """What all branches have done so far."""
+        """What the scheduler holds now, and what all branches have done so far."""
         return self._scheduler.stats()
 
     def text(self, branch: Path = ()) -> str:
-        """The whole text of a branch, its parent's at the fork included, as far as it was taken."""
+        """The text of a branch so far, including its parent's up to the fork."""
         live = self._find(branch)
         return fold(live.chunks[: live.given], Usage()).text
 
     def leave(self, branch: Path) -> None:
-        """End a branch and free what it holds; nothing happens where it has ended already.
+        """End a branch and free what it holds; does nothing if it has ended already.
 
-        Its result says ``"cancelled"``, and has the text of chunks that were not taken yet.
+        Its result has the finish reason ``"cancelled"``, and also the text of chunks that were
+        not taken yet.
         """
         self._owner.check()
         live = self._find(branch)
@@ -178,7 +180,9 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     def _find(self, branch: Path) -> _Live:
         live = self._known.get(branch)
         if live is None:
-            raise OptionError("branch", f"there is no branch {branch!r}; there are {self.branches}")
+            raise OptionError(
+                "branch", f"expected the name of a branch, one of {self.branches}, got {branch!r}"
+            )
         return live
 
     def _cancel(self, live: _Live) -> None:
@@ -189,7 +193,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     # ---- deciding --------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """Have every branch say how its next token is to be drawn."""
+        """Ask for every branch how its next token is to be drawn."""
         waiting = deque(self._live.values())
         while waiting or self._woken:
             live = (waiting or self._woken).popleft()
@@ -239,12 +243,12 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self._count(live, idle=not further)
 
     def _count(self, live: _Live, *, idle: bool) -> None:
-        """See to it that answers bring a branch further at last."""
+        """Fail a branch whose controller never advances it."""
         live.idle = live.idle + 1 if idle else 0
         if live.idle > IDLE_CALLS:
             raise StateError(
-                f"{IDLE_CALLS} answers in a row have sampled no token and made the text no "
-                "longer; sample one, return [] to stop or a Wait to rest"
+                f"the controller's last {IDLE_CALLS} answers have neither sampled a token nor made "
+                "the text longer; sample one, return [] to stop, or return a Wait to pause"
             )
 
     def _fork(self, live: _Live, decisions: list[Decision], waiting: deque[_Live]) -> None:
@@ -278,7 +282,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
             self._scheduler.resume(live.handle)
             self._woken.append(live)
 
-    # ---- what it comes to ------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------
 
     def _take_all(self, events: list[Event]) -> None:
         for event in events:
@@ -295,7 +299,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
             self._end(live)
 
     def _fail(self, live: _Live, error: Exception) -> None:
-        """End a branch with an error; the others are not concerned."""
+        """End a branch with an error; the others are not affected."""
         note = f"in branch {live.name}"
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
@@ -318,9 +322,9 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
             self._ready.append((live, failure))
 
     def _give_up(self) -> None:
-        """Everybody waits, so that nobody will wake anybody."""
+        """Fail all branches: every one waits, so none is left to wake the others."""
         waits = [f"{live.name} for {live.wait.what}" for live in self._live.values() if live.wait]
-        error = StateError(f"all branches wait, and none is left to go on: {'; '.join(waits)}")
+        error = StateError(f"all branches wait, so none is left to call wake: {'; '.join(waits)}")
         self._ready.append((next(iter(self._live.values())), error))
         for live in list(self._live.values()):
             if live.handle in self._live:

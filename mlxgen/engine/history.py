@@ -1,7 +1,7 @@
 """The tokens of one sequence, and how far back they have changed since any moment.
 
-Owns the list and the low-water marks of its cuts. Must never know what the tokens are for: whoever
-keeps something that was made of them remembers a ``moment``, and asks later what still stands.
+Owns the list and the low-water marks of its cuts. Must never know what the tokens are for:
+whoever derives something from them remembers the ``moment``, and asks later what still holds.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from ..tokens import Token
 
 
 class History(list[Token]):
-    """Tokens; they are appended as to any list, and taken back by ``cut`` only.
-
-    ``moment`` counts the cuts.
-    """
+    """A list of tokens from which only ``cut`` may take tokens back; ``moment`` counts the cuts."""
 
     __slots__ = ("_cuts", "moment")
 
     def __init__(self, tokens: Iterable[Token] = ()) -> None:
         super().__init__(tokens)
         self.moment = 0
-        # The moments of cuts and what they left; both rise, as a deeper cut hides those before it.
+        # (moment, tokens left) of the cuts; both rise, as a deeper cut replaces earlier ones.
         self._cuts: list[tuple[int, int]] = []
 
     def cut(self, to: int) -> None:
@@ -37,13 +34,13 @@ class History(list[Token]):
         self._cuts.append((self.moment, to))
 
     def low_since(self, moment: int) -> int:
-        """How many leading tokens have stood since ``moment``: the least that a cut has left."""
+        """How many leading tokens have not changed since ``moment``: the least any cut left."""
         if moment == self.moment:
             return len(self)
         return self._cuts[bisect_left(self._cuts, (moment + 1,))][1]
 
     def changed_since(self, moment: int, length: int) -> tuple[int, list[Token]]:
-        """How many of the ``length`` tokens at that moment were cut, and what came instead."""
+        """How many of the ``length`` tokens at ``moment`` were cut, and the tokens now there."""
         low = min(length, self.low_since(moment))
         return length - low, self[low:]
 
@@ -55,7 +52,7 @@ class History(list[Token]):
 
 
 def in_common(one: Sequence[Token], other: Sequence[Token]) -> int:
-    """The length of the longest common beginning."""
+    """The length of the longest common prefix."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""What a scheduler may use, and what it says of itself.
+"""What a scheduler may use, and what it reports.
 
 Owns the limits with their ranges, and the numbers for metrics. Must never schedule anything.
 """
@@ -12,16 +12,18 @@ import mlx.core as mx
 from ..loading.memory import memory_limit
 from ..options.rule import integer
 
-CACHE_SHARE = 0.5  # of the bytes left beside the weights, where the caller names no limit
+CACHE_SHARE = 0.5  # of the bytes left beside the weights, if the caller sets no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a scheduler may use.
 
-    ``max_batch``: sequences that run at a time. ``max_queue``: those that wait beyond.
-    ``max_bytes``: of all KV, the prefix cache included; ``None``: half of what the device
-    (or the machine) has left. ``keep_prefixes``: whether to have a prefix cache.
+    - ``max_batch``: how many sequences may run at a time.
+    - ``max_queue``: how many more may wait.
+    - ``max_bytes``: the maximum size of all KV caches, including the prefix cache; ``None`` for
+      half of the memory that the device (or the machine) has left.
+    - ``keep_prefixes``: whether to use a prefix cache.
     """
 
     max_batch: int = 32
@@ -60,6 +62,6 @@ class Stats:
 
 
 def default_bytes() -> int:
-    """Half of what the device, or the machine, has left beside what is in use."""
+    """Half of the memory that the device (or the machine) has left."""
     limit, _ = memory_limit()
     return max(1 << 26, int((limit - mx.get_active_memory()) * CACHE_SHARE))

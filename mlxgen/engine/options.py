@@ -1,6 +1,6 @@
 """The options of one generation, checked once.
 
-Owns the value that the engine reads. Their meaning, ranges and defaults are those of
+Owns the value that the engine reads. The meaning, range and default of each option is in
 ``options.table``. Must never know a model: what depends on one (token ids in range, room in the
 context) is checked where the two meet. Invariant: an ``Options`` that exists is valid.
 """
@@ -22,7 +22,7 @@ AnyFilter: TypeAlias = Specification | Filter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Checked options: those of ``GenerationOptions``, the sampling ones together."""
+    """The options of ``GenerationOptions``, checked, with those for sampling in one value."""
 
     sampling: SamplingSettings
     seed: int | None
@@ -48,14 +48,14 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """Check keyword options; raises ``OptionError`` for the first that is wrong."""
+        """Check keyword options; raises ``OptionError`` for the first wrong one."""
         values = checked(given)
         check_together(values)
         sampling = {name: values.pop(name) for name in SamplingOptions.__annotations__}
         return cls(sampling=SamplingSettings(**sampling), **values)
 
     def fork(self) -> Options:
-        """The options of a fork: with copies of the hooks that can be copied."""
+        """The options of a fork, with copies of the hooks that have ``fork``."""
         if not any(hasattr(hook, "fork") for hook in self.hooks):
             return self
         hooks = (hook.fork() if hasattr(hook, "fork") else hook for hook in self.hooks)

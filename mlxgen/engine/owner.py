@@ -1,8 +1,8 @@
 """Who may call: the thread that something belongs to, or one call at a time.
 
-MLX's streams belong to a thread, and so does every array that is not computed yet: what a
-step has left for the next one can be computed nowhere else, and two threads in one step end
-the process. Owns the two checks that say so in time. Must never know what is checked.
+MLX's streams belong to a thread, and so does every array that is not computed yet: what one
+step leaves for the next cannot be computed on another thread, and two threads in one step end
+the process. Owns the two checks that raise before that. Must never know what is checked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ..errors import StateError
 
 
 class Owner:
-    """The first thread that asks; ``what`` is the thing that it owns, for messages.
+    """The first thread that uses a thing; ``what`` names the thing, for messages.
 
-    The thread itself is remembered, as the number of one that has ended is given to others.
+    The thread itself is kept, as the number of a thread that has ended may be reused.
     """
 
     __slots__ = ("_lock", "_thread", "_what")
@@ -33,11 +33,11 @@ class Owner:
             assert owner is not None
             raise StateError(
                 f"this {self._what} belongs to the thread {owner.name!r}, which used it first;"
-                f" use it there, or make one {self._what} for each thread"
+                f" use it there, or make one {self._what} per thread"
             )
 
     def is_here(self) -> bool:
-        """Whether the calling thread is the owner; it becomes it where there is none."""
+        """Whether the calling thread is the owner; it becomes the owner if there is none."""
         here = threading.current_thread()
         with self._lock:
             if self._thread is None:
@@ -45,14 +45,14 @@ class Owner:
             return self._thread is here
 
     def alike(self) -> Owner:
-        """Another owner, the same thread, of something alike."""
+        """An owner with the same thread, for another thing of the same kind."""
         twin = Owner(self._what)
         twin._thread = self._thread
         return twin
 
 
 class OneAtATime:
-    """Lets one call in; ``what`` is the thing that is called, for messages."""
+    """Lets one call in at a time; ``what`` names the thing that is called, for messages."""
 
     __slots__ = ("_lock", "_what")
 
@@ -63,8 +63,8 @@ class OneAtATime:
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
             raise StateError(
-                f"another call of this {self._what} has not returned, in another thread or around"
-                f" this one; make one {self._what} for each thread, or wait for the call"
+                f"another call of this {self._what} has not returned (it is in another thread, or "
+                f"made this call); wait for it, or make one {self._what} per thread"
             )
 
     def __exit__(

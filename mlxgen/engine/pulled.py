@@ -1,7 +1,7 @@
-"""What all iterators over a generation have in common: whose they are, and how they end.
+"""What all iterators over a generation have in common: the thread they belong to, their end.
 
-Owns the order of a ``next()``: the check of the thread, what is ready, and else one more move. Must
-never know what is generated.
+Owns the order of a ``next()``: check the thread, return what is ready, or else move on until
+something is. Must never know what is generated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Pulled(ABC, Generic[R, T]):
-    """An iterator of ``T`` and a context manager; ``R`` is what is ready, from which one is made.
+    """An iterator of ``T`` and a context manager; each ``T`` is made from an ``R`` that is ready.
 
     It belongs to the thread that calls ``next()`` first. Any thread may ``close`` it.
     """
@@ -56,25 +56,25 @@ class Pulled(ABC, Generic[R, T]):
     def close(self) -> None:
         """Stop generating and free all caches; a second call does nothing.
 
-        Any thread may. From another one than its own it is a request, which the next ``next()``
-        obeys.
+        Any thread may call this. In a thread other than its own it is a request, which the next
+        ``next()`` there carries out.
         """
         self._closed = True
         if self._owner.is_here():
             self._free()
 
     def _obey(self) -> None:
-        """Another thread may have closed it."""
+        """Free what is held, after another thread has closed it."""
         self._free()
 
     @abstractmethod
     def _move(self) -> bool:
-        """Have more come; False at the end."""
+        """Advance the generation; False at its end."""
 
     @abstractmethod
     def _give(self, ready: R) -> T:
-        """What ``next()`` returns, or raises, for something that is ready."""
+        """Return, or raise, what ``next()`` gives for something that is ready."""
 
     @abstractmethod
     def _free(self) -> None:
-        """Give back what is held; a second time it does nothing."""
+        """Free what is held; a second call does nothing."""

@@ -1,4 +1,4 @@
-"""What the engine asks of a loaded model, whoever loaded it."""
+"""What the engine needs of a loaded model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .speculation.drafting import Drafter
 
 
 class Runtime(Protocol):
-    """A model with what all of its generations share; a ``LanguageModel`` is one."""
+    """A model, and what all of its generations share; a ``LanguageModel`` is one."""
 
     @property
     def model(self) -> Any: ...
@@ -24,10 +24,10 @@ class Runtime(Protocol):
     def prefix_cache(self) -> PrefixCache: ...
     @property
     def batches(self) -> bool:
-        """Whether several sequences can go through the model together."""
+        """Whether several sequences can run through the model together."""
 
     def drafter_for(self, options: Options) -> Drafter | None:
-        """What drafts tokens for a generation with these options."""
+        """The drafter for a generation with these options; ``None`` for no drafts."""
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""

@@ -41,7 +41,7 @@ def test_an_answer_is_a_list_of_branches_or_a_wait() -> None:
     wait = Wait("nothing")
     assert decide(wait, length=1, vocab_size=SIZE) is wait
     for answer in (None, GOOD, "branch", 3):
-        with pytest.raises(OptionError, match="return a list of Branch"):
+        with pytest.raises(OptionError, match="expected a list of Branch"):
             decide(answer, length=1, vocab_size=SIZE)
     refused("branches[1]", GOOD, [1, 2])
 

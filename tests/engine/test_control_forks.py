@@ -290,7 +290,7 @@ def test_leaving_a_branch_frees_its_row(llama: LanguageModel) -> None:
     assert run.results[(2,)].finish_reason == "length"
     assert run.results[(1,)].finish_reason == "cancelled"
     assert len(run.results[(1,)].tokens) == 2
-    with pytest.raises(OptionError, match="no branch"):
+    with pytest.raises(OptionError, match="name of a branch"):
         run.leave((9,))
 
 

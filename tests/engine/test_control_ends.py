@@ -34,7 +34,9 @@ def test_a_wrong_branch_ends_its_branch_with_an_error_that_names_it() -> None:
     run = speaker.lm.control(
         PROMPT, Recited([anything(speaker)], [anything(speaker), Branch(9, [1])])
     )
-    with pytest.raises(OptionError, match=r"branches\[1\]\.backtrack: .* 2 tokens, got 9") as caught:
+    with pytest.raises(
+        OptionError, match=r"branches\[1\]\.backtrack: .* 2 tokens, got 9"
+    ) as caught:
         finish(run)
     assert caught.value.__notes__ == ["in branch ()"]
     assert run.results[()].text == "a" and run.branches == ()

@@ -281,7 +281,7 @@ def test_a_rewind_into_the_prefix_is_not_blamed_on_the_delivery() -> None:
 
     speaker = reciter(list("abcdef"))
     prefix = speaker.tokens("ab")
-    with pytest.raises(RewindError, match=r"only 1 .* behind the 2 .* prefix; .* can_rewind=1$"):
+    with pytest.raises(RewindError, match=r"only 1 .* after the prefix of 2; .* can_rewind=1$"):
         say(speaker, hooks=back, allow_retract=True, prefix=prefix)
 
 

@@ -1,9 +1,9 @@
-"""What a draw becomes.
+"""Acceptance: what happens to a token once it is drawn.
 
 Owns the verbs of a request: taking in tokens that were sampled, forced or chosen elsewhere, hooks,
 bans, stops, the end and delivery, in this fixed order, and taking tokens back. Must never run a
 model or evaluate an array: a draw is shown to it as a ``DrawView``. Invariant: ``accept`` takes in
-a token and all that follows from it, or takes tokens back in every part, or raises with the
+a token and all that follows from it, or takes tokens back in every part, or raises and leaves the
 history as it was.
 """
 
@@ -26,15 +26,15 @@ from .request import Request
 
 
 class Verdict(enum.Enum):
-    """What a draw came to."""
+    """The outcome of a draw."""
 
     NEXT = "accepted"
-    AGAIN = "declined, perhaps with tokens before it: draw again where the history ends"
+    AGAIN = "declined, possibly with tokens before it: draw again where the history ends"
     END = "accepted, and the generation has ended"
 
 
 def start(request: Request, *, forced: bool = True) -> Verdict:
-    """Take what is certain before the first draw: an end, or a run that filters force."""
+    """Do what is certain before the first draw: end, or append the run that filters force."""
     _keeps_end_in_reach(request, None)
     if ending.is_over(request):
         return _finish(request, "filter")
@@ -42,7 +42,7 @@ def start(request: Request, *, forced: bool = True) -> Verdict:
 
 
 def accept(request: Request, token: Token, view: DrawView, *, from_draft: bool = False) -> Verdict:
-    """Decide on a sampled token; ``from_draft``: a draft had proposed it."""
+    """Accept or decline a sampled token; ``from_draft``: a draft had proposed it."""
     steering = request.steering
     if steering is None:
         return _offer(request, token, view, from_draft=from_draft)
@@ -62,9 +62,9 @@ def push(request: Request, token: Token) -> Verdict:
 
 
 def append(request: Request, tokens: Sequence[Token]) -> Verdict:
-    """Put a run behind the history, and what filters force behind that.
+    """Append a run, and then what the filters force.
 
-    Raises ``FilterError`` for a token that the filters do not allow; the ones before it stand.
+    Raises ``FilterError`` for a token that the filters do not allow; those before it stay.
     """
     if request.finish_reason is not None:
         return Verdict.END
@@ -89,13 +89,13 @@ def fast_forward(request: Request) -> Verdict:
             verdict = push(request, token)
             if verdict is not Verdict.NEXT:
                 return verdict
-            if request.strayed or request.history[-1] != token:  # a hook wanted it otherwise
+            if request.strayed or request.history[-1] != token:  # a hook interfered
                 break
     return Verdict.NEXT
 
 
 def take(request: Request) -> list[Chunk]:
-    """The chunks that may be delivered now; at the end, all that are left."""
+    """The chunks that may be delivered now; after the end, all that are left."""
     if request.finish_reason is None:
         return request.outbox.release()
     match = request.match
@@ -105,16 +105,16 @@ def take(request: Request) -> list[Chunk]:
 
 
 def end(request: Request, reason: FinishReason) -> None:
-    """End the generation for the caller's reasons, unless it has ended."""
+    """End the generation because the caller asks for it, unless it has ended."""
     if request.finish_reason is None:
         _finish(request, reason)
 
 
 def rewind(request: Request, target: int, seen: int | None = None) -> None:
-    """Keep the first ``target`` generated tokens for the consumer; draw on from there.
+    """Keep the first ``target`` generated tokens, for a consumer's rewind.
 
-    He has seen ``seen`` tokens, all of them by default: what was generated behind these is as if
-    it never was.
+    The consumer has seen ``seen`` tokens, by default all of them. Tokens generated after these
+    leave no trace.
     """
     drawn = request.position
     request.rewind(request.base + target)
@@ -126,9 +126,9 @@ def rewind(request: Request, target: int, seen: int | None = None) -> None:
 
 
 def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
-    """Take back the newest ``count`` tokens, the prompt's included, delivered or not.
+    """Take back the newest ``count`` tokens, of the prompt as well, delivered or not.
 
-    ``drawn`` more were drawn behind them and never taken in.
+    ``drawn`` more were drawn after them and never taken in.
     """
     before, to = request.position, len(request.history) - count
     _go_back(request, max(0, to - request.base), before + drawn)
@@ -180,7 +180,7 @@ def _offer(
         return _ban(request, event)
     if not _keeps_end_in_reach(request, None if withheld else token):
         request.rewind(request.base + position)
-        return _declined(request)  # and then nothing but the way to the end
+        return _declined(request)  # from now on only the way to the end is allowed
     request.retries.accepted()
     request.tally.forced += forced
     wanted = options.top_logprobs
@@ -215,7 +215,7 @@ def _candidates(view: DrawView, count: int) -> tuple[Candidate, ...]:
 
 
 def _keeps_end_in_reach(request: Request, taken: Token | None) -> bool:
-    """Whether a valid end still fits, as far as ``close_json`` was asked for."""
+    """Whether a valid end still fits the budget; always true without ``close_json``."""
     closing = request.closing
     return closing is None or request.is_healing or closing.look(request.position, taken)
 
@@ -232,11 +232,11 @@ def _finish(request: Request, reason: FinishReason) -> Verdict:
 
 
 def _go_back(request: Request, target: int, drawn: int) -> None:
-    """Keep the first ``target`` of the generated tokens, of which ``drawn`` were drawn."""
+    """Keep the first ``target`` generated tokens; the positions up to ``drawn`` were drawn."""
     closing = request.closing
     anew = closing is not None and closing.at <= target
     request.rewind(request.base + target)
-    if closing is not None and anew:  # what is excluded there now may change the way
+    if closing is not None and anew:  # new exclusions there may change the way to the end
         closing.restart(target)
     request.retries.back(target, drawn)
 
@@ -252,23 +252,24 @@ def _ban_at_end(request: Request, event: StopMatch | None) -> BanMatch | None:
 def _ban(request: Request, match: BanMatch) -> Verdict:
     """Go back to the token that holds the match's first character, and exclude it there.
 
-    What was delivered stands: where the match begins in it, the first token behind is excluded.
+    What was delivered stays: if the match begins in it, the first token after it is excluded.
     """
     target = request.transcript.token_at(match.start)
     drawn, retries = request.position, request.retries
     if target < request.first:
         request.rewind(len(request.history) - 1)
         raise DeadEndError(
-            f"the banned {match.pattern!r} begins inside the given prefix, at token {target}"
+            f"the banned {match.pattern!r} begins inside the prefix, at token {target}, which "
+            "cannot be taken back; shorten the prefix, or drop the ban"
         )
     target = max(target, request.outbox.floor)
     token = request.history[request.base + target]
     if not retries.spend(target, drawn):
         request.rewind(len(request.history) - 1)
         raise DeadEndError(
-            f"bans have taken back {retries.spent} draws of a text that has come to"
-            f" {retries.furthest} tokens, {match.pattern!r} the last of them: there is"
-            " hardly a text without them; ban less"
+            f"bans have taken back {retries.spent} draws of a text of at most {retries.furthest} "
+            f"tokens, the last one because of {match.pattern!r}: the model finds hardly any text "
+            "without them; ban less"
         )
     _go_back(request, target, drawn)
     retries.ban(target, token)

@@ -1,8 +1,8 @@
 """From a prompt and options to a request that is ready to run.
 
-Owns which parts it gets, so that what is not asked for costs nothing. Must never
-know whether it is pulled by a stream or pushed by a session. Invariant: all that can
-be wrong with filters, stops and prefix has been raised when ``assemble`` returns.
+Owns which parts it gets, so that options that are not used cost nothing. Must never know
+whether it is pulled by a stream or pushed by a session. Invariant: everything that can be
+wrong with filters, stops and prefix is raised before ``assemble`` returns.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def assemble(
     seed: int,
     queued: bool = True,
 ) -> Request:
-    """A request with the parts that ``options`` need; ``vocab_size`` is the logits' width.
+    """A request with the parts that ``options`` need; ``vocab_size`` is the width of the logits.
 
-    Raises ``GrammarError`` for filters that cannot be compiled and ``OptionError`` for a
-    prefix that they do not allow.
+    Raises ``GrammarError`` if a filter cannot be compiled, and ``OptionError`` if the filters do
+    not allow the prefix.
     """
     tokens, removed = list(prompt.tokens), b""
     if options.heal:
@@ -88,7 +88,7 @@ def assemble(
         finish_reason=None,
         match=None,
         forks=0,
-        # None is forced where log-probabilities are wanted: these need a pass for each position
+        # With log-probabilities no run is forced: they need the logits of each position.
         unforced=0 if options.top_logprobs is None else RARELY_FORCED,
         strayed=False,
     )
@@ -100,15 +100,18 @@ def assemble(
 
 
 def _take_prefix(request: Request) -> None:
-    """Feed a request the tokens that count as generated."""
+    """Feed a request the tokens that count as already generated."""
     for i, token in enumerate(request.options.prefix):
         try:
             event = request.advance(token, fed(request, token))
         except FilterError as error:
             raise OptionError(
-                "prefix", f"the filters do not allow token {token} at {i}: {error}"
+                "prefix",
+                f"the filters do not allow token {token} at index {i}: {error}; pass tokens that "
+                "the same filters generated",
             ) from error
         if event is not None or ends(request, token):
             raise OptionError(
-                "prefix", f"token {token} at {i} ends the text; give only the tokens before it"
+                "prefix",
+                f"token {token} at index {i} ends the text; pass only the tokens before it",
             )

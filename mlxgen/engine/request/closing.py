@@ -1,12 +1,12 @@
 """Keeping a valid end within reach of the budget (``close_json``).
 
 Owns the shortest known way to an end that the filters accept. Must never append a token:
-``accept`` does, and allows nothing but the way once ``forcing``. Invariant: ``way`` is None or a
-run after which the text may end, no longer than the budget that was left at the last look;
-far from the end of the budget nothing is looked for.
+``accept`` does, and allows only the way once ``forcing``. Invariant: ``way`` is None or a run of
+tokens after which the text may end, no longer than the budget that was left at the last look.
+Far from the end of the budget, no way is searched for.
 
-Where a look finds nothing, later ones try again, the less often the more of them have failed.
-Once a way is known, tokens behind which none is found are declined.
+If a look finds nothing, later ones try again, less often the more of them have failed. Once a
+way is known, a token after which none is found is declined.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...filters import Constraint, EndSearch
 from ...filters.closing import WORK
 from ...tokens import Token
 
-WINDOW = 512  # tokens before the end of the budget in which ends are looked for
+WINDOW = 512  # ends are searched for in this many tokens before the end of the budget
 
 
 class Closing:
@@ -29,27 +29,27 @@ class Closing:
         self._ends = EndSearch(constraint)
         self._budget = budget
         self._left = budget  # at the last look
-        self._misses = 0  # looks that found nothing since a way was known
+        self._misses = 0  # looks that found nothing since a way was last known
         self._next = WINDOW  # the budget at which to look again
-        self._why = "the text was ended before an end was looked for"
+        self._why = "the text was ended before a valid end was searched for"
         self.forcing = False
         self.way: Sequence[Token] | None = None
 
     @property
     def at(self) -> int:
-        """Tokens at the last look."""
+        """The number of tokens at the last look."""
         return self._budget - self._left
 
     @property
     def why(self) -> str:
-        """What to say of a text that is not valid at its end."""
+        """Why a text that ends now is not valid, for ``Usage.incomplete``."""
         return self._why
 
     def look(self, at: int, taken: Token | None = None) -> bool:
         """Find the way from here; False if there was one and now none fits the budget.
 
-        ``at`` are the tokens so far, and ``taken`` the one since the last look: if it is a step on
-        the way, the rest stands.
+        ``at`` is the number of tokens so far, and ``taken`` the token since the last look: if it
+        is the next step of the way, the rest of the way still holds.
         """
         left = self._budget - at
         if self.way and self.way[0] == taken:
@@ -61,7 +61,7 @@ class Closing:
             return True
         way = self._ends.find(left, enough=left)
         if way is None and self.way is not None:
-            # goes on looking, in other ways too
+            # searches on, also in other ways
             way = self._ends.find(left, enough=left, work=WORK // 2)
             if way is None:
                 self.forcing = True
@@ -79,9 +79,9 @@ class Closing:
         return True
 
     def avoid(self, excluded: Set[Token]) -> Sequence[Token]:
-        """The first step of a way that does not begin with these; () if it is given up for now."""
+        """The first step of a way that begins with none of these; () if there is none for now."""
         way = self._ends.find(self._left, enough=self._left, without=excluded)
-        if not way:  # the empty way would be an end token
+        if not way:  # the step of an empty way would be an end token
             self._why = "every way to a valid end begins with a token that is excluded"
             self._next, self.forcing, self.way = self._left - 1, False, None
             return ()
@@ -89,12 +89,12 @@ class Closing:
         return way[:1]
 
     def rewind(self, to: int) -> None:
-        """Look anew behind the first ``to`` tokens, unless the last look was there or before."""
+        """Look again after the first ``to`` tokens, unless the last look was there or before."""
         if to < self.at:
             self.restart(to)
 
     def restart(self, at: int) -> None:
-        """Look anew behind ``at`` tokens: what was decided there does not hold any more."""
+        """Look again after ``at`` tokens: what was decided later no longer holds."""
         self._misses, self._next, self.forcing, self.way = 0, WINDOW, False, None
         self.look(at)
 

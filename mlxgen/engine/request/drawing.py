@@ -1,8 +1,8 @@
 """How the next token of a request is to be drawn.
 
 Owns the order in which healing, filters, exclusions, the forced way to an end, ``min_tokens`` and a
-controller's mask come together. Must never change any of them but ``Closing``, which looks for
-another way where its own is excluded. Invariant: a mask that is returned allows at least one token.
+controller's mask are combined. Must never change any of them except ``Closing``, which searches for
+another way if its own is excluded. Invariant: a mask that is returned allows at least one token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .request import Request
 
 
 def next_draw(request: Request) -> DrawRow:
-    """The next draw. Raises ``DeadEndError`` where no token is left for it."""
+    """The next draw. Raises ``DeadEndError`` if no token is left for it."""
     steering, retries = request.steering, request.retries
     return DrawRow(
         request.options.sampling,
@@ -35,13 +35,13 @@ def next_draw(request: Request) -> DrawRow:
 
 
 def plain_draw(request: Request, position: int) -> DrawRow:
-    """The draw of a later position, if nothing but the position goes into it."""
+    """The draw of a later position, if it depends on the position alone."""
     attempt = request.retries.attempts.get(position, 0)
     return DrawRow(request.options.sampling, request.seed, position, attempt)
 
 
 def blind_draw(request: Request) -> DrawRow | None:
-    """The draw behind the next one, where it does not depend on what that gives."""
+    """The draw after the next one, if it does not depend on the next token."""
     position = request.position + 1
     steered = request.constraint is not None or request.counts is not None
     steered = steered or request.steering is not None or request.is_healing
@@ -51,9 +51,9 @@ def blind_draw(request: Request) -> DrawRow | None:
 
 
 def next_mask(request: Request) -> Int32Words | None:
-    """The allowed next tokens as packed bits; ``None``: all of them.
+    """The allowed next tokens as packed bits; ``None`` if all are.
 
-    Raises ``DeadEndError`` where nothing is left.
+    Raises ``DeadEndError`` if none is left.
     """
     return _mask(request, request.closing, request.retries.excluded(request.position))
 
@@ -62,16 +62,16 @@ def leaves_any(request: Request, exclude: Set[Token]) -> bool:
     """Whether any token could come next if a hook excluded these."""
     excluded = request.retries.excluded(request.position).union(exclude)
     try:
-        _mask(request, None, excluded)  # a way to the end is given up for another token
+        _mask(request, None, excluded)  # any token may replace the way to the end
     except DeadEndError:
         return False
     return True
 
 
 def warm(request: Request) -> None:
-    """Compute the filters' next mask now, while the model runs; the draw will ask for it."""
+    """Compute the filters' next mask now, while the model runs; the draw will need it."""
     if request.constraint is not None:
-        with contextlib.suppress(Exception):  # raised again by the draw that needs it
+        with contextlib.suppress(Exception):  # the draw that needs it raises it again
             request.constraint.mask()
 
 
@@ -105,7 +105,7 @@ def _mask(
         )
         by += ", or not in the controller's mask" if steered is not None else ""
         raise DeadEndError(
-            f"position {request.position} is given up: every token there is {by}; allow more, "
-            "or rewind further"
+            f"no token is left at position {request.position}: every one is {by}; allow more, or "
+            "rewind further"
         )
     return words

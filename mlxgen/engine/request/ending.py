@@ -1,7 +1,7 @@
 """Where a text may end, and why it has.
 
-Owns every rule of it: which end tokens end it and when one may come, and what ends it first where
-a token does so in several ways. Must never end a request: ``accept`` does.
+Owns all rules about that: which end tokens end a text, when one may come, and which reason counts
+if a token ends it for several. Must never end a request: ``accept`` does.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .request import Request
 
 
 def ends(request: Request, token: Token) -> bool:
-    """Whether a token is an end of the text."""
+    """Whether a token ends the text."""
     return token in request.vocabulary.eos and not request.options.ignore_eos
 
 
 def check_end(request: Request, token: Token) -> None:
-    """Raise ``FilterError`` for an end token where the filters do not let the text end."""
+    """Raise ``FilterError`` if a token ends the text where the filters do not let it end."""
     constraint = request.constraint
     if constraint is not None and ends(request, token) and not constraint.can_end():
         raise FilterError(
@@ -40,18 +40,18 @@ def too_early(request: Request) -> Set[Token]:
 
 
 def is_over(request: Request) -> bool:
-    """Whether the filters allow nothing but the end."""
+    """Whether the filters allow only the end."""
     return request.constraint is not None and request.constraint.ended()
 
 
 def reason(
     request: Request, token: Token, event: BanMatch | StopMatch | None
 ) -> FinishReason | None:
-    """Why the text ends with the token just taken in, if it does; in fixed order."""
+    """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
     if isinstance(event, StopMatch) or ends(request, token):
         return "stop"
     if request.constraint is not None:
-        with contextlib.suppress(Exception):  # raised again by the next draw, not for this one
+        with contextlib.suppress(Exception):  # the next draw raises it again, and should
             if request.constraint.ended():
                 return "filter"
     closing = request.closing
@@ -61,6 +61,6 @@ def reason(
 
 
 def ban_at_end(request: Request, event: BanMatch | StopMatch | None) -> BanMatch | None:
-    """The ban that was waiting for the end of the text, which a stop may have cut."""
+    """The ban that matches only at the end of the text, which a stop may have cut."""
     cut = event.start if isinstance(event, StopMatch) else None
     return request.transcript.ban_at_end(cut)

@@ -1,8 +1,8 @@
 """Healed tokens and filters: what may be drawn, and what the filters see of it.
 
-Owns the translation between a token that re-does the end of the prompt and the part of
-it that is new. Must never know how prompts are cut (``text.healing`` does). Invariant:
-the filters see exactly the bytes behind the prompt, tokenised as such.
+Owns the translation between a token that spells the end of the prompt anew and the part of
+it that is new. Must never know how prompts are cut (``text.healing`` does). Invariant: the
+filters see exactly the bytes after the prompt, tokenised on their own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .request import Request
 
 
 def fed(request: Request, token: Token) -> list[Token] | None:
-    """The tokens that a request's filters take for its next one; ``None``: the token itself.
+    """The tokens that the filters take instead of the next one; ``None``: the token itself.
 
-    Raises ``FilterError`` for an end token where they do not let the text end.
+    Raises ``FilterError`` for an end token if the filters do not let the text end.
     """
     if token in request.vocabulary.eos:
         check_end(request, token)
@@ -31,9 +31,9 @@ def fed(request: Request, token: Token) -> list[Token] | None:
 
 
 def healing_mask(healer: Healer, request: Request) -> Int32Words:
-    """The tokens that go on spelling the prompt's end, and that the filters allow beyond it.
+    """The tokens that spell the rest of the prompt's end, and that the filters allow after it.
 
-    Raises ``DeadEndError`` when the filters allow none of them.
+    Raises ``DeadEndError`` if the filters allow none of them.
     """
     constraint, vocabulary, vocab_size = request.constraint, request.vocabulary, request.vocab_size
     candidates = healer.candidates()
@@ -45,7 +45,7 @@ def healing_mask(healer: Healer, request: Request) -> Int32Words:
             candidates = candidates[np.array(keep, dtype=bool)]
     if not len(candidates):
         raise DeadEndError(
-            f"the filters allow no token that goes on from the prompt's end {healer.remaining!r}; "
+            f"the filters allow no token that begins with the prompt's end {healer.remaining!r}; "
             "use heal=False"
         )
     words = no_tokens(vocab_size)

@@ -1,8 +1,8 @@
-"""What hooks wish of a token, and what of it can be carried out.
+"""What hooks ask for, and what of that can be done.
 
-Owns the order in which a hook's wishes are looked at: taking back, another token, keeping it
-from the filters. Must never change a request but for what its draws report. Invariant: a token that
-is heard of was not taken in yet.
+Owns the order in which a hook's requests are considered: taking back, another token, withholding it
+from the filters. Must never change a request, except for what its draws report. Invariant: the
+token that hooks are asked about has not been taken in.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from .request import Request
 class Heard(NamedTuple):
     """A token as the hooks leave it.
 
-    ``target``: how many of the generated tokens are to be kept, where this one is not taken in:
-    then ``exclude`` and ``temperature`` are for the next draw. ``withheld``: the filters do not see
-    it. ``exhausted``: a hook wanted another draw, and there were too many, or nothing else is left.
+    - ``target``: how many of the generated tokens to keep if this one is not taken in; ``exclude``
+      and ``temperature`` are for the next draw then.
+    - ``withheld``: the filters do not see the token.
+    - ``exhausted``: a hook wanted another draw, but there were too many, or no other token is left.
     """
 
     token: Token
@@ -34,7 +35,7 @@ class Heard(NamedTuple):
 
 
 def hear(request: Request, token: Token, view: DrawView) -> Heard:
-    """Ask the hooks of a request; ``RewindError`` where they want back what was delivered."""
+    """Ask the hooks of a request; ``RewindError`` if they take back what was delivered."""
     position, retries = request.position, request.retries
     wish = _consult(request, token, view)
     back = wish.rewind or int(wish.resample)
@@ -48,8 +49,8 @@ def hear(request: Request, token: Token, view: DrawView) -> Heard:
     sampled = wish.sampled_token
     if sampled != token and sampled in retries.banned.get(position, ()):
         raise HookError(
-            f"a hook put token {sampled} at position {position}, where a ban "
-            "excludes it; choose another, or look at attempt"
+            f"a hook chose token {sampled} at position {position}, where a ban excludes it; choose "
+            "another one if attempt is above 0"
         )
     withheld, exhausted = not wish.feed_filters, bool(back) or retries.unmet
     return Heard(sampled, withheld=withheld, exhausted=exhausted)
@@ -66,6 +67,6 @@ def _consult(request: Request, token: Token, view: DrawView) -> PostSamplingResu
         text_after=request.transcript.text_with,
     )
     run_hooks(request.options.hooks, wish, request.vocab_size)
-    if view.looked_for is not None:  # once looked at, it is reported with every draw
+    if view.looked_for is not None:  # what a hook looked at once is reported with every draw
         request.want = Want.common([request.want, view.looked_for])
     return wish

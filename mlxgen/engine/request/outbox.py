@@ -5,11 +5,11 @@ know why a token was accepted or taken back. Invariant: the texts of all release
 put together with their retractions, are the delivered text; every token that stays is
 in exactly one released chunk, in order.
 
-Where nothing automatic (a hook or a ban) can take a token back, its chunk is released at
-once. Where something can, it is released when its token is settled: ``hold`` younger ones
-follow, and no stop or ban can claim its text, whatever is taken back behind it. A caller
-who allows retractions, or who pushes tokens and sees them anyway, gets every chunk at
-once; the first is told what to delete, the second gets settled text only.
+If no hook or ban can take tokens back, each chunk is released at once. Otherwise a chunk is
+released when its token is settled: ``hold`` newer tokens follow it, and no stop or ban can claim
+its text, whatever is taken back after it. Callers who allow retractions, and callers who push
+the tokens themselves, get every chunk at once; the former are told what to delete, the latter
+get settled text only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
 
 
 class Accepted(NamedTuple):
-    """An accepted token and all that its chunk says of it apart from text and end."""
+    """An accepted token, and what its chunk says about it except for the text and the end."""
 
     token: Token
     position: int
@@ -42,10 +42,10 @@ class Accepted(NamedTuple):
 
 
 class Outbox:
-    """What of one sequence has been delivered, and what waits; see the module.
+    """What was delivered of one sequence, and what waits; see the module.
 
-    ``start`` is the number of tokens that count as delivered before the first one; ``delivered``
-    are the characters of ``transcript`` that were, those of these tokens included.
+    ``start`` tokens count as delivered from the beginning. ``delivered`` is the number of
+    characters of ``transcript`` that were delivered, including those of these tokens.
     """
 
     __slots__ = (
@@ -67,19 +67,19 @@ class Outbox:
         self._transcript = transcript
         self._mode = mode
         self._hold = hold
-        self._taken = start  # tokens that were pushed, those before the first included
+        self._taken = start  # tokens that were pushed, including the first ``start``
         self._released = start
         self._settled = start
-        self._longest = start  # tokens that there were when something was released
+        self._longest = start  # the most tokens that there were when something was released
         self._waiting: deque[Accepted] = deque()
         self._owed = 0  # characters to retract with the next chunk
-        self._tail = ""  # what the flush put behind the text
-        # Characters that were given are never delivered again, even where a stop could claim them.
+        self._tail = ""  # what the flush appended to the text
+        # The text of the prefix is never delivered, even if a stop could claim it.
         self.delivered = self._given = transcript.end(start)
 
     @classmethod
     def for_options(cls, options: Options, transcript: Transcript, queued: bool) -> Outbox:
-        """As ``options`` want it; without ``queued`` every token's chunk is due at once."""
+        """An outbox for ``options``; without ``queued``, every token's chunk is due at once."""
         mode: Mode = "at once"
         if options.allow_retract:
             mode = "retracting"
@@ -89,29 +89,29 @@ class Outbox:
 
     @property
     def text(self) -> str:
-        """The text of all chunks that were released so far."""
+        """The text of all chunks released so far."""
         return self._transcript.slice(self._given, self.delivered) + self._tail
 
     @property
     def released(self) -> int:
-        """Number of tokens whose chunks were released (or that came before the first)."""
+        """The number of tokens whose chunks were released, including those of the prefix."""
         return self._released
 
     @property
     def floor(self) -> int:
-        """The smallest length that a ban may rewind to: what is delivered stands, unless the
+        """The smallest length that a ban may rewind to: what was delivered stays, unless the
         caller is told what to delete."""
         return self._released if self._mode == "when settled" else 0
 
     def reach(self, position: int, first: int) -> int:
-        """How many tokens a hook may take back at ``position``, where ``first`` were given."""
+        """How many tokens a hook may take back at ``position``, after a prefix of ``first``."""
         floor = self._settled if self._mode == "pushed" else self.floor
         return position + 1 - max(first, floor)
 
     def check_reach(self, back: int, position: int, first: int) -> None:
-        """Raise ``RewindError`` if a hook asks for what was delivered, or given.
+        """Raise ``RewindError`` if a hook wants back what was delivered, or given as prefix.
 
-        It wants to take back ``back`` tokens at ``position``; the first ``first`` were given.
+        The hook wants to take back ``back`` tokens at ``position``, after a prefix of ``first``.
         """
         possible = self.reach(position, first)
         if back <= possible:
@@ -119,13 +119,13 @@ class Outbox:
         asked = f"a hook asked at position {position} to take back {back} tokens, but only"
         target = position + 1 - back
         if target < first:
-            given = f", behind the {first} that were given as prefix" if first else ""
+            given = f" after the prefix of {first}" if first else ""
             raise RewindError(
                 f"{asked} {position + 1 - first} were generated{given}; ask for at most "
                 f"can_rewind={possible}",
                 possible=possible,
             )
-        # The text was once this long when something was released, whatever was taken back since.
+        # Counts from the most tokens there were at a release, whatever was taken back since.
         needed = self._longest - target
         raise RewindError(
             f"{asked} {possible} are not delivered yet; ask for at most can_rewind={possible}, or "
@@ -145,7 +145,7 @@ class Outbox:
         self._taken = accepted.position + 1
 
     def release(self) -> list[Chunk]:
-        """The chunks that may go out now."""
+        """The chunks that may be delivered now."""
         waiting, transcript = self._waiting, self._transcript
         if not waiting:
             return []
@@ -167,7 +167,7 @@ class Outbox:
     def finish(
         self, reason: FinishReason, stop: Stop | None = None, cut: int | None = None
     ) -> list[Chunk]:
-        """Release everything; ``cut`` is where a stop ends the text, ``None`` for nowhere."""
+        """Release everything; ``cut`` is where a stop ends the text, ``None`` if none does."""
         transcript = self._transcript
         tail = self._tail = transcript.flush() if cut is None else ""
         end = transcript.end(len(transcript)) if cut is None else cut
@@ -186,14 +186,14 @@ class Outbox:
         return chunks
 
     def forgive(self) -> None:
-        """Owe no retraction: the consumer rewinds, and looks at the text anew."""
+        """Owe no retraction: a consumer who rewinds reads the whole text anew."""
         self._owed = 0
 
     def rewind(self, to: int) -> None:
         """Forget what was delivered after the first ``to`` tokens.
 
-        The transcript has been rewound already. Delivered characters that are gone, or held
-        again, are owed as a retraction where retractions are allowed.
+        The transcript must have been rewound before. If retractions are allowed, delivered
+        characters that are gone, or held again, are owed as one.
         """
         if to >= self._taken:
             return
@@ -227,7 +227,7 @@ class Outbox:
         self._released = position + 1
         owed, self._owed = self._owed, 0
         said = (logprob, top, candidates, from_draft, forced, owed, 0, attempts, exhausted)
-        # By place, in the order of the fields: this is done for every token.
+        # Positional, in the order of the fields: faster, and done for every token.
         return Chunk(text, token, position, *said, reason, stop)
 
     def _text(self, end: int) -> str:

@@ -1,8 +1,8 @@
 """A prompt in any of its forms, as tokens.
 
-Owns the reading of a raw string, a list of token ids, or chat messages, and what
-each means for the text that follows. Must never know a model's cache. Invariant: a
-``Prompt`` that exists has at least one token, all of them in the vocabulary.
+Owns the reading of a raw string, a list of token ids, or chat messages, and what each means
+for the text that follows. Must never know a model's cache. Invariant: a ``Prompt`` that is
+known has at least one token, all of them in the vocabulary.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ AnyPrompt: TypeAlias = str | Sequence[Token] | Messages | Chat
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt. ``opens_text``: what follows begins a text of its own (a chat's
-    answer), else it goes on with the prompt's, leading space and all. ``is_known``: only the
-    caller of a ``Session``, who runs the model himself, may keep the tokens to himself."""
+    """The tokens of a prompt.
+
+    - ``opens_text``: what follows starts a new text (the answer in a chat); otherwise it continues
+      the prompt's text, with its leading space.
+    - ``is_known``: false only for a ``Session`` without a prompt.
+    """
 
     tokens: tuple[Token, ...]
     opens_text: bool
@@ -30,11 +33,11 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if self.is_known and not self.tokens:
-            raise PromptError("the prompt has no tokens; give at least one")
+            raise PromptError("the prompt has no tokens; pass at least one")
 
     @classmethod
     def of(cls, given: AnyPrompt, vocabulary: Vocabulary) -> Prompt:
-        """Read a prompt; raises ``PromptError`` for what is none."""
+        """Read a prompt; raises ``PromptError`` if it is not one."""
         if isinstance(given, str):
             return cls(_raw(given, vocabulary), opens_text=False)
         if isinstance(given, Chat):
@@ -42,12 +45,12 @@ class Prompt:
             return cls(tuple(given.tokens(vocabulary)), opens_text=opens)
         if isinstance(given, (bytes, Mapping)) or not hasattr(given, "__iter__"):
             raise PromptError(
-                f"a {type(given).__name__} is no prompt: give a string, a list of token ids or a "
-                "list of chat messages"
+                "expected a string, a list of token ids or a list of chat messages as prompt, got "
+                f"{type(given).__name__}"
             )
         items = list(given)
         if not items:
-            raise PromptError("the prompt is empty: give at least one token or message")
+            raise PromptError("the prompt is empty; pass at least one token or message")
         messages = [item for item in items if isinstance(item, Mapping)]
         if len(messages) == len(items):
             return cls(tuple(Chat(messages).tokens(vocabulary)), opens_text=True)
@@ -56,16 +59,17 @@ class Prompt:
 
 def _raw(text: str, vocabulary: Vocabulary) -> tuple[Token, ...]:
     if not text:
-        raise PromptError("the prompt is empty: give some text")
+        raise PromptError("the prompt is empty; pass some text")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise PromptError(
-            f"the prompt has a lone surrogate at {error.start}, which is no character"
+            f"the prompt has a lone surrogate at index {error.start}, which is not a character; "
+            "remove it"
         ) from error
     tokens = tuple(vocabulary.encode(text))
     if not tokens:
-        raise PromptError("the tokenizer makes no tokens of this prompt: give other text")
+        raise PromptError("the tokenizer makes no tokens of this prompt; pass other text")
     return tokens
 
 
@@ -73,9 +77,11 @@ def _ids(items: Sequence[Any], vocabulary: Vocabulary) -> tuple[Token, ...]:
     for i, item in enumerate(items):
         if isinstance(item, bool) or not hasattr(item, "__index__"):
             raise PromptError(
-                f"prompt[{i}] is {item!r}: give a string, a list of token ids or a list of chat "
-                "messages, and do not mix them"
+                f"prompt[{i}]: expected a list of token ids or of chat messages, not mixed, got "
+                f"{item!r}"
             )
         if not 0 <= item.__index__() < vocabulary.size:
-            raise PromptError(f"prompt[{i}]: token {item} is not in 0 to {vocabulary.size - 1}")
+            raise PromptError(
+                f"prompt[{i}]: expected token ids from 0 to {vocabulary.size - 1}, got {item}"
+            )
     return tuple(int(item.__index__()) for item in items)

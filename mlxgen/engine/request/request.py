@@ -1,11 +1,11 @@
-"""One generation on the host's side: its state, and what may be asked of it.
+"""One generation on the host's side: its state, and the questions about it.
 
 Owns the token history of a sequence and the parts that were built from it: filters, text, healing,
 token counts, the way to a valid end, what was delivered, and what repeated draws depend on. Must
-never know why a token was chosen or taken back (``accept`` does), nor what runs a model. Invariant:
-every part stands at the same length of the history; a rewind happens in all of them or in none.
+never know why a token was chosen or taken back (``accept`` does), or what runs a model. Invariant:
+every part is at the same length of the history; a rewind happens in all of them or in none.
 
-Nothing else in mlxgen undoes a token. The KV cache is no part: it is aligned to the history
+Nothing else in mlxgen undoes a token. The KV cache is not a part: it is aligned to the history
 before a pass.
 """
 
@@ -29,18 +29,18 @@ from .retries import Retries
 from .steering import Steering
 from .tally import Tally
 
-RARELY_FORCED = 32  # sampled tokens without a forced run after which none is expected
+RARELY_FORCED = 32  # after that many sampled tokens without a forced run, none is expected
 
 
 class Part(Protocol):
-    """What stands at the end of the generated tokens."""
+    """State that is derived from the generated tokens."""
 
     def rewind(self, to: int) -> None:
-        """Keep what was made of the first ``to`` of them; nothing happens with no more."""
+        """Go back to the first ``to`` tokens; does nothing at that length or before it."""
 
 
 class Forkable(Protocol):
-    """What can be copied."""
+    """State that can be copied."""
 
     def fork(self: F) -> F:
         """An independent copy."""
@@ -55,16 +55,16 @@ class Request:
     """See the module. No field has a default, so that a copy cannot forget one.
 
     - ``vocab_size``: the width of the logits.
-    - ``budget``: tokens that may be generated, ``options.prefix`` included.
-    - ``history``: the prompt's ``base`` tokens, then the generated ones, of which the ``first``
-      were given.
-    - ``constraint`` to ``retries``: the parts. ``counts`` covers the prompt, too.
+    - ``budget``: how many tokens may be generated, including ``options.prefix``.
+    - ``history``: the ``base`` tokens of the prompt, then the generated ones; the ``first`` of
+      these are ``options.prefix``.
+    - ``constraint`` to ``retries``: the parts. ``counts`` covers the prompt as well.
     - ``want``: what a draw has to report; hooks add to it what they look at.
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
-    - ``forks``: seeds given to forks so far.
-    - ``unforced``: sampled tokens since the last run that filters forced.
-    - ``strayed``: whether the filters were kept from the last token.
+    - ``forks``: how many seeds were given to forks so far.
+    - ``unforced``: how many tokens were sampled since the last run that filters forced.
+    - ``strayed``: whether the last token was withheld from the filters.
     """
 
     options: Options
@@ -95,8 +95,8 @@ class Request:
 
     @property
     def parts(self) -> list[Part]:
-        """All that stands at the end of the generated tokens; the filters first, as only they
-        may fail to go back."""
+        """All parts that exist, except ``counts``; the filters first, as only their rewind can
+        fail."""
         every = self.constraint, self.transcript, self.healer, self.closing
         return [*(part for part in every if part is not None), self.outbox, self.retries]
 
@@ -105,9 +105,9 @@ class Request:
     ) -> BanMatch | StopMatch | None:
         """Append one token; returns the ban or the stop that its text completed.
 
-        ``fed`` are the tokens that the filters take instead of this one: none for a token
-        that is withheld from them. Raises ``FilterError`` for what they do not allow, and
-        ``OptionError`` where a banned expression takes too long; then nothing has changed.
+        ``fed`` are the tokens that the filters take instead of this one: none if it is withheld
+        from them. Raises ``FilterError`` if the filters do not allow the token, and
+        ``OptionError`` if a banned expression takes too long; then nothing has changed.
         """
         if self.healer is not None:
             self.healer.advance(token)
@@ -133,7 +133,7 @@ class Request:
     def rewind(self, to: int) -> None:
         """Keep the first ``to`` tokens of the history, in every part or in none.
 
-        Parts that an interrupt left ahead of the history come back to it, too.
+        Parts that an interrupt left ahead of the history go back to it as well.
         """
         count = max(0, to - self.base)
         for part in self.parts:
@@ -184,7 +184,7 @@ class Request:
 
     @property
     def tokens(self) -> list[Token]:
-        """The generated ones."""
+        """The generated tokens."""
         return self.history[self.base :]
 
     @property
@@ -199,17 +199,17 @@ class Request:
 
     @property
     def is_healing(self) -> bool:
-        """Whether the end of the prompt is being spelled anew."""
+        """Whether the end of the prompt is still being spelled anew."""
         return self.healer is not None and not self.healer.done
 
     @property
     def is_led(self) -> bool:
-        """Whether the healing of the prompt or a way to the end says what comes next."""
+        """Whether healing or the way to a valid end determines what comes next."""
         return self.is_healing or (self.closing is not None and self.closing.forcing)
 
     @property
     def may_decline(self) -> bool:
-        """Whether tokens may be taken back as soon as they are sampled."""
+        """Whether a sampled token may be taken back at once."""
         options, steering = self.options, self.steering
         if steering is not None and steering.splices:
             return True
@@ -217,14 +217,14 @@ class Request:
 
     @property
     def may_draft(self) -> bool:
-        """Whether drafted tokens make sense here: not where the next draw is one of its kind."""
+        """Whether drafting makes sense: not if the next draw differs from those after it."""
         return not self.is_led and not self.retries.differs
 
     @property
     def expects_forced(self) -> bool:
-        """Whether a forced run is likely behind the next token.
+        """Whether a forced run is likely after the next token.
 
-        Then a look-ahead would waste a forward pass: token and run go through in one.
+        Then a look-ahead would waste a forward pass: token and run go through in one pass.
         """
         if self.steering is not None and self.steering.expects_run:
             return True
@@ -242,32 +242,32 @@ class Request:
         )
 
     def target_of(self, tokens: int | None, to: int | None, have: int) -> int:
-        """What a caller who has seen ``have`` tokens wants kept, if that can be done.
+        """The number of tokens that a rewind keeps, for a caller who has seen ``have`` tokens.
 
-        Raises ``RewindError`` for less than the prefix or more than there is.
+        Raises ``RewindError`` if that is less than the prefix or more than ``have``.
         """
         if (tokens is None) == (to is None):
-            raise TypeError("give either tokens=n or to=length")
+            raise TypeError("expected either tokens=n or to=length; pass one of them")
         target = have - tokens if tokens is not None else to
         assert target is not None
         if not self.first <= target <= have:
             raise RewindError(
                 f"cannot rewind to {target} of {have} generated tokens, the first {self.first} of "
-                f"which were given; at most {have - self.first} can be taken back",
+                f"which are the prefix; take back at most {have - self.first}",
                 possible=have - self.first,
             )
         return target
 
     def fork_seeds(self, count: int) -> list[int]:
-        """Seeds for ``count`` forks, derived from this one's and never given twice."""
+        """Seeds for ``count`` forks, derived from this one's; none is given twice."""
         if count < 1:
-            raise OptionError("n", f"{count} is out of range, give 1 or more")
+            raise OptionError("n", f"expected at least 1 fork, got {count}")
         start = self.forks
         self.forks += count
         return [derive_seed(self.seed, start + i + 1) for i in range(count)]
 
     def check_integrity(self) -> None:
-        """Assert that the parts stand together; for tests."""
+        """Assert that all parts are at the same length; for tests."""
         assert len(self.transcript) == self.position
         assert self.constraint is None or len(self.constraint) == self.position
         assert self.healer is None or len(self.healer) == self.position

@@ -1,7 +1,7 @@
-"""How a controller wants the next token drawn, and what it makes of it.
+"""How a controller wants the next token drawn, and what it puts in its place.
 
-Owns ``Steering``. Must never ask a controller or check its wishes (``branches`` does). Invariant:
-what a sampled token is replaced by is known before any part of the request has seen the token.
+Owns ``Steering``. Must never ask a controller or check its answers (``branches`` does). Invariant:
+what replaces a sampled token is known before any part of the request has seen the token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A checked ``Splice``. ``when`` is ``None``: any token."""
+    """A checked ``Splice``; ``when`` is ``None`` for any token."""
 
     when: frozenset[Token] | None
     backtrack: int
@@ -26,8 +26,9 @@ class Replacement:
 class Steering:
     """How one position is drawn, and what follows from the token.
 
-    ``words``: what may be drawn, ``None``: anything. ``runs``: by their first token, runs that
-    are appended whole. ``splices``: the first that matches is applied behind that.
+    - ``words``: the tokens that may be drawn; ``None`` for all.
+    - ``runs``: by their first token, the runs that are appended whole.
+    - ``splices``: the first that matches is applied after that.
     """
 
     words: Int32Words | None = None
@@ -41,7 +42,7 @@ class Steering:
         return bool(self.runs) or any(splice.tokens for splice in self.splices)
 
     def outcome(self, token: Token) -> tuple[int, tuple[Token, ...]]:
-        """What a sampled token comes to: tokens to take back before it, and to append then."""
+        """How many tokens before a sampled one to take back, and what to append then."""
         run = self.runs.get(token) or (token,)
         for splice in self.splices:
             if splice.when is None or token in splice.when:

@@ -1,4 +1,4 @@
-"""The count of what happened in one generation, for ``Usage``."""
+"""Counts of what happened in one generation, for ``Usage``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True)
 class Tally:
-    """Tokens that were ``forced``, and taken back later (``rewound``) or at once (``redraws``).
+    """Tokens that were ``forced``, taken back (``rewound``) or declined at once (``redraws``).
 
-    ``incomplete``: why the text does not end validly, where that was asked for.
+    ``incomplete``: why the text does not end validly, if ``close_json`` asked for that.
     """
 
     forced: int = 0

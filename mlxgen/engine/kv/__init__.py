@@ -1,4 +1,4 @@
-"""The device's half of a sequence: its KV cache, alone and in a batch, and what that takes."""
+"""The device's half of a generation: its KV cache, alone and in a batch, and its memory."""
 
 from .commands import Device
 from .footprint import Footprint

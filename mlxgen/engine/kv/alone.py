@@ -1,17 +1,17 @@
-"""The caches of one sequence by itself, which can go back on every cache type.
+"""The caches of one sequence on its own, which can go back on every cache type.
 
 Owns mlx-lm's cache objects of one sequence, how many tokens they hold, and the checkpoints that
-make the untrimmable ones rewindable. Must never know which tokens these are. Invariant: every
-layer holds ``length`` tokens; ``go_back`` leaves ``length`` at the wanted place or before it,
-never after.
+make those that cannot be trimmed rewindable. Must never know which tokens these are. Invariant:
+every layer holds ``length`` tokens; ``go_back`` leaves ``length`` at the wanted place or before
+it, never after.
 
-Three ways back, in this order: trim every layer (plain and quantised caches, and
-rotating ones that have not wrapped yet); restore the nearest checkpoint; start
-again from nothing. The last one always works, so nothing is ever refused.
+There are three ways back, tried in this order: trim every layer (plain and quantised caches, and
+rotating ones that have not wrapped yet); restore the nearest checkpoint; start again from
+nothing. The last one always works, so nothing is ever refused.
 
-Arrays of a cache are updated in place, and a buffer with a second owner is copied
-by the next update. So a fork shares its buffers until one side writes, and
-checkpoints are taken rarely and only where a trim cannot do the work.
+Arrays of a cache are updated in place, and a buffer with a second owner is copied by the next
+update. So a fork shares its buffers until one side writes, and checkpoints are taken rarely, and
+only if a trim would not do.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ class Alone:
         self._make = make
         self.caches = make() if caches is None else caches
         self.length = length
-        # Whether every layer can be trimmed at any time: asked for at every step.
+        # Whether every layer can be trimmed at any time; needed at every step.
         self._plain = all(always_trimmable(layer) for layer in self.caches)
-        # Of the layers that are not trimmed; ``None`` for those that are.
+        # Of the layers that cannot always be trimmed; ``None`` for the others.
         self._checkpoints: Checkpoints[tuple[LayerCache | None, ...]] = Checkpoints()
         # Whether to keep checkpoints although they cost a copy of a window.
         self._eager = False
 
     @property
     def needs_snapshots(self) -> bool:
-        """Whether there are places that a trim cannot get back to."""
+        """Whether there are places that a trim cannot go back to."""
         return not self._plain
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers that the caches hold (shared ones counted in full)."""
+        """The bytes of the buffers that the caches hold; shared ones count in full."""
         return sum(0 if c.empty() else int(c.nbytes) for c in self.caches)
 
     def forward(self, model: Model, tokens: mx.array) -> mx.array:
         """Run ``tokens`` ([1, n], may be lazy) through the model; nothing is evaluated.
 
-        Returns logits [1, n, vocab]. A pass that fails leaves nothing: layers may hold
-        different tokens then.
+        Returns logits [1, n, vocab]. After a pass that fails nothing is held, as layers may hold
+        different tokens.
         """
         try:
             logits = model(tokens, cache=self.caches)
@@ -79,15 +79,15 @@ class Alone:
         return [c.state for c in self.caches if not c.empty()]
 
     def can_undo(self, count: int) -> bool:
-        """Whether a pass of ``count`` tokens could be trimmed away again, exactly."""
+        """Whether a pass of ``count`` tokens could be undone exactly by a trim."""
         return self._plain or all(can_trim(layer, count, ahead=count) for layer in self.caches)
 
     def expect_rewinds(self) -> None:
-        """Say that rewinds are likely: from now on checkpoints are worth a copy."""
+        """Say that rewinds are likely, so that checkpoints are worth a copy from now on."""
         self._eager = True
 
     def checkpoint(self) -> None:
-        """Remember this place if nothing else could bring a later length back to it."""
+        """Remember this place if one is due, and a trim could not go back to it later."""
         if self._plain or self.length == 0 or not self._checkpoints.is_due(self.length):
             return
         fixed = [layer for layer in self.caches if not always_trimmable(layer)]
@@ -95,7 +95,7 @@ class Alone:
             self._remember()
 
     def keep_place(self, count: int) -> None:
-        """Remember this place if a pass of ``count`` tokens could not be trimmed away."""
+        """Remember this place if a trim could not undo a pass of ``count`` tokens."""
         if self.length and self._checkpoints.is_due(self.length, 1) and not self.can_undo(count):
             self._remember()
 
@@ -104,7 +104,7 @@ class Alone:
         self._checkpoints.add(self.length, tuple(layers))
 
     def go_back(self, to: int) -> None:
-        """Hold at most ``to`` tokens: exactly that many where a trim is exact, else fewer."""
+        """Hold at most ``to`` tokens: exactly that many if a trim is exact, else maybe fewer."""
         count = self.length - to
         if count <= 0:
             return

@@ -1,6 +1,6 @@
-"""Places in a sequence that a cache can be brought back to although it cannot be trimmed.
+"""Places in a sequence to which a cache that cannot be trimmed can be restored.
 
-Owns which of them are kept. Must never know what a state is made of.
+Owns which of them are kept. Must never know what a state consists of.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ KEPT = 3  # the oldest one and the two newest
 
 
 class Checkpoint(NamedTuple, Generic[S]):
-    """The ``state`` behind ``length`` tokens."""
+    """The ``state`` after ``length`` tokens."""
 
     length: int
     state: S
 
 
 class Checkpoints(Generic[S]):
-    """States behind rising lengths; they are never written to, so copies share them."""
+    """States after increasing lengths; they are never written to, so copies share them."""
 
     __slots__ = ("_kept",)
 
@@ -29,7 +29,7 @@ class Checkpoints(Generic[S]):
         self._kept: list[Checkpoint[S]] = []
 
     def is_due(self, length: int, every: int = EVERY) -> bool:
-        """Whether the last one is ``every`` tokens or more before ``length``."""
+        """Whether the last one is at least ``every`` tokens before ``length``, or there is none."""
         return not self._kept or length - self._kept[-1].length >= every
 
     def add(self, length: int, state: S) -> None:

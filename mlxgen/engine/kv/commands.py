@@ -1,7 +1,7 @@
-"""What a device is told: values that can be written down, and sent to another machine.
+"""The commands for a device: values that can be written down, and sent to another machine.
 
 Owns the commands and their form in JSON. Must never carry one out (``Runner`` does). A cache is
-named by a number. A token that the host has not read yet is a ``Later``; written down it is read.
+named by a number. A token that the host has not read yet is a ``Later``; writing it down reads it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .held import Fed, Later
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One forward pass: for each cache its next tokens. Its result are the logits.
+    """One forward pass over the next tokens of each cache; its result is the logits.
 
-    Caches in slots go through together, and alone a single one, or, if they are empty, several that
-    are padded to the longest and give no logits. ``merged``: the tokens of all slots in one column,
-    one after the other; otherwise runs lie side by side.
+    Caches in slots run together. A cache on its own runs alone; several empty ones run together,
+    padded to the longest, and give no logits. ``merged``: the tokens of all slots are in one
+    column, one after the other; otherwise their runs are side by side.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]
@@ -37,9 +37,10 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Remember a place that a later ``Trim`` could not get back to.
+    """Remember a place that a later ``Trim`` could not go back to.
 
-    ``before`` a pass of so many tokens; 0: where it is worth it, now and then.
+    ``before`` is the number of tokens of the pass that follows; with 0, a place is remembered
+    now and then, if it is worth it.
     """
 
     kv: int
@@ -48,14 +49,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """Rewinds are likely: snapshots are worth a copy from now on."""
+    """Expect rewinds: snapshots are worth a copy from now on."""
 
     kv: int
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Begin to compute what a cache holds."""
+    """Start computing what a cache holds."""
 
     kv: int
 
@@ -69,7 +70,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A new cache ``twin``, in caches of its own, that holds what ``kv`` does."""
+    """Make a new cache ``twin``, in caches of its own, that holds what ``kv`` holds."""
 
     kv: int
     twin: int
@@ -77,28 +78,28 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Go from caches of its own to a slot."""
+    """Move from caches of its own to a slot."""
 
     kv: int
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Go from a slot to caches of its own."""
+    """Move from a slot to caches of its own."""
 
     kv: int
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Hold nothing, in caches of its own; a new cache begins with it, too."""
+    """Hold nothing, in caches of its own; also the first command of a new cache."""
 
     kv: int
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Hold what the prefix cache has of these tokens. Its result says how many."""
+    """Hold what the prefix cache has of these tokens; the result is the new place, or None."""
 
     kv: int
     tokens: tuple[Token, ...]
@@ -106,7 +107,10 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Give what is held to the prefix cache, which may have ``room`` bytes; ``None``: its own."""
+    """Put what is held into the prefix cache.
+
+    The prefix cache may use ``room`` bytes, or with ``None`` its own limit.
+    """
 
     kv: int
     tokens: tuple[Token, ...]
@@ -115,7 +119,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Let the prefix cache hold no more than ``to`` bytes now."""
+    """Evict from the prefix cache until it holds at most ``to`` bytes."""
 
     to: int
 
@@ -131,18 +135,18 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 
 class Device(Protocol):
-    """What carries commands out."""
+    """Carries out commands."""
 
     def number(self) -> int:
         """A number for a new cache."""
 
     def do(self, command: Command) -> Any:
-        """Carry out a command: it gives the logits of a pass, the new place of a cache that is
-        made, moved or taken, and nothing of the others."""
+        """Carry out a command; returns the logits of a ``Run``, the new place of a cache for
+        ``Place``, and None for all others."""
 
 
 def written(command: Command) -> dict[str, Any]:
-    """A command as JSON has it; this waits for tokens that are not known yet."""
+    """A command as a JSON object; this waits for tokens that are not known yet."""
     if isinstance(command, Run):
         rows = [
             [kv, [t.read() if isinstance(t, Later) else t for t in run]] for kv, run in command.rows
@@ -152,7 +156,7 @@ def written(command: Command) -> dict[str, Any]:
 
 
 def read(text: Mapping[str, Any]) -> Command:
-    """A command from what ``written`` made of it."""
+    """The command that ``written`` turned into this object."""
     fields = dict(text)
     kind = _KINDS[fields.pop("do")]
     if kind is Run:

@@ -1,4 +1,4 @@
-"""What the KV caches of a model take, before they are made.
+"""How much memory the KV caches of a model will need.
 
 Owns the arithmetic of bytes for sequences alone and together. Must never hold an array.
 Invariant: an estimate is never below what mlx-lm's caches and the slots then allocate.
@@ -20,9 +20,12 @@ _STEP = 256  # places that mlx-lm's caches grow by
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes for each place of layers that grow, of windows, for states, and of the weights.
+    """The bytes of a model's caches and weights.
 
-    ``windows`` are (bytes a place, width) of the layers with a sliding window.
+    - ``growing``: of one place (a token) in all layers that grow.
+    - ``windows``: (bytes of one place, width) of each layer with a sliding window.
+    - ``fixed``: of all recurrent states.
+    - ``weights``: of all weights.
     """
 
     growing: int
@@ -32,7 +35,7 @@ class Footprint:
 
     @classmethod
     def of(cls, model: nn.Module, make: CacheFactory) -> Footprint:
-        """Look at the caches of a sequence of one token; nothing is evaluated."""
+        """Measure the caches of a sequence of one token; nothing is evaluated."""
         caches = make()
         model(mx.array([[0]]), cache=caches)
         growing, fixed = 0, 0
@@ -55,21 +58,21 @@ class Footprint:
 
     @property
     def spare(self) -> int:
-        """Places that a pass may read in vain, rather than read the weights once more."""
+        """How many unused places a pass may read at the cost of reading the weights once."""
         return self.weights // max(1, self.growing)
 
     def alone(self, length: int) -> int:
-        """Bytes of one sequence of ``length`` tokens in caches of its own, at most.
+        """The most bytes of one sequence of ``length`` tokens in caches of its own.
 
-        mlx-lm's caches grow by whole steps from wherever they were full, and a window that a
-        long piece of a prompt went through holds all of that.
+        mlx-lm's caches grow by whole steps from whatever length they were full at, and a window
+        holds all of a long prompt chunk that has just passed through it.
         """
         room = length + _STEP
         windows = sum(each * min(room, width + PREFILL_STEP) for each, width in self.windows)
         return self.growing * room + windows + self.fixed
 
     def together(self, slots: int, length: int) -> int:
-        """Bytes of ``slots`` slots, the longest of which has ``length`` tokens."""
+        """The bytes of ``slots`` slots, the longest of which has ``length`` tokens."""
         room = -(-(length + 1) // GROWTH) * GROWTH
         windows = sum(each * min(room, width + SLACK) for each, width in self.windows)
         return slots * (self.growing * room + windows + self.fixed)

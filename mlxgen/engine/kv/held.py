@@ -1,8 +1,8 @@
 """Which tokens a KV cache holds, as far as they are known.
 
-Owns the list of them, and how much of it was found in a history before. Must never know arrays of
-keys and values. A token may go through the model before the host has read it: it is a ``Later``
-then, and read when somebody has to compare it.
+Owns the list of them, and how much of it was last found equal to a history. Must never know
+arrays of keys and values. A token may go through the model before the host has read it: then it is
+a ``Later``, which is read when it has to be compared.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Unread:
 
 
 class Later(NamedTuple):
-    """One of these tokens."""
+    """One of some unread tokens."""
 
     of: Unread
     at: int
 
     def read(self) -> Token:
-        """It; this waits for the device."""
+        """The token; this waits for the device."""
         return self.of.read()[self.at]
 
 
@@ -53,27 +53,27 @@ class Held:
 
     def __init__(self, tokens: Sequence[Fed] = ()) -> None:
         self._tokens: list[Fed] = list(tokens)
-        self._same = 0  # leading tokens that were those of the history at this moment
+        self._same = 0  # leading tokens that were equal to the history's at this moment
         self._moment = 0
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def add(self, tokens: Iterable[Fed]) -> None:
-        """Say that these have gone through the model."""
+        """Note that these have run."""
         self._tokens += tokens
 
     def cut(self, to: int) -> None:
-        """Keep the first ``to``."""
+        """Keep the first ``to`` tokens."""
         if to < len(self._tokens):
             del self._tokens[to:]
             self._same = min(self._same, to)
 
     def common(self, history: History, length: int) -> int:
-        """How many leading tokens are those of the history. Looks at what has changed only.
+        """How many leading tokens are equal to the history's; compares only what has changed.
 
-        The cache holds ``length`` tokens, and fewer than were added after a pass that failed.
-        It is always the same history, or a fork of it for a fork of this.
+        The cache holds ``length`` tokens; after a pass that failed these are fewer than were
+        added. The history must always be the same one, and for a fork of this a fork of it.
         """
         tokens = self._tokens
         if length < len(tokens):
@@ -99,7 +99,7 @@ class Held:
 
 
 def gathered(tokens: Sequence[Fed]) -> mx.array:
-    """Tokens, known or not, as an array [n]; no copy where they are one array in order."""
+    """Tokens, known or not, as an array [n]; without a copy if they are all of one array."""
     parts: list[mx.array] = []
     at = 0
     while at < len(tokens):
@@ -121,5 +121,5 @@ def gathered(tokens: Sequence[Fed]) -> mx.array:
 
 
 def integers(array: mx.array) -> list[int]:
-    """What an array [n] of integers holds; this waits for the device."""
+    """The integers of an array [n]; this waits for the device."""
     return cast(list[int], array.tolist())

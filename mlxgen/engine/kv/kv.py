@@ -1,9 +1,9 @@
 """The KV cache of one sequence: a cache of its history.
 
-Owns which tokens are held. Must never know what they mean, nor how they were sampled; where and how
-they are held is the device's, which is told by commands. It may hold others than the history does:
-tokens that were taken back, a look-ahead, a draft that missed. Invariant: ``align`` leaves nothing
-but a beginning of the history in it, and says what the model has to run.
+Owns which tokens are held. Must never know what they mean or how they were sampled; where and how
+they are held is up to the device, which gets commands. It may hold tokens that the history does
+not: tokens that were taken back, a look-ahead, a draft that missed. Invariant: after ``align`` it
+holds only a prefix of the history; the result says what the model has to run.
 
 Nothing else takes back what a cache holds.
 """
@@ -38,7 +38,7 @@ from .slots import Slot
 
 
 class KV:
-    """See the module. It is empty at first, in caches of its own."""
+    """See the module. A new one is empty, in caches of its own."""
 
     __slots__ = ("_device", "_held", "_store", "number")
 
@@ -52,7 +52,7 @@ class KV:
 
     @property
     def store(self) -> Alone | Slot:
-        """Where it is held, for questions; raises ``StateError`` for a closed sequence."""
+        """Where it is held, for queries only; raises ``StateError`` once it is closed."""
         if self._store is None:
             raise StateError("this generation is closed; make a new one")
         return self._store
@@ -64,12 +64,12 @@ class KV:
 
     @property
     def length(self) -> int:
-        """Tokens held."""
+        """The number of tokens held."""
         return self.store.length
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its buffers, or its share of the batch's."""
+        """The bytes of its buffers, or its share of the batch's."""
         return 0 if self._store is None else self._store.nbytes
 
     def common(self, history: History) -> int:
@@ -77,10 +77,10 @@ class KV:
         return self._held.common(history, self.store.length)
 
     def align(self, history: History, most: int | None = None) -> list[Token]:
-        """Go back to the longest common beginning with the history; returns what is pending.
+        """Go back to the longest common prefix with the history; returns the pending tokens.
 
-        ``most``: how many of its tokens may be held. By default all but the last one, as it takes
-        a pass to have logits.
+        ``most``: how many of the history's tokens may be held; by default all but the last one,
+        which has to run for its logits.
         """
         to = min(self.common(history), len(history) - 1 if most is None else most)
         store = self.store
@@ -92,17 +92,17 @@ class KV:
     # ---- passes ----------------------------------------------------------------------------
 
     def run(self, tokens: Sequence[Fed]) -> mx.array:
-        """Run the next tokens in caches of its own: logits [1, n, vocab], nothing is evaluated."""
+        """Run the next tokens in caches of its own: logits [1, n, vocab], lazy."""
         logits: mx.array = self._device.do(Run(((self.number, tuple(tokens)),)))
         self._held.add(tokens)
         return logits
 
     def took(self, tokens: Iterable[Fed]) -> None:
-        """Say that the next tokens have gone through the model with others'."""
+        """Note that the next tokens have run, in one pass with those of other sequences."""
         self._held.add(tokens)
 
     def submit(self) -> None:
-        """Begin to compute what it holds."""
+        """Start computing what it holds."""
         self._device.do(Submit(self.number))
 
     def wait(self) -> None:
@@ -112,38 +112,41 @@ class KV:
     # ---- ways back -------------------------------------------------------------------------
 
     def expect_rewinds(self) -> None:
-        """Say that rewinds are likely: snapshots are worth a copy from now on."""
+        """Say that rewinds are likely, so that snapshots are worth a copy from now on."""
         self._device.do(Expect(self.number))
 
     def snapshot(self, before: int = 0) -> None:
-        """Remember this place, ``before`` a pass of so many tokens, or where it is worth it."""
+        """Remember this place ``before`` a pass of that many tokens; with 0, now and then."""
         if self.store.needs_snapshots:
             self._device.do(Snapshot(self.number, before))
 
     # ---- where it is -----------------------------------------------------------------------
 
     def join(self) -> None:
-        """Go from caches of its own to a slot; it holds a token at least."""
+        """Move from caches of its own to a slot; it must hold at least one token."""
         self._store = self._device.do(Join(self.number))
 
     def leave(self) -> None:
-        """Go from a slot to caches of its own."""
+        """Move from a slot to caches of its own."""
         if self.slot is not None:
             self._store = self._device.do(Leave(self.number))
 
     def restart(self) -> None:
-        """Hold nothing, in caches of its own; a place in the slots is freed."""
+        """Hold nothing, in caches of its own; frees its slot, if it has one."""
         self._store, self._held = self._device.do(Free(self.number)), Held()
 
     def take(self, tokens: Sequence[Token]) -> bool:
-        """Hold what the prefix cache has of these, where it held nothing; whether it has any."""
+        """Hold what the prefix cache has of these tokens; false if it has none of them.
+
+        Only while nothing is held.
+        """
         found: Alone | None = self._device.do(Take(self.number, tuple(tokens)))
         if found is not None:
             self._store, self._held = found, Held(tokens[: found.length])
         return found is not None
 
     def keep(self, history: History, room: int | None = None) -> None:
-        """Give what it holds of the history to the prefix cache, which may have ``room`` bytes."""
+        """Put what it holds of the history into the prefix cache, which may use ``room`` bytes."""
         self.align(history, len(history))
         self._device.do(Keep(self.number, tuple(history[: self.length]), room))
 

@@ -1,6 +1,6 @@
-"""mlx-lm's layer caches: their conventions, the trees that they make, and what each can take back.
+"""mlx-lm's layer caches: their conventions, the trees they form, and what each can take back.
 
-Owns every question to their types. Must never know a sequence's tokens.
+Owns every check of their types. Must never know a sequence's tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SLICEABLE = (KVCache, QuantizedKVCache)
 
 
 class Model(Protocol):
-    """What the engine asks of a model: mlx-lm's calling convention."""
+    """What the engine needs of a model: mlx-lm's calling convention."""
 
     def __call__(self, inputs: mx.array, cache: list[LayerCache]) -> mx.array: ...
 
@@ -38,7 +38,7 @@ class Model(Protocol):
 
 
 def leaves(caches: Iterable[LayerCache]) -> Iterator[LayerCache]:
-    """The caches in order, with lists of caches opened up."""
+    """The caches in order, with lists of caches flattened."""
     for layer in caches:
         if isinstance(layer, CacheList):
             yield from leaves(layer.caches)
@@ -47,7 +47,7 @@ def leaves(caches: Iterable[LayerCache]) -> Iterator[LayerCache]:
 
 
 def refilled(caches: Iterable[LayerCache], taken: Iterator[LayerCache]) -> list[LayerCache]:
-    """Caches like these, with what is ``taken`` in the places of their ``leaves``."""
+    """The same tree of caches, with the ``taken`` ones in place of its ``leaves``."""
     return [
         CacheList(*refilled(layer.caches, taken)) if isinstance(layer, CacheList) else next(taken)
         for layer in caches
@@ -66,10 +66,10 @@ def arrays_in(value: Any) -> Iterator[mx.array]:
 
 
 def copied(value: Any, array: Callable[[mx.array], mx.array] = mx.array) -> Any:
-    """A copy of a cache, or of a tree of them, with ``array(a)`` in the place of each array.
+    """A copy of a cache, or of a tree of them, with ``array(a)`` in place of each array ``a``.
 
-    By default the buffers are shared: every array gets a handle of its own, so that an in-place
-    update of one copy rebinds that copy's handle only.
+    By default the buffers are shared: every array gets a handle of its own, so an in-place
+    update of one copy rebinds only that copy's handle.
     """
     if isinstance(value, mx.array):
         return array(value)
@@ -85,8 +85,8 @@ def copied(value: Any, array: Callable[[mx.array], mx.array] = mx.array) -> Any:
 def owned(array: mx.array) -> mx.array:
     """A copy in a buffer of its own; not evaluated.
 
-    ``mx.contiguous`` would share the buffer of whatever is contiguous already, such as the
-    first tokens of a cache with a single head, and keep all of it alive.
+    ``mx.contiguous`` would share the buffer of an array that is contiguous already, such as the
+    first tokens of a cache with a single head, and keep the whole buffer alive.
     """
     if array.ndim == 0:
         return owned(array[None]).squeeze(0)
@@ -99,7 +99,7 @@ def owned(array: mx.array) -> mx.array:
 def can_trim(layer: LayerCache, count: int, ahead: int = 0) -> bool:
     """Whether ``count`` tokens can be trimmed from a layer, exactly.
 
-    ``ahead`` asks the same of the layer as it would be ``ahead`` tokens later.
+    With ``ahead``: whether that will be so once the layer holds ``ahead`` tokens more.
     """
     if count == 0:
         return True
@@ -109,7 +109,7 @@ def can_trim(layer: LayerCache, count: int, ahead: int = 0) -> bool:
         return bool(layer.offset + ahead < layer.max_size)
     if isinstance(layer, ChunkedKVCache):  # exact until keys are dropped at the front
         return bool(layer.start_position == 0 and layer.offset + ahead <= layer.chunk_size)
-    if isinstance(layer, ConcatenateKVCache):  # its trim leaves the keys where they are
+    if isinstance(layer, ConcatenateKVCache):  # its trim does not remove the keys
         return False
     return bool(layer.is_trimmable())
 
@@ -122,12 +122,12 @@ def always_trimmable(layer: LayerCache) -> bool:
 
 
 def cheap_to_keep(layer: LayerCache) -> bool:
-    """Whether holding an old state costs little: these are replaced, not updated in place."""
+    """Whether keeping an old state is cheap, as states are replaced, not updated in place."""
     if isinstance(layer, CacheList):
         return all(cheap_to_keep(inner) or always_trimmable(inner) for inner in layer.caches)
     return isinstance(layer, (ArraysCache, ConcatenateKVCache))
 
 
 def sliceable(leaf: LayerCache) -> bool:
-    """Whether a cache holds its tokens side by side, so that any run of them can be cut out."""
+    """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
     return type(leaf) in _SLICEABLE  # a subclass may hold more than that

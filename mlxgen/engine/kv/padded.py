@@ -1,10 +1,10 @@
 """Several short prompts through the model in one pass, each in caches of its own afterwards.
 
 Owns the padded pass and how its caches are taken apart. Must never know whose prompts they are
-or which of them go together. Invariant: a cache that comes out is what the prompt alone would
-have made: rows are padded at their ends, where no token of theirs looks.
+or which of them go together. Invariant: each resulting cache is the one that the prompt alone
+would have made: rows are padded at their ends, where none of their tokens looks.
 
-One pass over the weights serves all prompts, where one for each would read them again and again.
+One pass reads the weights once for all prompts, instead of once for each.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .held import Fed, gathered
 from .layers import CacheFactory, LayerCache, Model, leaves, refilled
 from .slot_caches import first_tokens
 
-LONGEST = 128  # tokens of a prompt beyond which a pass of its own is as fast
-WASTE = 1.5  # times the tokens of all prompts that a pass may run, padding included
+LONGEST = 128  # tokens; for longer prompts a pass of their own is as fast
+WASTE = 1.5  # a pass may run that many times the tokens of all prompts, including padding
 
 
 def longest_padded(make: CacheFactory) -> int:
-    """Tokens that a prompt may have to go together with others; 0: none of this model may."""
+    """The most tokens of a prompt that may go with others; 0 if this model does not allow it."""
     return min((_room(layer) for layer in leaves(make())), default=0)
 
 
@@ -37,7 +37,7 @@ def alike(lengths: Tokens[int]) -> bool:
 def run_padded(
     model: Model, make: CacheFactory, runs: Tokens[Tokens[Fed]], stores: Tokens[Alone]
 ) -> None:
-    """Run prompts, one or more tokens each, into empty ``stores``; nothing is evaluated."""
+    """Run prompts of at least one token each into empty ``stores``; nothing is evaluated."""
     longest = max(map(len, runs))
     caches = make()
     model(mx.stack([gathered([*run, *[0] * (longest - len(run))]) for run in runs]), cache=caches)

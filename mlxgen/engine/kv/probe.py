@@ -1,6 +1,6 @@
-"""Whether a model gives a sequence in a batch what it gives it alone.
+"""Whether a model computes the same for a sequence in a batch as for the sequence alone.
 
-Owns the question and its answer by trial. Must never know the names of architectures: what
+Owns the answer, which is found by trying. Must never know the names of architectures: what
 matters is how a model reads its caches, and models of one name differ. Invariant: the answer
 is yes only if rows of different lengths, one with a longer run, all agreed.
 """
@@ -19,7 +19,7 @@ _TOLERANCE = 0.02  # of the spread of the logits: half-precision sums differ wit
 
 
 def batch_equals_alone(model: Model, make: CacheFactory) -> bool:
-    """Run a few tokens both ways and compare; a model that fails on a batch does not agree."""
+    """Run a few tokens both ways and compare; false also for a model that raises on a batch."""
     if not Slots.possible(make):
         return False
     try:
@@ -42,7 +42,7 @@ def _agree(model: Model, make: CacheFactory) -> bool:
         together = slots.forward(model, tokens, [slot for _, slot in rows])
         if not _alike(mx.concatenate(alone), together):
             return False
-        rows[1][1].go_back(rows[1][1].length - 1)  # and once more, so that a rewind is in it
+        rows[1][1].go_back(rows[1][1].length - 1)  # run it again, to try a rewind as well
         again = slots.forward(model, tokens[1:2], [rows[1][1]])
         if not _alike(alone[1], again):
             return False
@@ -51,7 +51,7 @@ def _agree(model: Model, make: CacheFactory) -> bool:
 
 def _runs_agree(model: Model, slots: Slots, rows: list[tuple[Alone, Slot]]) -> bool:
     """The same for several tokens at a time, of one row and of two side by side."""
-    run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded, where it is not alone
+    run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded if it is not alone
     alone = [
         kv.forward(model, run[i : i + 1, :n])[0, -1]
         for (kv, _), i, n in zip(rows, (0, 0, 1), (3, 3, 2), strict=True)

@@ -1,15 +1,15 @@
 """Layer caches that hold many sequences side by side, each at a length of its own.
 
 Owns the arrays of a batch, one cache for each layer, in the calling convention of mlx-lm's
-models. Must never know which tokens they are, nor who asks for them. Invariant: what a
-sequence sees depends on its own slot alone, up to the position of the token that looks.
+models. Must never know which tokens they are, or who asks for them. Invariant: what a token
+sees depends only on its sequence's own slot, up to the token's position.
 
-A sequence lives in a *slot*, the index on the first axis, and its token at position p at
-place p of the third one (p modulo the ring's size where a window slides). So sequences of
-different lengths need no padding, going back costs nothing, as what is behind a position is
-never seen and written over later, and a sequence joins or leaves without moving the others.
-mlx-lm's batch caches align the sequences at their ends instead: there every place is the
-same for all, and a rewind of one has to roll its keys.
+A sequence has a *slot*, an index on the first axis, and its token at position p is at place p of
+the third axis (p modulo the ring's size if a window slides). So sequences of different lengths
+need no padding; going back costs nothing, as what is after a position is never seen and will be
+overwritten; and a sequence joins or leaves without moving the others. mlx-lm's batch caches align
+the sequences at their ends instead: there a place means the same for all, and a rewind of one
+sequence has to roll its keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 from .layers import LayerCache, owned
 
 GROWTH = 256  # places that are added at a time
-SLACK = 256  # places of a ring beyond its window: so far can a row go back, or ahead in one run
+SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
 
 SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of these
 
@@ -31,9 +31,9 @@ SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of thes
 class Pass:
     """Where the tokens of one forward pass go; shared by the caches of all layers.
 
-    ``count`` tokens for each of ``slots``, from its position on. With a single token a slot may
-    come several times, with rising positions. ``spread``: the slots are 0, 1, 2 ... and nothing
-    has to be gathered. ``whole``: these are all that hold a sequence, which are ``held``.
+    Each of ``slots`` gets ``count`` tokens, from its position on. If ``count`` is 1, a slot may
+    occur several times, with increasing positions. ``spread``: the slots are 0, 1, 2 ..., so
+    nothing has to be gathered. ``whole``: they are all the slots in use, whose number is ``held``.
     """
 
     __slots__ = ("_at", "_masks", "_where", "count", "positions", "slots", "spread", "whole")
@@ -66,7 +66,7 @@ class Pass:
 
     @property
     def offset(self) -> mx.array | int:
-        """Tokens before these, as rotary embeddings ask for it."""
+        """The number of tokens before these, as rotary embeddings need it."""
         return self.positions[0] if self.count > 1 and len(self.slots) == 1 else self.at
 
     @property
@@ -113,7 +113,7 @@ class SlotKeys:
     # mlx-lm's convention
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Store what a pass brings and return what its tokens may look at."""
+        """Store the keys and values of a pass; return those that its tokens may look at."""
         step = self._pass
         assert step is not None and self.keys is not None and self.values is not None
         end = step.end if self.ring is None else min(step.end, self.ring)
@@ -134,7 +134,7 @@ class SlotKeys:
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        """The attention mask of this pass; ``None`` where every token sees all places."""
+        """The attention mask of this pass; ``None`` if every token sees all places."""
         step = self._pass
         assert step is not None
         window = window_size or self.window
@@ -158,18 +158,18 @@ class SlotKeys:
     # the slots
 
     def begin(self, step: Pass) -> None:
-        """Say where the tokens of the next forward pass go."""
+        """Prepare for a forward pass: ``step`` says where its tokens go."""
         assert self.keys is not None and self.values is not None
         self._pass = step
         self.offset = step.offset
         self._reserve(self.keys.shape[0], step.end)
 
     def end(self) -> None:
-        """The forward pass is built."""
+        """Note that the graph of the forward pass is built."""
         self._pass = None
 
     def put(self, slot: int, layer: KVCache | RotatingKVCache, slots: int) -> None:
-        """Copy one sequence's keys to ``slot``; there are to be places for ``slots`` of them."""
+        """Copy one sequence's keys to ``slot``; makes room for ``slots`` sequences."""
         keys, values = layer.keys, layer.values
         assert keys is not None and values is not None
         if isinstance(layer, RotatingKVCache):
@@ -218,7 +218,7 @@ class SlotKeys:
         return [] if self.keys is None or self.values is None else [self.keys, self.values]
 
     def trim(self, slots: int, places: int) -> None:
-        """Give back what is beyond ``slots`` slots and ``places`` places."""
+        """Free what is beyond ``slots`` slots and ``places`` places."""
         assert self.keys is not None and self.values is not None
         room = self._room(places)
         if self.keys.shape[0] > slots or self.keys.shape[2] > room:
@@ -249,7 +249,7 @@ class SlotKeys:
         at = step.at[:, None] + mx.arange(step.count)
         if self.ring is not None:
             at = at % self.ring
-        if step.whole:  # along all rows in one go, those without a sequence too
+        if step.whole:  # along all rows at once, including those without a sequence
             spare = held.shape[0] - len(slots)
             if spare:
                 at = mx.pad(at, [(0, spare), (0, 0)])
@@ -259,7 +259,7 @@ class SlotKeys:
         return held
 
     def _pieces(self, start: int, count: int) -> list[tuple[int, int]]:
-        """The positions from ``start`` on, cut where the ring begins again."""
+        """``count`` positions from ``start`` on, cut where the ring wraps around."""
         if self.ring is None or start % self.ring + count <= self.ring:
             return [(start, start + count)]
         cut = start - start % self.ring + self.ring
@@ -267,10 +267,10 @@ class SlotKeys:
 
 
 class SlotState(ArraysCache):  # type: ignore[misc]
-    """The states of a recurrent layer: arrays whose first axis are the slots.
+    """The states of a recurrent layer: arrays whose first axis is the slots.
 
-    States are replaced, not updated in place, so the ones before the last pass are kept:
-    a single token can be taken back.
+    States are replaced, not updated in place. So those before the last pass can be kept, and a
+    single token can be taken back.
     """
 
     def __init__(self, size: int) -> None:
@@ -301,11 +301,11 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     @property
     def slots(self) -> int:
-        """Sequences held."""
+        """The number of sequences held."""
         return next((a.shape[0] for a in self._held if a is not None), 0)
 
     def undo(self, slot: int) -> None:
-        """Take back the last pass for one slot."""
+        """Undo the last pass for one slot."""
         where = mx.array([slot])
         self._held = [
             None if new is None or old is None else _replaced(new, where, old[where])
@@ -313,7 +313,7 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         ]
 
     def put(self, slot: int, layer: ArraysCache, slots: int) -> None:
-        """Take in the state of one sequence as that of ``slot``, the last one."""
+        """Append the state of one sequence as that of ``slot``, the last one."""
         assert slot == self.slots
         self._held = [
             new if old is None else mx.concatenate([old, new])
@@ -327,11 +327,11 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         return layer
 
     def copy_of(self, slot: int) -> list[mx.array | None]:
-        """The state of one slot, in arrays that keep nothing else alive."""
+        """The state of one slot, in arrays that keep no other buffer alive."""
         return [None if a is None else owned(a[slot : slot + 1]) for a in self._held]
 
     def restore(self, slot: int, state: Sequence[mx.array | None]) -> None:
-        """Put back what ``copy_of`` gave."""
+        """Restore a state that ``copy_of`` gave."""
         where = mx.array([slot])
         self._held = [
             old if old is None or new is None else _replaced(old, where, new)
@@ -379,7 +379,7 @@ def _replaced(old: mx.array | None, where: mx.array, new: mx.array | None) -> mx
 
 
 def slot_layer(layer: LayerCache) -> SlotLayer | None:
-    """The cache for many that corresponds to a cache for one; ``None`` where there is none."""
+    """The counterpart for many sequences of a cache for one; ``None`` if there is none."""
     if type(layer) is KVCache:
         return SlotKeys()
     if type(layer) is RotatingKVCache and layer.keep == 0:

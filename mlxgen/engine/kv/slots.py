@@ -1,8 +1,8 @@
 """The sequences that go through the model together, and the KV part of each.
 
-Owns the slots of a batch: who has which, how long each is, and what can be taken back. Must
-never know why a token is fed or taken back. Invariant: the slots in use are the first ones,
-without gaps; ``Slot.length`` is the number of history tokens that a slot holds.
+Owns the slots of a batch: which sequence has which, how long each is, and what can be taken
+back. Must never know why a token is fed or taken back. Invariant: the slots in use are the first
+ones, without gaps; ``Slot.length`` is the number of tokens that a slot holds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .footprint import Footprint
 from .layers import CacheFactory, Model, leaves, refilled
 from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, slot_layer
 
-FEW = 4  # slots that are added at a time, twice as many beyond 16
-WASTE = 2  # times the tokens held that may be padding
+FEW = 4  # slots that are added at a time; twice as many once there are 16
+WASTE = 2  # there may be that many times as much padding as tokens
 
 
 class Slot:
     """The place of one sequence in a batch, made by ``Slots.join``.
 
-    Going back is exact and free for attention layers. Recurrent ones can give back the last
-    pass; further back they restore a checkpoint, and where there is none the slot has to be left:
-    ``length`` is 0 then, and everything is pending again.
+    Going back is exact and free for attention layers. Recurrent layers can undo the last pass;
+    for anything more they restore a checkpoint, and if there is none, nothing is held any more:
+    ``length`` is 0 then, everything is pending again, and the sequence has to leave the slot.
     """
 
     __slots__ = ("__weakref__", "_checkpoints", "_least", "_reached", "_slots", "index", "length")
@@ -37,27 +37,27 @@ class Slot:
         self._slots: Slots | None = slots
         # States of the recurrent layers, in order
         self._checkpoints: Checkpoints[tuple[list[mx.array | None], ...]] = Checkpoints()
-        self._reached = length  # the longest that it ever was: a ring forgets by this
-        # What a full window dropped before it came here cannot be gone back to.
+        self._reached = length  # its greatest length so far: that is what a ring has overwritten
+        # What a full window dropped before the sequence joined is lost.
         self._least = length - 1 if slots.window is not None and length > slots.window else 0
         self.index = index
         self.length = length
 
     @property
     def is_taken(self) -> bool:
-        """Whether the sequence is still there."""
+        """Whether the sequence is still in it."""
         return self._slots is not None
 
     @property
     def slots(self) -> Slots:
         """The batch that this belongs to."""
         if self._slots is None:
-            raise StateError("this sequence has left its batch")
+            raise StateError("this sequence has left its batch; let it join again")
         return self._slots
 
     @property
     def needs_snapshots(self) -> bool:
-        """Whether there are places that cannot be gone back to without."""
+        """Whether there may be places to which only a snapshot leads back."""
         return True
 
     @property
@@ -66,34 +66,34 @@ class Slot:
         return self.slots.nbytes // max(1, len(self.slots))
 
     def can_undo(self, count: int) -> bool:
-        """Whether a pass of ``count`` tokens could be taken back, exactly."""
+        """Whether a pass of ``count`` tokens could be undone exactly."""
         return count <= 1 or (not self.slots.recurrent and count <= SLACK)
 
     def expect_rewinds(self) -> None:
-        """Nothing to prepare: they are free here."""
+        """Nothing to prepare: rewinds are free here."""
 
     def advance(self, count: int) -> None:
-        """Say that the next ``count`` tokens have gone through the model."""
+        """Note that the next ``count`` tokens have run."""
         self.length += count
         self._reached = max(self._reached, self.length)
 
     def keep_place(self, count: int) -> None:
-        """Remember this place, if a pass of ``count`` tokens could not be taken back."""
+        """Remember this place if a pass of ``count`` tokens could not be undone."""
         if self._checkpoints.is_due(self.length, 1) and not self.can_undo(count):
             self._remember()
 
     def checkpoint(self) -> None:
-        """Remember this place, if nothing else could bring a later length back to it."""
+        """Remember this place if one is due, and nothing else could lead back to it later."""
         if self.slots.recurrent and self._checkpoints.is_due(self.length):
             self._remember()
 
     def _remember(self) -> None:
         states = tuple(layer.copy_of(self.index) for layer in self.slots.states)
-        mx.async_eval(states)  # a copy that waits keeps the states of all slots alive
+        mx.async_eval(states)  # a copy that is not computed keeps the states of all slots alive
         self._checkpoints.add(self.length, states)
 
     def go_back(self, to: int) -> None:
-        """Hold at most ``to`` tokens: exactly that many where it is possible, else fewer."""
+        """Hold at most ``to`` tokens: exactly that many if possible, else fewer."""
         slots, count = self.slots, self.length - to
         if count <= 0:
             return
@@ -109,11 +109,11 @@ class Slot:
         if to < self._least or (
             window is not None and self._reached > max(window + SLACK, to + SLACK)
         ):
-            to = 0  # a window would have to show what it no longer holds
+            to = 0  # a window would need keys that it no longer holds
         self.length = to
 
     def spoil(self) -> None:
-        """Hold nothing any more: a pass of this sequence failed half-way through the layers."""
+        """Hold nothing: a pass of this sequence failed half-way through the layers."""
         self._checkpoints.clear()
         self.length = 0
 
@@ -122,11 +122,11 @@ class Slot:
 
 
 class Slots:
-    """Up to as many sequences as there is memory for, in one set of caches.
+    """Any number of sequences in one set of caches.
 
-    ``make`` builds the model's empty caches for one sequence, and ``spare`` places may be read in
-    vain by a pass. Raises ``StateError`` for models with a cache that has no counterpart for
-    many; ask ``Slots.possible`` first.
+    ``make`` builds the model's empty caches for one sequence; a pass may read up to ``spare``
+    unused places. Raises ``StateError`` for models with a cache that has no counterpart for
+    several sequences; ask ``Slots.possible`` first.
     """
 
     def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
@@ -134,12 +134,12 @@ class Slots:
         self.make = make
         layers = [slot_layer(layer) for layer in make()]
         if any(layer is None for layer in layers):
-            raise StateError("this model's caches cannot hold several sequences")
+            raise StateError("this model's caches cannot hold several sequences; run each alone")
         self.caches: list[Any] = layers
         self._flat = list(leaves(layers))
         self.states: list[SlotState] = [c for c in self._flat if isinstance(c, SlotState)]
         widths = [c.window for c in self._flat if isinstance(c, SlotKeys) and c.window is not None]
-        self.window = min(widths, default=None)  # the narrowest one
+        self.window = min(widths, default=None)  # the narrowest window
         self.recurrent = bool(self.states)
         self._members: list[Slot] = []
         self._room = 0
@@ -147,7 +147,7 @@ class Slots:
 
     @staticmethod
     def possible(make: CacheFactory) -> bool:
-        """Whether every layer's cache has a counterpart for many sequences."""
+        """Whether every layer's cache has a counterpart for several sequences."""
         return all(slot_layer(layer) is not None for layer in make())
 
     def __len__(self) -> int:
@@ -155,12 +155,12 @@ class Slots:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers."""
+        """The bytes of all buffers."""
         return sum(int(layer.nbytes) for layer in self._flat)
 
     def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
-        """Bytes of all buffers when sequences of these lengths have joined that suit the others,
-        and the longest one is ``ahead`` tokens longer."""
+        """The bytes of all buffers once the suitable ones of some sequences have joined and the
+        longest sequence has grown by ``ahead`` tokens; ``joining`` are their lengths."""
         lengths = [member.length for member in self._members]
         lengths += [joining[i] for i in self.suitable(joining)]
         if not lengths:
@@ -169,11 +169,11 @@ class Slots:
         return max(self.nbytes, footprint.together(rooms, max(lengths) + ahead))
 
     def suitable(self, joining: Tokens[int]) -> list[int]:
-        """Which of some sequences of these lengths are to join; shorter ones come first.
+        """Which sequences of these lengths should join, as indexes; the shortest come first.
 
-        Every slot has as many places as the longest sequence needs, and a pass reads them all,
-        so that one of another order of magnitude would take more memory and time here than in
-        a pass of its own. One without others stays alone.
+        Every slot has as many places as the longest sequence needs, and a pass reads them all.
+        So a sequence of another order of magnitude would take more memory and time here than in
+        a pass of its own. A single sequence stays alone.
         """
         lengths = [member.length for member in self._members]
         chosen = []
@@ -184,7 +184,7 @@ class Slots:
         return chosen if len(lengths) > 1 else []
 
     def in_the_way(self, length: int) -> Slot | None:
-        """The longest sequence, where one of ``length`` tokens suits the others but for it."""
+        """The longest sequence, if one of ``length`` tokens suits all others but not that one."""
         members = sorted(self._members, key=lambda member: member.length)
         lengths = [member.length for member in members]
         if len(members) < 2 or self._suits(length, lengths) or length > lengths[-1]:
@@ -197,14 +197,14 @@ class Slots:
         return padding <= min(WASTE * held, self._spare) + count * GROWTH
 
     def _trim(self, room: int) -> None:
-        """Give back the slots beyond ``room``, and the places behind the longest sequence."""
+        """Free the slots beyond ``room``, and the places after the longest sequence."""
         for layer in self._flat:
             if isinstance(layer, SlotKeys):
                 layer.trim(room, self._longest() + 1)
 
     @property
     def _places(self) -> int:
-        """Places of each slot in the layers that grow."""
+        """The places of each slot in the layers that grow."""
         layers = [c for c in self._flat if isinstance(c, SlotKeys) and c.window is None]
         return max((c.keys.shape[2] for c in layers if c.keys is not None), default=0)
 
@@ -215,13 +215,13 @@ class Slots:
         """Copy a sequence with at least one token into a slot of its own."""
         index, room = len(self._members), _rooms(len(self._members) + 1)
         if room > self._room:
-            if self._members:  # what is copied for more slots takes no more places than it has to
+            if self._members:  # copy no more places than needed into the larger buffers
                 self._trim(self._room)
             self._room = room
         try:
             for slot, layer in zip(self._flat, leaves(alone.caches), strict=True):
                 slot.put(index, layer, self._room)
-        except BaseException:  # some layers have it already
+        except BaseException:  # some layers may hold it already
             self._drop_behind(index)
             raise
         member = Slot(self, index, alone.length)
@@ -245,7 +245,7 @@ class Slots:
         if not self._members:
             return
         room = _rooms(len(self._members))
-        # Not at every chance, so that leaving and joining in turn copies nothing
+        # Only if it frees half, so that leaving and joining by turns copies nothing.
         if 2 * room <= self._room:
             self._room = room
             self._trim(room)
@@ -261,7 +261,7 @@ class Slots:
         self._drop_behind(0)
 
     def _drop_behind(self, count: int) -> None:
-        """Drop what lies behind the first ``count`` slots, where something holds on to it."""
+        """Drop what the layers hold after the first ``count`` slots; all if no slot is in use."""
         for state in self.states:
             while state.slots > count:
                 state.drop_last()
@@ -281,8 +281,8 @@ class Slots:
     def forward(self, model: Model, tokens: mx.array, members: Tokens[Slot]) -> mx.array:
         """Run one token of each member: ``tokens`` [n, 1]; returns logits [n, vocab], lazy.
 
-        A member may come several times, with its next tokens in order, unless a layer is
-        recurrent. In the order of the slots nothing has to be gathered.
+        Unless a layer is recurrent, a member may occur several times, with its next tokens in
+        order. If the members are in the order of the slots, nothing has to be gathered.
         """
         positions = []
         for member in members:
@@ -299,7 +299,8 @@ class Slots:
     def run(self, model: Model, tokens: mx.array, member: Slot) -> mx.array:
         """Run the next ``tokens`` [1, n] of one member; returns the last logits, lazy.
 
-        These are [1, m, vocab], m being n, or what is left of it behind pieces of ``SLACK``.
+        These are [1, m, vocab]. The tokens run in pieces of ``SLACK``, and m is the length of the
+        last piece.
         """
         if tokens.shape[1] == 1:
             return self.forward(model, tokens, [member])[:, None]
@@ -318,8 +319,8 @@ class Slots:
     ) -> mx.array:
         """Run the next ``lengths`` tokens of several members; logits [n, most, vocab], lazy.
 
-        ``tokens`` [n, most] are padded at the ends of their rows, by ``SLACK`` at most. Not for
-        recurrent layers: a state would take in the padding.
+        The rows of ``tokens`` [n, most] are padded at their ends, by at most ``SLACK``. Not for
+        recurrent layers: their states would take in the padding.
         """
         indexes = [member.index for member in members]
         positions = [member.length for member in members]
@@ -327,14 +328,14 @@ class Slots:
         step = Pass(indexes, positions, held=len(self), count=most)
         logits = self._through(model, tokens, step)
         for member, length in zip(members, lengths, strict=True):
-            member.advance(most)  # the padding has been where a ring holds older keys
+            member.advance(most)  # in a ring, the padding has overwritten older keys
             member.length -= most - length
         return logits
 
     def undo(self, index: int, count: int) -> bool:
-        """Take back the last ``count`` tokens of a slot in the recurrent layers, if possible.
+        """Undo the last ``count`` tokens of a slot in the recurrent layers; false if impossible.
 
-        Afterwards, whether it was or not, there is nothing left of the last pass to take back.
+        In both cases, nothing of the slot's last pass can be undone afterwards.
         """
         possible = count == 1 and index in self._undoable
         self._undoable -= {index}
@@ -372,6 +373,6 @@ class Slots:
 
 
 def _rooms(count: int) -> int:
-    """Slots to have for ``count`` sequences: a few more, as every change copies them all."""
+    """How many slots to have for ``count`` sequences: a few more, as a change copies them all."""
     step = FEW if count <= 4 * FEW else 2 * FEW
     return -(-count // step) * step

@@ -1,1 +1,1 @@
-"""What is kept of finished prefixes, in memory and on disk."""
+"""The KV of earlier prefixes, kept in memory and on disk."""

@@ -1,22 +1,22 @@
-"""The KV of token sequences that were run before, for those that begin alike.
+"""The KV of token sequences that were run before, for sequences that begin with the same tokens.
 
-Owns a tree of what is kept (``prefix_tree``), its limit in bytes, and what of it goes when
-it is reached. Must never know requests or text: whoever calls it says which tokens a KV
-holds. Invariants: ``nbytes`` is the sum of the arrays held and never more than ``max_bytes``;
-nothing that was given or taken shares a buffer that either side writes to, so the cache
-disturbs no sequence and no sequence the cache.
+Owns a tree of what is kept (``tree``), its limit in bytes, and what is evicted when that is
+reached. Must never know requests or text: its caller says which tokens a KV holds. Invariants:
+``nbytes`` is the sum of the arrays held, and never more than ``max_bytes``; nothing that was
+inserted or taken shares a buffer to which either side writes, so the cache and the sequences
+cannot disturb each other.
 
-Any thread may call it, as all that is held was computed when it came in. What it gives is not
+Any thread may call it, as everything held was computed when it was inserted. What it gives is not
 computed yet, and so belongs to the thread that took it.
 
 How many bytes a call copies:
 
-- ``insert``: what is new, once. A sequence that parts from a kept one inside an edge also
-  copies that edge, ``block`` tokens at most.
+- ``insert``: what is new, once. A sequence that departs from a kept one inside an edge also
+  copies that edge, at most ``block`` tokens.
 - ``take``: the KV of the prefix, once, when it is evaluated: its runs are concatenated into
-  buffers with room for the rest of the sequence, so that neither the prefill of that rest nor
-  the first decode step copies them again. Windows and recurrent states are shared; the first
-  step that writes into a window copies that window.
+  buffers with room for the rest of the sequence, so neither the prefill of that rest nor the
+  first decode step copies them again. Windows and recurrent states are shared; the first step
+  that writes into a window copies that window.
 - ``match``, ``shrink``: nothing.
 """
 
@@ -44,18 +44,17 @@ _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 
 
 class PrefixCache:
-    """Longest common prefixes at token granularity, least recently used out first.
+    """Finds the longest common prefix, token by token; evicts the least recently used first.
 
     ``make`` builds the empty caches of the model, one for each layer. ``model`` is used to tell
-    its files from those of other models, and what fits its layers; without it, that is known by
-    what was kept before. ``block``: tokens
-    that are kept in one piece, at most.
+    its files from those of other models, and to check that a file fits its layers; without it,
+    files are compared with what was kept before. ``block``: the most tokens kept in one piece.
 
-    Where every layer keeps its tokens side by side (plain and quantised KV), any beginning of
-    what was inserted can be taken. Where some layers do not (sliding windows, recurrent
-    states), it is what was inserted, whole; and any beginning of it as long as no window is
-    full. As ``take`` never gives all of a prompt, insert those at a place that others will
-    share, or at least one token before the end of the prompt.
+    If every layer keeps its tokens side by side (plain and quantised KV), any prefix of what was
+    inserted can be taken. If some layers do not (sliding windows, recurrent states), only the
+    whole of it can be taken, or any prefix of it as long as no window is full. As ``take`` never
+    gives all of a prompt, insert the KV of such models at a place that other prompts will share,
+    or at least one token before the end of the prompt.
     """
 
     def __init__(
@@ -67,25 +66,25 @@ class PrefixCache:
         any_length = all(sliceable(leaf) for leaf in leaves(make()))
         self._tree = PrefixTree(any_length=any_length, block=block)
         self._forms: Forms | None = None  # of the arrays in the model's caches, once known
-        self._lock = threading.RLock()  # held by whatever looks at the tree
+        self._lock = threading.RLock()  # for all access to the tree
 
     def __len__(self) -> int:
         return self.entries
 
     @property
     def entries(self) -> int:
-        """How many sequences are held that are not the beginning of another one."""
+        """How many sequences are held that are not a prefix of another one."""
         with self._lock:
             return self._tree.ends
 
     @property
     def any_length(self) -> bool:
-        """Whether any beginning of what was inserted can be taken, whatever its length."""
+        """Whether a prefix of any length can be taken of what was inserted."""
         return self._tree.any_length
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays held, exactly."""
+        """The exact number of bytes of the arrays held."""
         return self._tree.nbytes
 
     @property
@@ -100,10 +99,10 @@ class PrefixCache:
     def insert(self, tokens: Sequence[Token], kv: Alone, *, room: int | None = None) -> None:
         """Keep a copy of ``kv``, which holds the first ``kv.length`` of ``tokens``.
 
-        Copies and evaluates what the tree does not hold yet; ``kv`` stays as it was, and is not
-        kept alive. Evicts the least recently used to stay within ``max_bytes``, and within
-        ``room`` where the caller has no more now. Not kept is what is larger than that alone, or
-        comes from layers that do not all hold every token.
+        Copies and evaluates what the tree does not hold yet; ``kv`` does not change and is not
+        kept alive. Evicts the least recently used sequences to stay within ``max_bytes``, and
+        within ``room`` if the caller has less memory now. A KV that is larger than that on its
+        own, or whose layers do not all hold every token, is not kept.
         """
         assert kv.length <= len(tokens), "a KV holds more than the tokens it was said to hold"
         ids, caches = as_ids(tokens[: kv.length]), kv.caches
@@ -144,18 +143,18 @@ class PrefixCache:
             raise
 
     def match(self, tokens: Sequence[Token]) -> int:
-        """How many leading tokens ``take`` would give. Changes nothing, not even what is old."""
+        """How many leading tokens ``take`` would give; does not count as a use of them."""
         with self._lock:
             found = self._tree.find(as_ids(tokens), len(tokens) - 1)
         return 0 if found is None else found.length
 
     def take(self, tokens: Sequence[Token]) -> Alone | None:
-        """Caches of their own with the most leading tokens that can be had, or None.
+        """New caches with as many leading tokens as possible, or None if there are none.
 
         Never all of ``tokens``: the last one has to run for its logits. Nothing is evaluated
-        here; see the module for what is copied when it is.
+        here; the module says what is copied when it is.
         """
-        steps = len(tokens) // _STEP + 1  # room for all of the sequence and a token more
+        steps = len(tokens) // _STEP + 1  # room for the whole sequence and one more token
         with self._lock:
             found = self._tree.find(as_ids(tokens), len(tokens) - 1)
             if found is None:
@@ -164,7 +163,7 @@ class PrefixCache:
             return self._kv(found, capacity=steps * _STEP)
 
     def shrink(self, max_bytes: int) -> None:
-        """Evict until at most ``max_bytes`` are held, now; the limit stays as it is."""
+        """Evict until at most ``max_bytes`` are held; the limit does not change."""
         with self._lock:
             self._tree.evict(max_bytes)
 
@@ -173,17 +172,17 @@ class PrefixCache:
             self._tree.clear()
 
     def save(self, path: str | os.PathLike[str], tokens: Sequence[Token]) -> int:
-        """Write the most leading ``tokens`` that can be had to a file; returns how many.
+        """Write as many leading ``tokens`` as possible to a file; returns how many.
 
-        Here it may be all of them. Raises ``StateError`` where nothing of them is held, and
-        ``OptionError`` for a path that cannot be written.
+        Unlike for ``take``, that may be all of them. Raises ``StateError`` if none of them is
+        held, and ``OptionError`` if the path cannot be written.
         """
         file = prefix_file.checked_path(path)
         with self._lock:
             found = self._tree.find(as_ids(tokens), len(tokens))
             if found is None:
                 raise StateError(
-                    f"nothing of these {len(tokens)} tokens is in the prefix cache; run them first"
+                    f"the prefix cache holds none of these {len(tokens)} tokens; run them first"
                 )
             kv = self._kv(found, capacity=found.length)
         ids = [int(token) for token in tokens[: kv.length]]
@@ -193,9 +192,9 @@ class PrefixCache:
     def load(self, path: str | os.PathLike[str]) -> int:
         """Insert the prefix that ``save`` wrote to a file; returns how many tokens it has.
 
-        Raises ``LoadError`` for a file that is missing, not as it was written, made with another
-        model, or larger than ``max_bytes``, and ``OptionError`` for a path that can be no file's;
-        then nothing has changed.
+        Raises ``LoadError`` if the file is missing, damaged, made with another model, or larger
+        than ``max_bytes``, and ``OptionError`` if the path cannot be that of a file; then nothing
+        has changed.
         """
         file = prefix_file.checked_path(path)
         if self._forms is None and callable(self._model):
@@ -209,8 +208,8 @@ class PrefixCache:
             found = self._tree.find(as_ids(ids), len(ids))
         if found is None or found.length < len(ids):
             raise LoadError(
-                f"{path} holds {kv.nbytes:,} bytes of KV, but the prefix cache may have"
-                f" {self._max_bytes:,} in all; raise its limit"
+                f"{path} holds {kv.nbytes:,} bytes of KV, but the prefix cache may hold"
+                f" {self._max_bytes:,} in all; raise its max_bytes"
             )
         return len(ids)
 

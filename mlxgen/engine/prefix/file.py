@@ -1,16 +1,16 @@
 """A prefix of the prefix cache as a file.
 
-Owns what is in such a file (see ``sealed_file`` for its bytes), and every check that stands
-between it and a model. Must never know the tree that a prefix comes from. Invariant: what
-``read`` returns fits the caches of the model that it was asked for; whatever else a path may
-hold ends in a ``LoadError`` that says why.
+Owns the contents of such a file (see ``sealed_file`` for its bytes), and every check before they
+reach a model. Must never know the tree that a prefix comes from. Invariant: what ``read`` returns
+fits the caches of the model that it was asked for; anything else raises a ``LoadError`` that says
+why.
 
-The arrays of all layers are tensors. The metadata has, besides the format's name:
+The arrays of all layers are tensors. The metadata has, besides the name of the format:
 
     tokens     the token ids
     layers     the type and fixed properties of each layer's cache
-    model      a digest of the model, or nothing
-    state      what each cache consists of, with names of tensors in the place of arrays
+    model      a digest of the model, possibly empty
+    state      the state of each cache, with names of tensors in place of arrays
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _ADVICE = "load it with the model and options that it was saved with"
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """A path that can be a file's; ``OptionError`` for anything else."""
+    """A path that can be that of a file; ``OptionError`` for anything else."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise OptionError("path", f"takes the path of a file, not {type(path).__name__}")
+        raise OptionError("path", f"expected the path of a file, got {type(path).__name__}")
     if not os.fspath(path):
-        raise OptionError("path", "is empty; give the path of a file")
+        raise OptionError("path", "expected the path of a file, got an empty string")
     if Path(path).name in ("", ".."):
-        raise OptionError("path", f"{path} names no file; give the path of one")
+        raise OptionError("path", f"expected the path of a file, got {path}")
     return Path(path)
 
 
@@ -56,7 +56,7 @@ def write(
     make: CacheFactory,
     model: Any,
 ) -> None:
-    """Write ``caches`` that hold ``tokens``: the whole file or, where that fails, none."""
+    """Write ``caches`` that hold ``tokens``: the whole file or, if that fails, none."""
     arrays: dict[str, mx.array] = {}
     state = [
         {name: _packed(value, f"{i}.{name}", arrays) for name, value in vars(leaf).items()}
@@ -77,7 +77,7 @@ def read(
 ) -> tuple[list[Token], list[LayerCache]]:
     """The tokens of a file, and evaluated caches that hold them.
 
-    ``expected`` are the forms of the arrays in the model's caches, where they are known.
+    ``expected`` has the forms of the arrays in the model's caches, if they are known.
     """
     try:
         with SealedFile(path) as file:
@@ -86,11 +86,11 @@ def read(
             caches = _restored(json.loads(file.metadata["state"]), file, make, len(tokens))
         if expected is not None:
             _compare_arrays(path, forms_of(caches), expected)
-        if callable(model):  # nothing is computed: shapes that do not fit raise before that
+        if callable(model):  # computes nothing, but shapes that do not fit raise
             model(mx.zeros((1, 1), mx.int32), cache=copied(caches))
     except LoadError:
         raise
-    except Exception as error:  # of what is in the file, whatever it may be
+    except Exception as error:  # anything that the contents of the file can cause
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise LoadError(f"{path} is broken ({reason}); save the prefix again") from error
     return tokens, caches
@@ -99,7 +99,8 @@ def read(
 def _compare(path: Path, metadata: dict[str, Any], make: CacheFactory, model: Any) -> None:
     if metadata.get("format") != _FORMAT:
         raise LoadError(
-            f"{path} is no saved prefix ({_FORMAT!r}), or of another version; save the prefix again"
+            f"expected a saved prefix ({_FORMAT!r}), got {metadata.get('format')!r} in {path}; "
+            "save the prefix again"
         )
     theirs, ours = json.loads(metadata["layers"]), kinds(make)
     _same_number(path, theirs, ours)
@@ -152,7 +153,7 @@ def _tokens(ids: Any) -> list[Token]:
 
 
 def _packed(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:
-    """A value of a cache as JSON; arrays go to ``arrays``, and their names in their place."""
+    """A value of a cache as JSON; its arrays go to ``arrays`` and are replaced by their names."""
     if isinstance(value, mx.array):
         arrays[name] = value
         return {"array": name}
@@ -179,7 +180,7 @@ def _unpacked(value: Any, arrays: dict[str, mx.array]) -> Any:
 def _restored(
     states: list[dict[str, Any]], file: SealedFile, make: CacheFactory, length: int
 ) -> list[LayerCache]:
-    """Fresh caches with the states of a file; raises for what cannot be such a state."""
+    """Fresh caches with the states of a file; raises if a state cannot be one of theirs."""
     caches, arrays = make(), file.arrays()
     for leaf, kept in zip(leaves(caches), states, strict=True):
         if kept.keys() != vars(leaf).keys():
@@ -196,7 +197,7 @@ def _restored(
 
 
 def _check_plain(name: str, kept: Any, fresh: Any, length: int) -> None:
-    """A number that starts at 0 may count tokens; any other property is what it was."""
+    """Raise unless a property is as in a fresh cache, or a count of tokens that started at 0."""
     if not isinstance(fresh, _PLAIN):
         return
     counts = type(fresh) is int and fresh == 0 and type(kept) is int and 0 <= kept <= length

@@ -1,8 +1,8 @@
 """What a model's caches look like, and which model it is.
 
-Owns the questions whether two models are the same one, and whether caches that come from
-elsewhere fit a model. Must never know where they come from. Nothing is computed for an
-answer but some values of the weights: shapes are known before arrays are.
+Owns the checks whether two models are the same, and whether caches from elsewhere fit a model.
+Must never know where they come from. Only some values of the weights are computed for that:
+shapes are known before arrays are evaluated.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..kv.layers import CacheFactory, LayerCache, arrays_in, leaves, sliceable
 
 _PLAIN = (bool, int, float, str)
 _PROBES = 64  # values of each parameter in a model's digest
-_LENGTHS = (1, 5)  # tokens of two trial runs: what differs between them is time
+_LENGTHS = (1, 5)  # tokens of two trial runs: an axis that differs between them is time
 _TIMED = (RotatingKVCache, ChunkedKVCache, ConcatenateKVCache)  # on axis -2, as in sliceable ones
 
 
 def digest(model: Any) -> str:
-    """A name for a model: of its configuration, and of each array its name, type and some values.
+    """A hash of a model's configuration, and of the name, type and some values of each array.
 
-    Empty for a model without parameters, which can be told from others by its layers only.
+    Empty for a model without parameters, which only its layers distinguish from others.
     """
     if not hasattr(model, "parameters") or not hasattr(model, "named_modules"):
         return ""
@@ -47,7 +47,7 @@ def digest(model: Any) -> str:
 
 
 def _arrays_of(model: Any) -> Iterator[tuple[str, mx.array]]:
-    """All parameters, and the arrays of its modules that are none (frequencies, say)."""
+    """All parameters, and the arrays of its modules that are not (frequencies, for example)."""
     yield from cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     for path, module in model.named_modules():
         for name, value in module.items():
@@ -64,7 +64,7 @@ def _configuration(model: Any) -> str:
 
 
 def kinds(make: CacheFactory) -> list[str]:
-    """The type of each layer's cache, with what is fixed about it from the start."""
+    """The type of each layer's cache, with the properties of a new one."""
     found = []
     for leaf in leaves(make()):
         fixed = (f"{k}={v}" for k, v in vars(leaf).items() if isinstance(v, _PLAIN))
@@ -90,7 +90,7 @@ class Form(NamedTuple):
         )
 
     def or_also(self, other: Form) -> Form:
-        """What both are: an axis on which they differ may change."""
+        """The form of both: an axis on which they differ may change."""
         if len(self.shape) != len(other.shape):
             return self
         sizes = zip(self.shape, other.shape, strict=True)
@@ -98,11 +98,11 @@ class Form(NamedTuple):
 
 
 Forms: TypeAlias = Sequence[Sequence[Form]]
-"""For each cache, in the order of ``leaves``, its arrays."""
+"""For each cache, in the order of ``leaves``, the forms of its arrays."""
 
 
 def forms_of(caches: Sequence[LayerCache]) -> Forms:
-    """Of caches that are there. In keys and values the places are what may change."""
+    """The forms of existing caches; of keys and values the number of places may change."""
     found = []
     for leaf in leaves(caches):
         arrays = list(arrays_in(leaf))
@@ -116,7 +116,7 @@ def _timeless(array: mx.array) -> tuple[int | None, ...]:
 
 
 def forms_made_by(model: Any, make: CacheFactory) -> Forms:
-    """Of the caches that a model makes. What differs with the number of tokens may change."""
+    """The forms of the caches that a model makes; what depends on their length may change."""
     one, other = (_after(model, make, count) for count in _LENGTHS)
     return [
         [form.or_also(also) for form, also in zip(ours, theirs, strict=True)]

@@ -1,13 +1,13 @@
-"""A safetensors file in which every change shows.
+"""A safetensors file in which every change is detected.
 
 Owns the bytes: a header with metadata and the place of each tensor, the tensors, and two
 checksums over all of it. Must never know what the tensors are for. Invariants: a file is
 written whole or not at all; what ``SealedFile`` gives is what was written, to the bit.
 
     8 bytes    the length of the header, little-endian
-    header     JSON. Its metadata begin with ``checksum``, SHA-256 of the length and the header
-               with zeros in the place of the checksum, and ``data``, SHA-256 of the rest
-    data       the tensors, one behind the other
+    header     JSON. Its metadata begins with ``checksum``, SHA-256 of the length and the header
+               with zeros in place of the checksum, and ``data``, SHA-256 of the rest
+    data       the tensors, one after the other
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 def write(path: Path, metadata: Mapping[str, str], arrays: Mapping[str, mx.array]) -> None:
-    """Write the whole file or, where that fails, nothing; then ``OptionError`` says why."""
+    """Write the whole file or, if that fails, nothing; then ``OptionError`` says why."""
     mx.eval(list(arrays.values()))
     places, end = {}, 0
     for name, array in arrays.items():
@@ -88,7 +88,7 @@ def _headed(metadata: Mapping[str, str], places: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when all of it is on the disk."""
+    """A new file that replaces ``path`` once all of it is on the disk."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -98,7 +98,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         part.replace(path)
     finally:
-        with suppress(OSError):  # where all went well it has another name by now
+        with suppress(OSError):  # after a success it has another name already
             part.unlink()
 
 
@@ -109,9 +109,9 @@ class _Place(NamedTuple):
 
 
 class SealedFile:
-    """A file that is read: ``metadata`` at once, the tensors when they are asked for.
+    """Reads a file: ``metadata`` at once, the tensors by ``arrays``.
 
-    A context manager. Raises ``LoadError`` for what cannot be read, is something else, or has
+    A context manager. Raises ``LoadError`` if the file cannot be read, is not such a file, or has
     changed since it was written.
     """
 
@@ -140,7 +140,7 @@ class SealedFile:
         self._file.close()
 
     def arrays(self) -> dict[str, mx.array]:
-        """The tensors by their names; once."""
+        """The tensors by name; can be called once."""
         total = hashlib.sha256()
         found = {}
         for name, place in self._places.items():
@@ -149,7 +149,7 @@ class SealedFile:
             flat = mx.array(np.frombuffer(piece, np.uint8))
             found[name] = flat.view(place.dtype).reshape(place.shape)
         if total.hexdigest() != self.metadata["data"]:
-            raise self._changed("its data are not those that were written")
+            raise self._changed("its data is not what was written")
         mx.eval(found)
         return found
 
@@ -161,7 +161,7 @@ class SealedFile:
             raise self._unreadable(error) from error
         if not headed[8:].startswith(_START):
             raise LoadError(
-                f"{self._path} is not safetensors, or no saved prefix; give a file that"
+                f"{self._path} is not safetensors, or not a saved prefix; pass a file that"
                 " save_prefix wrote"
             )
         blank = headed[: _DIGITS.start] + _ZEROS.encode() + headed[_DIGITS.stop :]
@@ -178,12 +178,12 @@ class SealedFile:
         offsets = [entry["data_offsets"] for entry in header.values()]
         starts = [0, *(offset[1] for offset in offsets)]
         if any(a != b for (a, _), b in zip(offsets, starts, strict=False)) or not data:
-            raise self._changed("its tensors do not lie one behind the other")
+            raise self._changed("its tensors do not lie one after the other")
         if end != wanted:
             state = "truncated" if end < wanted else "too long"
             raise LoadError(
-                f"{self._path} is {state}: {end:,} bytes of {wanted:,} are there; save the prefix"
-                " again"
+                f"{self._path} is {state}: expected {wanted:,} bytes of tensors, got {end:,}; save"
+                " the prefix again"
             )
         return metadata, places
 
@@ -201,7 +201,7 @@ class SealedFile:
 
 
 def _place(entry: Any) -> _Place:
-    """A tensor's entry in a header; raises for one that cannot be."""
+    """A tensor's entry in a header; raises if it is not valid."""
     dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
     start, end = entry["data_offsets"]
     if not all(type(number) is int and number >= 0 for number in (*shape, start, end)):

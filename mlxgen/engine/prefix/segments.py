@@ -3,10 +3,10 @@
 Owns the two forms in which the KV of a sequence is kept. A ``Segment`` is a run of tokens of
 those layers that hold one key and one value for each token; runs can be cut and joined
 anywhere. A ``Snapshot`` is the whole state of all other layers (windows, recurrent states)
-behind one token, and of use there only. Must never know tokens, nor who keeps what how long.
+after one token, and only of use there. Must never know tokens, or who keeps what for how long.
 
 Invariant: every array of a segment or snapshot has a buffer of its own, as large as the
-array, which nothing writes to. So ``nbytes`` is exact, and dropping one frees its memory.
+array, to which nothing writes. So ``nbytes`` is exact, and dropping one frees its memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..kv.layers import (
 )
 
 Piece: TypeAlias = tuple[mx.array, ...]
-"""One layer's keys, then its values, time on axis -2: one array each, three if quantised.
+"""One layer's keys, then its values, with time on axis -2: one array each, three if quantised.
 Empty for a layer that the model never fills."""
 
 
@@ -85,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The state of all layers that are not sliceable, behind ``length`` tokens."""
+    """The state of all layers that are not sliceable, after ``length`` tokens."""
 
     leaves: tuple[LayerCache, ...]
     length: int
@@ -96,7 +96,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, caches: Sequence[LayerCache], length: int) -> Snapshot:
-        """A copy of the state, not evaluated yet, without what no later token can see."""
+        """A copy of the state, not evaluated yet, without keys that no later token can see."""
         kept = (_narrowed(leaf) for leaf in leaves(caches) if not sliceable(leaf))
         return cls(tuple(copied(leaf, owned) for leaf in kept), length)
 
@@ -104,7 +104,7 @@ class Snapshot:
         return list(arrays_in(self.leaves))
 
     def serves(self, length: int) -> bool:
-        """Whether the state behind ``length`` tokens, at most its own, can be had of it."""
+        """Whether it can be trimmed to ``length`` tokens, which must not exceed its own."""
         return all(can_trim(leaf, self.length - length) for leaf in self.leaves)
 
 
@@ -115,11 +115,11 @@ def assemble(
     length: int,
     capacity: int,
 ) -> list[LayerCache]:
-    """Caches that hold ``length`` tokens: of each segment that many, then the snapshot's state.
+    """Caches that hold ``length`` tokens, from ``runs`` of segments and a snapshot's state.
 
-    Nothing is evaluated. Each sliceable layer is one concatenation, with zeros behind the
-    tokens up to ``capacity``, which later tokens overwrite in place. A snapshot's arrays are
-    shared; what writes to one in place copies it first.
+    A run is a segment and how many of its tokens to take. Nothing is evaluated. Each sliceable
+    layer is one concatenation, with zeros after the tokens up to ``capacity``, which later tokens
+    overwrite in place. A snapshot's arrays are shared; a write in place copies them first.
     """
     caches = make()
     column = 0
@@ -144,7 +144,7 @@ def _arrays_of(leaf: LayerCache) -> Piece:
 
 
 def _fill(leaf: LayerCache, runs: list[tuple[Piece, int]], length: int, capacity: int) -> None:
-    """Set a fresh sliceable cache to the first tokens of each piece, one behind the other."""
+    """Set a fresh sliceable cache to the first tokens of each piece, one after the other."""
     joined = []
     for same in zip(*(piece for piece, _ in runs), strict=True):
         parts = [a[..., :n, :] for a, (_, n) in zip(same, runs, strict=True)]
@@ -163,10 +163,10 @@ def _fill(leaf: LayerCache, runs: list[tuple[Piece, int]], length: int, capacity
 
 
 def _narrowed(leaf: LayerCache) -> LayerCache:
-    """The same state in as few keys as later tokens can see; shares arrays with ``leaf``.
+    """The same state with only the keys that later tokens can see; shares arrays with ``leaf``.
 
-    A prefill in large pieces leaves more keys in a window than it shows to the next token,
-    and every update leaves room for more.
+    A prefill in large chunks leaves more keys in a window than the next token sees, and every
+    update leaves room for more.
     """
     if type(leaf) is RotatingKVCache and leaf.keys is not None:
         twin = copy.copy(leaf)

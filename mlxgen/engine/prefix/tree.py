@@ -1,21 +1,21 @@
 """A radix tree of token sequences, with what a model's layers hold of each run.
 
 Owns the nodes, what each of them holds, and the order in which they were last used. Must
-never know a model, nor how much is too much: its owner says when to evict. Invariant: what
-two sequences have in common at their beginning is in the tree once; ``nbytes`` is the sum of
-what the nodes hold; a leaf is of use to somebody. ``check_integrity`` looks at all of it.
+never know a model, or how much is too much: its owner says when to evict. Invariant: the
+common prefix of two sequences is in the tree once; ``nbytes`` is the sum of what the nodes
+hold; every leaf can be used. ``check_integrity`` checks all of that.
 
-A node is a run of tokens (an *edge*) behind those of its parent, of ``block`` tokens at most:
-so cutting an edge in two copies a bounded number of bytes, and a long sequence that nobody
-asks for goes piece by piece, from its end. Two kinds of tree:
+A node is a run of tokens (an *edge*) after those of its parent, of at most ``block`` tokens. So
+cutting an edge in two copies a bounded number of bytes, and a long sequence that nobody uses is
+evicted piece by piece, from its end. There are two kinds of tree:
 
-``any_length``: every layer is sliceable, so any beginning of any sequence can be had.
-Otherwise some layers have their state in snapshots only, at the ends of the sequences that
-were inserted. Then what can be had is what a snapshot is of, or can be trimmed to.
+- ``any_length``: every layer is sliceable, so any prefix of any sequence can be taken.
+- Otherwise some layers have their state only in snapshots, at the ends of the sequences that
+  were inserted. A prefix can be taken if it has a snapshot, or one can be trimmed to it.
 
-The order of use needs no clock. In the first kind of tree whoever uses a node uses all nodes
-above it, right after it, so that the least recently used one is a leaf. In the second kind
-only the nodes with a snapshot are ordered; when one goes, so do the nodes that lead to nothing.
+The order of use needs no clock. In the first kind of tree, a use of a node is followed by a use of
+all nodes above it, so the least recently used one is a leaf. In the second kind only the nodes
+with a snapshot are ordered; with a snapshot go the nodes that lead to no other one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 from ...tokens.vocabulary import Token, TokenIds
 from .segments import Segment, Snapshot
 
-BLOCK = 1024  # tokens of a node at most: 2 to 128 MiB, from a small model to a large one
+BLOCK = 1024  # the most tokens of a node: 2 to 128 MiB, from a small model to a large one
 
 
 def as_ids(tokens: Sequence[Token]) -> TokenIds:
@@ -40,7 +40,7 @@ def as_ids(tokens: Sequence[Token]) -> TokenIds:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """``tokens`` behind those of ``parent``; ``depth`` tokens lead to its end."""
+    """``tokens`` after those of ``parent``; ``depth`` tokens lead to its end."""
 
     tokens: TokenIds
     segment: Segment
@@ -91,7 +91,7 @@ class PrefixTree:
 
     @property
     def ends(self) -> int:
-        """How many sequences are held that are not the beginning of another one."""
+        """How many sequences are held that are not a prefix of another one."""
         return sum(not node.children for node in self._nodes())
 
     def walk(self, ids: TokenIds) -> Place:
@@ -108,7 +108,7 @@ class PrefixTree:
         return Place(node, length)
 
     def find(self, ids: TokenIds, limit: int) -> Found | None:
-        """The most of the first ``limit`` tokens of ``ids`` that can be had."""
+        """As many of the first ``limit`` tokens of ``ids`` as can be taken."""
         node, length = self.walk(ids[:limit])
         if length == 0:
             return None
@@ -123,14 +123,14 @@ class PrefixTree:
         return None
 
     def cost(self, place: Place) -> int:
-        """Bytes of the segments that lead to a place: what a sequence there needs to stay."""
+        """The bytes of the segments that lead to a place, which a sequence there needs."""
         return sum(
             segment.nbytes // segment.count * count
             for segment, count in _runs(place.node, place.length)
         )
 
     def node_at(self, place: Place) -> Node:
-        """The node that ends at a place; splits an edge where that is inside it."""
+        """The node that ends at a place; splits an edge if the place is inside it."""
         node = place.node
         if place.length == node.depth:
             return node
@@ -163,7 +163,7 @@ class PrefixTree:
         self._order[node] = None
 
     def touch(self, node: Node) -> None:
-        """Say that a node, and so all that leads to it, was used just now."""
+        """Note that a node was used just now, and so all nodes that lead to it."""
         if self.any_length:
             for used in reversed(node.path()):
                 self._order.move_to_end(used)
@@ -171,12 +171,12 @@ class PrefixTree:
             self._order.move_to_end(node)
 
     def evict(self, limit: int) -> None:
-        """Drop what was used least recently until at most ``limit`` bytes are held."""
+        """Drop the least recently used nodes until at most ``limit`` bytes are held."""
         while self.nbytes > limit and self._order:
             self.drop(next(iter(self._order)))
 
     def drop(self, node: Node) -> None:
-        """Forget a leaf. With snapshots: the node's snapshot, and all that leads to none then."""
+        """Drop a leaf; with snapshots, a node's snapshot and all nodes that then lead to none."""
         assert not (self.any_length and node.children)
         self._order.pop(node, None)
         if node.snapshot is not None:
@@ -229,7 +229,7 @@ class PrefixTree:
 
 
 def _common(left: TokenIds, right: TokenIds) -> int:
-    """How many tokens two runs have in common at their beginning."""
+    """The length of the common prefix of two runs."""
     size = min(len(left), len(right))
     different = left[:size] != right[:size]
     first = int(different.argmax()) if size else 0
@@ -237,14 +237,14 @@ def _common(left: TokenIds, right: TokenIds) -> int:
 
 
 def _runs(node: Node, length: int) -> list[tuple[Segment, int]]:
-    """The segments of the first ``length`` tokens on the way to a node, and the tokens of each."""
+    """The segments of the first ``length`` tokens towards a node, with the tokens of each."""
     return [(part.segment, min(part.depth, length) - part.start) for part in node.path()]
 
 
 def _nearest_snapshot(node: Node) -> Node:
-    """The shallowest node at or below ``node`` with a snapshot: it is the easiest to trim.
+    """The shallowest node at or below ``node`` with a snapshot, which is the easiest to trim.
 
-    There is one: every leaf of such a tree has a snapshot.
+    There always is one, as every leaf of such a tree has a snapshot.
     """
     best: Node | None = None
     waiting = [node]

@@ -1,1 +1,1 @@
-"""What proposes tokens, and how many."""
+"""What drafts tokens, how many, and how drafts are verified."""

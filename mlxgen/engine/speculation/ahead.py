@@ -1,8 +1,8 @@
-"""The draws behind tokens that are not certain yet.
+"""The draws after tokens that are not certain yet.
 
-Owns a look along drafted tokens: what each position's draw would be if they stood. Must never
-decide anything about them. Invariant: afterwards the request is what it was, as every part
-is advanced and rewound in step.
+Owns the walk along drafted tokens: which draw each position has if they are accepted. Must never
+decide anything about them. Invariant: afterwards the request is as it was, as all parts are
+advanced and rewound together.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..request.healing import fed
 from ..request.request import Request
 
 Next = Callable[[DrawRow], Token | None]
-"""From the draw of a position to a token to go on with; ``None``: no further."""
+"""Gives the token to continue with, from the draw of its position; ``None`` to end the walk."""
 
 
 def walk(request: Request, choose: Next) -> list[DrawRow]:
-    """The draws at the end of the history and behind each token that ``choose`` names.
+    """The draws at the end of the history and after each token that ``choose`` gives.
 
-    Ends where ``choose`` does, at the budget, and where a token would end the text or is not
-    allowed. Raises what ``next_draw`` raises for the first position.
+    The walk ends if ``choose`` gives None, at the budget, and at a token that would end the text
+    or is not allowed. Raises what ``next_draw`` raises for the first position.
     """
     start = len(request.history)
     draw = _kept(next_draw(request))
@@ -49,11 +49,11 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
 
 
 def draws_behind(request: Request, tokens: Sequence[Token]) -> list[DrawRow]:
-    """The draws at the end of the history and behind each of ``tokens``, as far as they go."""
+    """The draws at the end of the history and after each of ``tokens``, as far as possible."""
     following = iter(tokens)
     return walk(request, lambda draw: next(following, None))
 
 
 def _kept(draw: DrawRow) -> DrawRow:
-    """A draw that stays as it is when the request goes on."""
+    """A draw that does not change when the request goes on."""
     return draw if draw.counts is None else draw._replace(counts=draw.counts.fork())

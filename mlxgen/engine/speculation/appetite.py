@@ -1,7 +1,7 @@
 """How many tokens to draft next.
 
-Owns the answer, from what was accepted so far. Must never know models or clocks. Invariant:
-where nothing is ever accepted, drafts become as rare as one token in 256.
+Owns that number, which depends on what was accepted so far. Must never know models or clocks.
+Invariant: if nothing is ever accepted, drafts become as rare as one token in 256.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 
 FIRST = 2  # tokens that are drafted at first
-REST, LONGEST_REST = 16, 256  # tokens without a draft, after one that was all in vain
+REST, LONGEST_REST = 16, 256  # tokens without a draft, after one of which nothing was accepted
 
 
 class Appetite:
-    """See the module. ``most`` is the number of tokens that are ever drafted at a time."""
+    """See the module. ``most`` is the maximum number of tokens to draft at a time."""
 
     __slots__ = ("_length", "_rest", "_until", "most")
 
@@ -21,14 +21,14 @@ class Appetite:
         self.most = most
         self._length = min(FIRST, most)
         self._rest = REST
-        self._until = 0  # the position from which on a resting draft is tried again
+        self._until = 0  # the position from which drafts are tried again after a rest
 
     def wanted(self, position: int) -> int:
-        """How many tokens to draft behind ``position``; 0 for none."""
+        """How many tokens to draft after ``position``; 0 for none."""
         return self._length if position >= self._until else 0
 
     def saw(self, position: int, proposed: int, accepted: int) -> None:
-        """Say how many of the ``proposed`` tokens stood, and where the text stands now."""
+        """Note how many of the ``proposed`` tokens were accepted, and the position reached."""
         if proposed == 0:
             return
         if accepted == proposed:

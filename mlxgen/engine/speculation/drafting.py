@@ -1,8 +1,8 @@
 """Where drafted tokens come from: a second model, or the text so far.
 
 Owns the two kinds of drafter and what each remembers. Must never know whether a draft was
-accepted. Invariant: a drafter is asked with a request and looks at its history; whatever was
-taken back there since the last time, it notices by itself.
+accepted. Invariant: a drafter looks at the history of the request that it is asked for, and
+notices by itself what was taken back there since the last time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..request.drawing import plain_draw
 from ..request.request import Request
 from .ahead import walk
 
-LONGEST_GRAM, SHORTEST_GRAM = 4, 2  # tokens that must be alike for a continuation to be taken
+LONGEST_GRAM, SHORTEST_GRAM = 4, 2  # how many tokens must recur for their continuation to be used
 
 
 class Proposal(NamedTuple):
-    """Drafted tokens, perhaps not known yet.
+    """Drafted tokens, possibly not known yet.
 
-    ``free``: the draws behind them depend on nothing but their positions.
+    ``free``: the draws after them depend only on their positions.
     """
 
     tokens: Sequence[Fed]
@@ -36,43 +36,43 @@ class Proposal(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Sequence[Token]) -> Proposal | None:
-        """Tokens that are known; ``None`` for none."""
+        """A proposal of known tokens; ``None`` if there are none."""
         return cls(tokens) if tokens else None
 
 
 class Drafter(Protocol):
-    """Names tokens that may come next; ``most`` at a time, unless the caller says otherwise."""
+    """Proposes tokens that may come next, at most ``most`` at a time by default."""
 
     most: int
 
     def propose(self, request: Request, count: int) -> Proposal | None:
-        """Up to ``count`` tokens behind the request's history; ``None``: nothing comes to mind."""
+        """Up to ``count`` tokens after the request's history; ``None`` if it has none."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that it holds."""
+        """The bytes of the arrays that it holds."""
 
     def nbytes_at(self, length: int) -> int:
-        """Bytes that it takes for a history of ``length`` tokens, at most."""
+        """The most bytes that it needs for a history of ``length`` tokens."""
 
     def fork(self) -> Drafter:
         """An independent copy."""
 
     def restart(self) -> None:
-        """Hold nothing on the device any more, as what is there cannot be trusted."""
+        """Drop everything on the device, as it can no longer be trusted."""
 
 
 class NgramDrafter:
-    """Continues the text like the last time that its end occurred in it, prompt included.
+    """Continues the text as it went on when its last tokens last occurred, prompt included.
 
-    Costs no model: "prompt lookup decoding" (Saxena 2023). The latest occurrence counts, of
-    the longest end of up to 4 tokens that occurred at all.
+    This is "prompt lookup decoding" (Saxena 2023) and needs no second model. Of the last 4 to 2
+    tokens it looks for the most that have occurred before, and takes their latest occurrence.
     """
 
-    most = 8  # they cost nothing until they are tested
+    most = 8  # they cost nothing until they are verified
 
     def __init__(self) -> None:
-        self._places: dict[tuple[Token, ...], int] = {}  # behind the latest occurrence of a gram
+        self._places: dict[tuple[Token, ...], int] = {}  # the end of a gram's latest occurrence
         self._seen = 0  # tokens of the history whose grams are known
 
     def propose(self, request: Request, count: int) -> Proposal | None:
@@ -81,10 +81,10 @@ class NgramDrafter:
         for size in range(LONGEST_GRAM, SHORTEST_GRAM - 1, -1):
             end = tuple(history[len(history) - size :])
             place = self._places.get(end)
-            # What was taken back may still be noted, so every find is looked at again
+            # Grams that were taken back may still be noted, so every find is checked.
             if place is not None and place < len(history) and _is_at(history, end, place):
                 tokens = history[place : place + count]
-                while len(tokens) < count:  # it repeats itself
+                while len(tokens) < count:  # the text repeats itself
                     tokens += history[place : place + count - len(tokens)]
                 return Proposal.of(_allowed(request, tokens))
         return None
@@ -104,7 +104,7 @@ class NgramDrafter:
         """Nothing to do: it has no arrays."""
 
     def _learn(self, history: Sequence[Token]) -> None:
-        """Note the grams that end before the last token: the last one's have no continuation."""
+        """Note the grams that end before the last token; those that end with it lead nowhere."""
         start = min(self._seen, len(history) - LONGEST_GRAM)
         for place in range(max(SHORTEST_GRAM, start), len(history)):
             for size in range(SHORTEST_GRAM, min(LONGEST_GRAM, place) + 1):
@@ -115,12 +115,12 @@ class NgramDrafter:
 class ModelDrafter:
     """Drafts with a smaller model of the same tokenizer, under the request's own settings.
 
-    Its filters' masks, penalties and biases hold for the draft as well, so that nothing is
+    The masks of its filters, penalties and biases apply to the draft as well, so nothing is
     drafted that the request could not draw. A position is drawn with the request's own random
-    numbers: where the two models think alike, the same token comes out.
+    numbers: if the two models agree on it, the same token comes out.
     """
 
-    most = 4  # each takes a pass of the draft, and the later ones stand less and less often
+    most = 4  # each takes a pass of the draft model, and later ones are accepted less often
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class ModelDrafter:
         self._kv.restart()
 
     def _catch_up(self, history: History) -> mx.array:
-        """Bring the draft's cache to the end of the history: logits [1, vocab] behind it."""
+        """Bring the draft's cache to the end of the history; returns logits [1, vocab] there."""
         pending = self._kv.align(history)
         while len(pending) > PREFILL_STEP:
             self._run(pending[:PREFILL_STEP])
@@ -175,7 +175,7 @@ class ModelDrafter:
         return logits
 
     def _draw_freely(self, request: Request, logits: mx.array, count: int) -> Proposal:
-        """Submit all draws at once: none depends on anything but the one before."""
+        """Submit all draws at once: each depends only on the one before."""
         tokens: list[Fed] = []
         for i in range(count):
             if tokens:
@@ -205,32 +205,32 @@ class ModelDrafter:
         return Proposal.of(drawn)
 
     def _draw(self, logits: mx.array, draw: DrawRow) -> mx.array:
-        """A token [1], drawn as the request draws it, but that the likeliest candidates will do."""
+        """A token [1], drawn as the request draws it, but only from the likeliest candidates."""
         return self._sampler.sample(_widened(logits, self._width), [draw]).token
 
 
 def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:
-    """Raise ``OptionError`` unless every token means the same to both models."""
+    """Raise ``OptionError`` unless every token is the same for both models."""
     if mine is theirs:
         return
     if mine.eos != theirs.eos:
         raise OptionError(
             "draft",
-            f"the text ends with tokens {sorted(theirs.eos)} for {name}, and with "
-            f"{sorted(mine.eos)} here; take a draft of the same model family",
+            f"expected the end tokens {sorted(mine.eos)}, got {sorted(theirs.eos)} of {name}; "
+            "take a draft of the same model family",
         )
     if mine.size != theirs.size:
         raise OptionError(
             "draft",
-            f"{name} has a tokenizer of {theirs.size} tokens, and here are {mine.size}; take a "
+            f"expected a tokenizer of {mine.size} tokens, got {theirs.size} of {name}; take a "
             "draft of the same model family",
         )
     differing = mine.derived(("differs from", theirs), lambda: _first_difference(mine, theirs))
     if differing is not None:
         raise OptionError(
             "draft",
-            f"token {differing} is {theirs.pieces[differing]!r} for {name}, and "
-            f"{mine.pieces[differing]!r} here; take a draft of the same model family",
+            f"expected token {differing} to be {mine.pieces[differing]!r}, got "
+            f"{theirs.pieces[differing]!r} of {name}; take a draft of the same model family",
         )
 
 
@@ -239,7 +239,7 @@ def _first_difference(mine: Vocabulary, theirs: Vocabulary) -> Token | None:
 
 
 def _widened(logits: mx.array, width: int) -> mx.array:
-    """Logits [1, any] as [1, width]: models of one tokenizer pad it differently."""
+    """Logits [1, any] as [1, width]: models with the same tokenizer pad it differently."""
     if logits.shape[-1] >= width:
         return logits[:, :width]
     short = width - logits.shape[-1]
@@ -251,6 +251,6 @@ def _is_at(history: Sequence[Token], gram: tuple[Token, ...], place: int) -> boo
 
 
 def _allowed(request: Request, tokens: list[Token]) -> list[Token]:
-    """As many of the tokens as the filters would take one after another."""
+    """As many of the tokens as the filters would accept in turn."""
     constraint = request.constraint
     return tokens if constraint is None else tokens[: constraint.validate(tokens)]

@@ -1,10 +1,10 @@
 """Drafted tokens of one request on their way through the model.
 
 Owns what was proposed, and the draws at each of its positions. Must never change the request.
-Invariant: ``requests`` are one more than the tokens that are tested.
+Invariant: there is one more of ``requests`` than tokens to verify.
 
-A drafted token stands where it is what the request draws there. So a draft never changes the
-text, sampled or not, and it does not matter what was drafted, nor when.
+A drafted token is accepted if it is what the request draws at its position. So a draft never
+changes the text, sampled or not, whatever was drafted and when.
 """
 
 from __future__ import annotations

@@ -176,13 +176,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--revision", help="a branch, tag or commit of a hub id")
     add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for this model")
+    add("--trust-remote-code", action="store_true", help="run Python code of the model")
     add(
-        "--trust-remote-code", action="store_true", help="run Python code that comes with the model"
-    )
-    add(
-        "--ignore-memory-limit",
-        action="store_true",
-        help="load weights even if they may not fit in memory",
+        "--ignore-memory-limit", action="store_true", help="load weights that may not fit in memory"
     )
     add("--wired", action="store_true", help="keep memory wired, up to what the device recommends")
 
@@ -191,27 +187,15 @@ def make_parser() -> argparse.ArgumentParser:
         choices=CHOICES,
         help="sampling that a request does not set: as the model's makers recommend, or openai if "
         "they recommend nothing (model); the most likely token each time (greedy); temperature 1 "
-        f"and top-p 1 (openai) (default: {default.sampling_defaults})",
+        "and top-p 1 (openai)",
     )
 
     add = parser.add_argument_group("network").add_argument
-    add("--host", help=f"the address to listen on (default: {default.host})")
-    add(
-        "--port",
-        type=int,
-        help=f"the port to listen on; 0 picks a free one (default: {default.port})",
-    )
+    add("--host", help="the address to listen on")
+    add("--port", type=int, help="the port to listen on; 0 picks a free one")
     add("--uds", metavar="PATH", help="a Unix socket to listen on, instead of host and port")
-    add(
-        "--root-path",
-        metavar="PREFIX",
-        help="a prefix that a proxy leaves in front of the paths, such as /llm",
-    )
-    add(
-        "--api-key",
-        metavar="KEY",
-        help=f"the key that clients must send (default: ${KEY_VARIABLE}, or none)",
-    )
+    add("--root-path", metavar="PREFIX", help="what a proxy leaves in front of the paths")
+    add("--api-key", metavar="KEY", help=f"the key that clients must send (or ${KEY_VARIABLE})")
     add(
         "--allow-host",
         dest="allow_hosts",
@@ -229,51 +213,37 @@ def make_parser() -> argparse.ArgumentParser:
     )
 
     add = parser.add_argument_group("limits").add_argument
-    add(
-        "--max-batch",
-        type=int,
-        metavar="N",
-        help=f"the most rows that run (default: {default.max_batch})",
-    )
-    add(
-        "--max-queue",
-        type=int,
-        metavar="N",
-        help=f"the most rows that wait (default: {default.max_queue})",
-    )
+    add("--max-batch", type=int, metavar="N", help="the most rows that run")
+    add("--max-queue", type=int, metavar="N", help="the most rows that wait")
     add(
         "--max-context",
         type=int,
         metavar="N",
-        help="tokens of prompt and answer together (default: the model's)",
+        help="tokens of prompt and answer (default: the model's)",
     )
     add(
         "--cache-bytes",
         type=size,
         metavar="SIZE",
-        help="memory for KV caches (default: depends on the device)",
+        help="memory for KV caches (default: by the device)",
     )
-    seconds = f"seconds for one request; 0 is no limit (default: {default.request_timeout:g})"
-    add("--request-timeout", type=float, metavar="S", help=seconds)
-    seconds = (
-        "seconds without a step before /health/live is 503; 0 is never "
-        f"(default: {default.stall_timeout:g})"
+    add("--request-timeout", type=float, metavar="S", help="seconds for a request; 0 is no limit")
+    add(
+        "--stall-timeout",
+        type=float,
+        metavar="S",
+        help="seconds without a step before /health/live is 503; 0 is never",
     )
-    add("--stall-timeout", type=float, metavar="S", help=seconds)
-    seconds = f"seconds for running requests after a signal (default: {default.shutdown_grace:g})"
-    add("--shutdown-grace", type=float, metavar="S", help=seconds)
+    add("--shutdown-grace", type=float, metavar="S", help="seconds for requests after a signal")
 
     add = parser.add_argument_group("log, on standard error").add_argument
-    add(
-        "--log-format",
-        choices=("text", "json"),
-        help=f"the format of the log (default: {default.log_format})",
-    )
-    add(
-        "--log-level",
-        choices=LEVELS,
-        help=f"the least severe messages to log (default: {default.log_level})",
-    )
+    add("--log-format", choices=("text", "json"), help="the format")
+    add("--log-level", choices=LEVELS, help="the least severe messages")
+    for action in parser._actions:
+        value = getattr(default, action.dest, None)
+        if value and not isinstance(value, bool):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            action.help = f"{action.help} (default: {shown})"
     return parser
 
 

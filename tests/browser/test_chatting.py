@@ -112,7 +112,7 @@ def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) 
 
 
 def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> None:
-    chat.set(ENDLESS | {"Maximum tokens": "150"})
+    chat.set(ENDLESS | {"Maximum tokens": "500"})  # it must not end before the next two lines
     chat.say("Go on.")
     chat.wait_text(5)
     chat.press("New conversation")
@@ -120,7 +120,7 @@ def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> No
     chat.page.get_by_role("button", name="Go on. …").wait_for()
     chat.page.get_by_role("button", name="Go on.", exact=True).wait_for()
     chat.press("Go on.")
-    assert "150 tokens" in chat.answers.last.inner_text()
+    assert "500 tokens" in chat.answers.last.inner_text()
 
 
 def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:

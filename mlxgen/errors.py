@@ -1,4 +1,4 @@
-"""The one error tree of mlxgen.
+"""All errors of mlxgen, in one tree.
 
 Owns every exception that mlxgen raises on purpose. Must never know the rest of the
 package. Invariant: whatever a caller can get wrong raises one of these, with a message
@@ -21,10 +21,10 @@ that says what was expected, what came and what to do.
      ├── QueueFullError                429   the queue of waiting requests is full
      ├── CapacityError                 413   a KV cache can never fit the memory allowed for it
      ├── HookError                     500   a hook failed or asked for something invalid
-     └── StateError (RuntimeError)     500   a call on something that is closed or finished
+     └── StateError (RuntimeError)     500   a call on a closed, finished or busy object
 
-The number is ``status``, the HTTP status for a server to answer with. All of them can be
-pickled and copied with their fields and notes, so they cross a process pool unchanged.
+The number is ``status``, the HTTP status of a server's answer. All errors can be pickled and
+copied with their fields and notes, so they pass through a process pool unchanged.
 """
 
 from __future__ import annotations
@@ -34,17 +34,23 @@ from typing import Any
 
 
 class MlxgenError(Exception):
-    """Base of everything that mlxgen raises on purpose."""
+    """The base class of all errors that mlxgen raises on purpose.
+
+    ``status`` is the HTTP status of a server's answer.
+    """
 
     status: int = 500
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        # Exception's own __reduce__ calls the class with the message alone, whatever it expects.
+        # Exception's own __reduce__ calls the class with only the message, whatever it expects.
         return _again, (type(self), *self.args), self.__dict__
 
 
 class OptionError(MlxgenError, ValueError):
-    """An option is unknown, has the wrong type or is out of range."""
+    """An option or argument is unknown, has the wrong type or is out of range.
+
+    ``field`` names it.
+    """
 
     status = 400
 
@@ -54,7 +60,7 @@ class OptionError(MlxgenError, ValueError):
 
 
 class PromptError(MlxgenError, ValueError):
-    """The prompt is empty, longer than the model's context, or not a prompt at all."""
+    """The prompt is empty, longer than the model's context, or not a prompt."""
 
     status = 400
 
@@ -64,7 +70,7 @@ class LoadError(MlxgenError):
 
 
 class ModelNotFoundError(LoadError):
-    """The folder or hub id does not exist, or does not hold a model."""
+    """The folder or hub id does not exist, or does not contain a model."""
 
     status = 404
 
@@ -88,9 +94,9 @@ class MemoryLimitError(LoadError):
 
 
 class FilterError(MlxgenError):
-    """A token was offered to a filter that does not allow it.
+    """A filter does not allow a token that it was given.
 
-    ``field`` is where in a request a grammar stands that cannot be compiled, if that is known.
+    ``field``: the place in a request of a grammar that cannot be compiled, if it is known.
     """
 
     status = 400
@@ -102,7 +108,7 @@ class GrammarError(FilterError):
 
 
 class DeadEndError(FilterError):
-    """Filters, bans and exclusions together leave no token at a position."""
+    """Filters, bans and exclusions together leave no token to draw at a position."""
 
     status = 500
 
@@ -110,7 +116,7 @@ class DeadEndError(FilterError):
 class RewindError(MlxgenError, ValueError):
     """A rewind goes further back than is possible.
 
-    ``possible`` is the number of tokens that can be taken back.
+    ``possible`` is how many tokens can be taken back.
     """
 
     status = 400
@@ -123,12 +129,12 @@ class RewindError(MlxgenError, ValueError):
 class ModelError(MlxgenError):
     """A forward pass raised, or gave logits that cannot be sampled: NaN, infinity or none.
 
-    What the pass raised is the ``__cause__``.
+    The exception of the pass is the ``__cause__``.
     """
 
 
 class QueueFullError(MlxgenError):
-    """The queue of waiting requests is full; try again when some of them are done."""
+    """The queue of waiting requests is full; try again once some of them are done."""
 
     status = 429
 
@@ -144,9 +150,9 @@ class HookError(MlxgenError):
 
 
 class StateError(MlxgenError, RuntimeError):
-    """A call on something that is closed, finished or in use by another thread."""
+    """A call on an object that is closed, finished or in use by another thread."""
 
 
 def _again(kind: type[MlxgenError], *args: Any) -> MlxgenError:
-    """An error with its message; pickle restores its fields afterwards."""
+    """Make an error with its message; pickle restores its fields afterwards."""
     return kind.__new__(kind, *args)

@@ -1,9 +1,9 @@
-"""Load a model: a folder, a hub id or the bundled demo model becomes a ``LanguageModel``.
+"""Load a model: make a ``LanguageModel`` of a folder, a hub id or the bundled demo model.
 
 Owns the way from a name to a model's files, and the check whether they fit in memory. Must
 never know how a model is built from its files (``pair`` does) or how text is generated.
-Invariant: what does not fit is refused before its weights are read, and every failure is a
-``LoadError`` or an ``OptionError``. Importing this is quick; slow imports are left to the
+Invariant: a model that does not fit is refused before its weights are read, and every failure
+is a ``LoadError`` or an ``OptionError``. Importing this is quick; slow imports wait for the
 first call.
 """
 
@@ -46,16 +46,16 @@ def load(
     - ``revision``: a branch, tag or commit; only for a hub id.
     - ``draft``: a smaller model with the same tokenizer that proposes tokens (a folder, a hub id
       or a loaded model), or ``"ngram"``, which finds them in the text so far.
-    - ``ignore_memory_limit``: load weights even if they are larger than the device recommends.
-    - ``wired_limit``: bytes that the system may keep wired for MLX, or ``"recommended"``.
-      It holds for the whole process, and only on Apple silicon; by default it is not changed.
-    - ``trust_remote_code``: run Python files that come with the model.
+    - ``ignore_memory_limit``: load the weights even if they do not fit in memory.
+    - ``wired_limit``: how many bytes the system may keep wired for MLX, or ``"recommended"``. It
+      applies to the whole process, and only on Apple silicon; by default it is not changed.
+    - ``trust_remote_code``: run the Python files that come with the model.
 
-    ``recommended`` of the result has the sampling options that the model's makers recommend.
+    The sampling options that the model's makers recommend are in ``recommended`` of the result.
     Invalid values in their ``generation_config.json`` are ignored, with a warning in the log.
 
-    Call this on the thread that generates. Raises ``LoadError`` or one of its subclasses, with a
-    message that says what to do, or ``OptionError``.
+    Call this on the thread that generates. Raises ``OptionError``, or ``LoadError`` or one of its
+    subclasses, with a message that says what to do.
     """
     source = _find(path_or_hf_repo, revision)
     adapter_folder = None if adapter is None else _path(adapter)
@@ -131,7 +131,7 @@ def _bundled() -> _Source:
 def _path(name: ModelName) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # ~ of a user who does not exist
+    except RuntimeError:  # ~ with the name of an unknown user
         return Path(name)
 
 

@@ -324,7 +324,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     def _give_up(self) -> None:
         """Fail all branches: every one waits, so none is left to wake the others."""
         waits = [f"{live.name} for {live.wait.what}" for live in self._live.values() if live.wait]
-        error = StateError(f"all branches wait, so none is left to call wake: {'; '.join(waits)}")
+        error = StateError(f"all branches wait, so none is left to wake them: {'; '.join(waits)}")
         self._ready.append((next(iter(self._live.values())), error))
         for live in list(self._live.values()):
             if live.handle in self._live:

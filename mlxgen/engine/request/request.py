@@ -231,7 +231,7 @@ class Request:
         return self.constraint is not None and self.unforced < RARELY_FORCED
 
     def is_free(self, count: int) -> bool:
-        """Whether the next ``count`` draws depend on nothing but their positions."""
+        """Whether the next ``count`` draws depend only on their positions."""
         start, retries = self.position, self.retries
         return (
             self.constraint is None

@@ -397,8 +397,8 @@ class LanguageModel:
     def _stream(self, request: Request) -> Stream:
         runner = Runner(self.model, self.make_cache, cache=lambda: self.prefix_cache)
         handle = Handle(request, KV(runner), self.drafter_for(request.options))
-        # The cache exists once somebody has asked for it. What is taken from it may still have to
-        # be computed on another thread: wait for it.
+        # The cache is made when somebody first asks for it. What is taken from it is computed here,
+        # as the stream may be handed to another thread, which could not do that.
         if "prefix_cache" in vars(self) and take_prefix(handle, self.prefix_cache):
             handle.kv.wait()
         return Stream(Loop(runner, self.sampler), handle, lambda: self.prefix_cache)

@@ -25,7 +25,7 @@ from .scheduling.scheduler import Scheduler
 from .step.accepting import Event
 from .step.handle import Handle
 
-IDLE_CALLS = 10_000  # after more answers in a row that do not advance a branch, it fails
+IDLE_CALLS = 10_000  # a branch fails after more answers in a row that do not advance it
 
 _REFUSED: Mapping[str, str] = {
     "hooks": "a controller decides on every token itself; use its observe method",

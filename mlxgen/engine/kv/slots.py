@@ -37,7 +37,7 @@ class Slot:
         self._slots: Slots | None = slots
         # States of the recurrent layers, in order
         self._checkpoints: Checkpoints[tuple[list[mx.array | None], ...]] = Checkpoints()
-        self._reached = length  # its greatest length so far: that is what a ring has overwritten
+        self._reached = length  # its greatest length so far: it tells what a ring has overwritten
         # What a full window dropped before the sequence joined is lost.
         self._least = length - 1 if slots.window is not None and length > slots.window else 0
         self.index = index

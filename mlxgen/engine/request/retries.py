@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...tokens import Token
 
-DRAWS_FOR_BANS = 32  # that bans may take back for each token, plus 32 times as many
+DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
 
 
 @dataclass(slots=True)

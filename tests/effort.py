@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 def tries(count: int) -> int:
     """How many of ``count`` random cases to try in this run."""
-    return count if ALL else max(3, count // 5)
+    return count if ALL else max(3, count // 8)
 
 
 def some(cases: Iterable[T]) -> list[T]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,7 +29,7 @@ from mlxgen.errors import CapacityError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 
-from ..effort import tries
+from ..effort import some, tries
 
 KINDS = [*cache_kinds(), "demo"]
 END = ord("@")  # a token that the small models have
@@ -367,8 +368,7 @@ def crowd_of(kind: str, lengths: list[int], *, steps: int, max_tokens: int = 60)
 BATCHED = [kind for kind in KINDS if kind not in ("quantised", "concatenating", "chunked")]
 
 
-@pytest.mark.parametrize("kind", BATCHED)
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("kind, share", some(product(BATCHED, [0.0, 0.3, 0.9, 0.6])))
 def test_a_row_goes_back_behind_the_place_where_it_joined_the_others(
     kind: str, share: float
 ) -> None:

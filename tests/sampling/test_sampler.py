@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -21,7 +22,7 @@ from mlxgen.sampling import (
 )
 from mlxgen.sampling.plan import Kind
 
-from ..effort import tries
+from ..effort import some, tries
 from .mixed import EVERYTHING, MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows
 from .reference import (
     counts_of,
@@ -102,8 +103,10 @@ def test_any_integer_is_a_seed(seed: int) -> None:
 # What is drawn
 
 
-@pytest.mark.parametrize("options", [each for each in MIXED if each.get("temperature")])
-@pytest.mark.parametrize("vocab", [70, 300])
+@pytest.mark.parametrize(
+    "options, vocab",
+    some(product([each for each in MIXED if each.get("temperature")], [70, 300])),
+)
 def test_tokens_are_drawn_with_the_probabilities_of_the_reference(
     options: dict[str, Any], vocab: int
 ) -> None:

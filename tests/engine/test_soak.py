@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import time
 from typing import Any
 
 import mlx.core as mx
@@ -191,10 +192,15 @@ def test_rows_hold_no_more_memory_than_their_kv_and_a_few_copies_of_states(kind:
         scheduler.submit(lm.prepare([i + 1] * 20, options))
     for _ in range(220):
         scheduler.step()
-    mx.synchronize()  # a pass under way holds what it computes
-    states = 8 * lm.footprint.fixed
-    held = mx.get_active_memory() - before
-    assert held <= scheduler.stats().kv_bytes + 5 * states + 100_000
+    allowed = scheduler.stats().kv_bytes + 5 * 8 * lm.footprint.fixed + 100_000
+    for _ in range(
+        100
+    ):  # a pass under way holds what it computes, and a busy machine frees it late
+        mx.synchronize()
+        if mx.get_active_memory() - before <= allowed:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{mx.get_active_memory() - before} bytes, of {allowed} at most")
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ class Memory:
                 begun = handle.kv.length > 0 and handle not in prefilled
                 (now if begun else later).append(length)
         slots, together = self._runner.slots, 0
-        if slots is not None:  # fewer may suit each other where more would not
+        if slots is not None:  # fewer may suit each other when more would not
             together = max(
                 slots.nbytes_with(self._footprint, joining, HEADROOM)
                 for joining in (now, [*now, *later])

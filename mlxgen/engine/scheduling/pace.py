@@ -26,7 +26,7 @@ class Pace:
         self._plain: float | None = None  # seconds between steps without a piece, running mean
 
     def next(self) -> int:
-        """The tokens to run behind this step; none now and then, to see what it takes plain."""
+        """The tokens to run after this step; none now and then, to see what it takes plain."""
         self._pieces = (self._pieces + 1) % (_LOOK_EVERY + 1)
         return self.piece if self._pieces else 0
 

@@ -2,7 +2,7 @@
 
 Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
 it. Must never know limits or the requests that generate. Invariant: a handle in here has tokens to
-run before its first draw, and none of them twice where another one runs them already; a prefix
+run before its first draw, and none of them twice if another one runs them already; a prefix
 cache that fails is emptied, as it is never worth a sequence.
 """
 
@@ -137,7 +137,7 @@ class Prefill:
         return handle.kv.length
 
     def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:
-        """What the prefix cache says; ``instead`` where there is none, or where it fails."""
+        """What the prefix cache says; ``instead`` if there is none, or if it fails."""
         if self._cache is None:
             return instead
         try:

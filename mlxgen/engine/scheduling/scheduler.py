@@ -6,7 +6,7 @@ together hold no more than ``Memory.limit``; a sequence that was accepted runs t
 cancelled, or fails alone with a reason.
 
 It belongs to the one thread that runs the model. A prompt is run in pieces between the steps
-of the others, each piece about as long as one of their steps, in turn where several wait.
+of the others, each piece about as long as one of their steps, in turn if several wait.
 Sequences that begin alike and come together share one prefill: the later ones wait for the
 first and take it from the prefix cache. What has no room left starts again later from there:
 its draws are functions of seed and position, so nobody can tell.
@@ -83,7 +83,7 @@ class Scheduler:
         self._pace = Pace()
         self._places = Places(self.limits.max_batch)
         self._trial: Trial | None = None  # while it is not known whose fault a failure was
-        self._fed = 0  # prompt tokens that were run behind the last step
+        self._fed = 0  # prompt tokens that were run after the last step
         self._sums = dict.fromkeys(_SUMS, 0)
         self._events: list[Event] = []  # of this step, and of one that was interrupted
         self._preempted = self._steps = self._faults = 0
@@ -93,7 +93,7 @@ class Scheduler:
     def submit(self, request: Request) -> Handle:
         """Queue a sequence.
 
-        Raises ``QueueFullError`` where no place is left, and ``CapacityError`` for one whose
+        Raises ``QueueFullError`` if no place is left, and ``CapacityError`` for one whose
         prompt alone does not fit the bytes there are.
         """
         if self.room < 1:
@@ -197,7 +197,7 @@ class Scheduler:
     def step(self) -> list[Event]:
         """One step of all requests that run, and a piece of a prompt that waits.
 
-        What goes wrong in one sequence is its event, also where the model fails with it; what
+        What goes wrong in one sequence is its event, even if the model fails with it; what
         fails with all of them is raised as a ``ModelError``, and an interrupt as it is: then
         what had happened before it comes with the next step.
         """
@@ -419,7 +419,7 @@ class Scheduler:
     def _deliver(self, came: Iterable[Event], events: list[Event]) -> None:
         """Say what came of sequences; those that have ended give back what they hold."""
         came = [event for event in came if not event.handle.closed]
-        # All of it first, so that nothing is lost where what follows goes wrong
+        # All of it first, so that nothing is lost if what follows goes wrong
         events += [event for event in came if event.chunks or event.error]
         for handle, _, error in came:
             reason = handle.request.finish_reason
@@ -537,7 +537,7 @@ class Scheduler:
                 trial.cleared.append(handle)
 
     def _end_trial(self, trial: Trial, events: list[Event]) -> None:
-        """Have those go on that are cleared; raises where the model fails with everyone."""
+        """Have those go on that are cleared; raises if the model fails with everyone."""
         self._trial = None
         if trial.accused and not trial.works:
             for handle in reversed([*(handle for handle, _ in trial.accused), *trial.cleared]):

@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 
 def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
-    """Decide on one draw, and on those behind it that were drafted."""
+    """Decide on one draw, and on those after it that were drafted."""
     try:
         if handle.guess is None:
             _accept_one(handle, tokens[place], DrawnView(drawn, place))

@@ -51,7 +51,7 @@ class Drawn:
         return Later(self._lazy, row)
 
     def tokens(self) -> list[Token]:
-        """The tokens; this waits for the device. -1 where the logits allow no draw.
+        """The tokens; this waits for the device. -1 if the logits allow no draw.
 
         Rows in ``redrawn`` then have another token than ``later`` may say.
         """
@@ -92,7 +92,7 @@ class DrawnView:
 
     @cached_property
     def token(self) -> Token:
-        """The token; raises ``ModelError`` where the logits allow no draw."""
+        """The token; raises ``ModelError`` if the logits allow no draw."""
         token = self._drawn.tokens()[self._row]
         if token < 0:
             raise ModelError(
@@ -143,14 +143,14 @@ class DrawnView:
     def best(self, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """The first ``count`` candidates at most, for which the draw was asked beforehand."""
         draw, row = self._part
-        assert draw.candidates is not None, "candidates are drawn for where they are wanted"
+        assert draw.candidates is not None, "candidates are computed only if they are wanted"
         assert draw.candidate_probs is not None
         return _known(draw.candidates, draw.candidate_probs, row, count)
 
     def report(self, token: Token, top: int) -> tuple[float | None, list[tuple[Token, float]]]:
         """The log-probability of ``token``, and the ``top`` likeliest tokens with theirs."""
         draw, row = self._part
-        assert draw.logprob is not None, "log-probabilities are drawn for where they are wanted"
+        assert draw.logprob is not None, "log-probabilities are computed only if they are wanted"
         if self.token == token:
             logprob = _number(draw.logprob, row)
         else:
@@ -173,7 +173,7 @@ class DrawnView:
 def _known(
     tokens: mx.array, probs: mx.array, row: int, count: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Of a row's candidates the first ones, without what fills up where there are fewer."""
+    """The first of a row's candidates, without the padding if there are fewer."""
     ids = np.array(tokens)[row, :count]
     known = ids >= 0
     return ids[known], np.array(probs)[row, :count][known]

@@ -1,7 +1,7 @@
 """A failure in the middle of a step: of a forward pass, of what leads to one, or of reading it.
 
 Owns what is known of it: what was raised, whose pass it was, and whether memory was short. Must
-never leave the engine: callers get its ``error``. Invariant: where it has a ``handle``, that one's
+never leave the engine: callers get its ``error``. Invariant: if it has a ``handle``, that one's
 pass failed before anything of it was submitted, so that no other sequence was harmed.
 """
 
@@ -13,8 +13,8 @@ from .handle import Handle
 _SHOWN = 300  # characters of a foreign message
 
 
-class Fault(Exception):  # noqa: N818 (it is no error of the caller)
-    """See the module; ``handle`` is ``None`` where it may be anybody's."""
+class Fault(Exception):  # noqa: N818 (it is not an error of the caller)
+    """See the module; ``handle`` is ``None`` if it may be anybody's."""
 
     def __init__(self, cause: Exception, handle: Handle | None = None) -> None:
         super().__init__(cause, handle)
@@ -46,7 +46,7 @@ class Fault(Exception):  # noqa: N818 (it is no error of the caller)
         return error
 
     def error_of_all(self) -> MlxgenError:
-        """The same where it fails with everything."""
+        """The same, if it fails with everything."""
         error = ModelError(f"the model fails on every sequence: {self._said}")
         error.__cause__ = self.cause
         return error

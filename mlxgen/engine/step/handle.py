@@ -27,7 +27,7 @@ from .scores import PromptScores
 
 
 class Logits(NamedTuple):
-    """Some rows of ``array`` [n, vocab]: ``places``, behind ``length`` tokens and each next one."""
+    """Some rows of ``array`` [n, vocab]: ``places``, after ``length`` tokens and each next one."""
 
     array: mx.array
     places: Sequence[int]
@@ -44,7 +44,7 @@ class Handle:
 
     - ``kv``: its KV cache, alone or in a batch. ``drafter``: names tokens that may come next.
     - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
-    - ``ahead``: the same behind tokens that are not known yet.
+    - ``ahead``: the same after tokens that are not known yet.
     - ``pending``: what the model has to run before the next draw, since ``align``.
     - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
       short: a flat distribution rarely stands alone.
@@ -171,7 +171,7 @@ class Handle:
     def align(self) -> list[Token]:
         """Bring the KV cache to where the history ends: before a pass, and nowhere else.
 
-        Returns what is pending: nothing where the logits are at hand. Then it keeps the drafted
+        Returns what is pending: nothing if the logits are at hand. Then it keeps the drafted
         tokens that it holds already.
         """
         if not self.is_ready:
@@ -237,7 +237,7 @@ class Handle:
 
 
 def logits_of(handles: Iterable[Handle]) -> mx.array:
-    """The logits [draws, vocab] to draw from; no copy where they are one array in order."""
+    """The logits [draws, vocab] to draw from; no copy if they are one array in order."""
     runs: list[tuple[mx.array, int, int]] = []  # an array, and where a run in it starts and ends
     for handle in handles:
         assert handle.logits is not None

@@ -2,7 +2,7 @@
 
 Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
 know when a pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits
-behind its last pending token, and behind every drafted one; nothing is evaluated but the
+after its last pending token, and after every drafted one; nothing is evaluated but the
 pieces of a long prompt. What a pass of one handle raises while it is built is its ``Fault``.
 """
 
@@ -29,7 +29,7 @@ Row: TypeAlias = tuple[KV, Sequence[Fed]]
 
 
 class Work(NamedTuple):
-    """The next ``tokens`` of a handle, with the logits behind the last ``wanted`` of them."""
+    """The next ``tokens`` of a handle, with the logits after the last ``wanted`` of them."""
 
     handle: Handle
     tokens: Sequence[Fed]
@@ -37,7 +37,7 @@ class Work(NamedTuple):
 
     @classmethod
     def pending(cls, handle: Handle) -> Work:
-        """What a handle has to run, and what is drafted behind it."""
+        """What a handle has to run, and what is drafted after it."""
         drafted = handle.guess.fed if handle.guess is not None else []
         return cls(handle, [*handle.pending, *drafted], 1 + len(drafted))
 
@@ -57,7 +57,7 @@ class Passes:
         self.runner = runner
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
         # Whether short runs go into the common pass. That copies the keys of every row, and
-        # saves a pass over the weights: worth it where memory is fast, not on a CPU.
+        # saves a pass over the weights: worth it if memory is fast, not on a CPU.
         self.merges = mx.default_device() != mx.Device(mx.cpu)
 
     # ---- prompts ---------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Passes:
         kv, scores, history = handle.kv, handle.scores, handle.history
         assert scores is not None
         end = min(len(history) - len(kv.align(history)) + count, len(history) - 1)
-        pending = kv.align(history, scores.done - 1)  # where an interrupt came before the scores
+        pending = kv.align(history, scores.done - 1)  # if an interrupt came before the scores
         try:
             while kv.length < end:
                 piece, start = pending[: min(PIECE, end - kv.length)], kv.length
@@ -147,8 +147,8 @@ class Passes:
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
         """A common pass for the last token of each, and what has to go before it or apart.
 
-        What is pending before the last token goes first where it is long; drafts have a pass of
-        their own where the common one would have to copy keys for them.
+        What is pending before the last token goes first if it is long; drafts have a pass of
+        their own if the common one would have to copy keys for them.
         """
         slots = self.runner.slots
         assert slots is not None

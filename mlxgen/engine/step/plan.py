@@ -1,4 +1,4 @@
-"""What one step does: who runs before the draw, who is drawn, and who runs behind it.
+"""What one step does: who runs before the draw, who is drawn, and who runs after it.
 
 Owns the decision, made of a few facts about each request. Must never know a model, a cache or a
 token. Everything here is a value, and rows are named by their places in the list that was given.
@@ -16,8 +16,8 @@ class Standing(NamedTuple):
 
     ``is_ready``: the logits for its next position are at hand. ``is_behind``: it has more to run
     than goes between two steps of the others. ``is_last``: its budget ends with the next token.
-    ``drafts``: tokens are about to be drafted behind that. ``expects_forced``: its filters are
-    likely to force a run behind it.
+    ``drafts``: tokens are about to be drafted after that. ``expects_forced``: its filters are
+    likely to force a run after it.
     """
 
     is_ready: bool
@@ -29,8 +29,8 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """``first`` run what they have pending, then all ``drawn`` are drawn; where ``looks`` is true,
-    the pass behind their tokens is submitted before these are known, with what those ``beside``
+    """``first`` run what they have pending, then all ``drawn`` are drawn; if ``looks`` is true,
+    the pass after their tokens is submitted before these are known, with what those ``beside``
     have pending."""
 
     first: tuple[int, ...]
@@ -52,8 +52,8 @@ class StepPlan:
 def _looks_ahead(drawn: Sequence[Standing]) -> bool:
     """Whether to submit the next pass before the tokens are known.
 
-    Drafts are made from tokens that are known. Where most rows are about to be fast-forwarded,
-    token and forced run rather go through in one pass behind the draw.
+    Drafts are made from tokens that are known. If most rows are about to be fast-forwarded,
+    token and forced run rather go through in one pass after the draw.
     """
     forced, last = 0, True
     for row in drawn:

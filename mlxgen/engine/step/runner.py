@@ -4,7 +4,7 @@ Owns the model, the caches by number, and the slots. Must never know requests, t
 command was given. Invariant: what a command leaves depends on the commands before it alone, so
 that another runner of the same model that is given the same ones holds the same.
 
-Nothing is evaluated but where a command waits.
+Nothing is evaluated unless a command waits.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from ..prefix.cache import PrefixCache
 
 
 class Runner:
-    """See the module. ``slots``: where several go together; ``cache``: asked when it is needed.
+    """See the module.
 
-    A cache lives as long as somebody holds it: ``do`` gives those that it made.
+    ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when
+    it is needed. A cache lives as long as somebody holds it: ``do`` gives those that it made.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class PromptScores:
         return tuple(self._scores)
 
     def add(self, start: int, logits: mx.array) -> None:
-        """Take in the logits [n, vocab] behind the tokens from ``start`` on; evaluates them."""
+        """Take in the logits [n, vocab] after the tokens from ``start`` on; evaluates them."""
         first, end = self.done, min(len(self._tokens), start + logits.shape[0] + 1)
         assert start < first, "a token before was not scored"
         if end <= first:

@@ -3,10 +3,10 @@
 Owns the order of a step: forward, masks meanwhile, sample, look-ahead forward, the one host
 synchronisation, accept. Must never decide what a token means (the request does), nor who may
 join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
-its request's history, and a draw is from the logits behind that.
+its request's history, and a draw is from the logits after it.
 
 A request alone runs with the caches of its own and their fast attention path. Several go through
-together in slots, where the model allows it; a request that it does not allow it for runs next
+together in slots, if the model allows it; a request that it does not allow it for runs next
 to them. Whatever a request has pending beyond one token (a forced run, a rewind that a recurrent
 layer could not follow) goes ahead of the common pass, so that no request waits for another's.
 """
@@ -224,7 +224,7 @@ class Loop:
     ) -> tuple[Drawn | None, dict[Handle, int]]:
         """Submit a draw for every handle that has one left; the others are events.
 
-        With the draw comes where each handle's is in it: the first one, where it has several.
+        With the draw comes where each handle's is in it: the first one, if it has several.
         """
         submitted, self._blind = self._blind, None
         if submitted is not None and _still_stands(submitted, ready):
@@ -273,9 +273,9 @@ class Loop:
     # running the model
 
     def _look_ahead(self, ready: list[Handle], drawn: Drawn, idle: list[Handle]) -> Drawn | None:
-        """Submit the pass behind tokens that are not known yet, with what others have pending.
+        """Submit the pass after tokens that are not known yet, with what others have pending.
 
-        Returns the next draw, where nothing that the host decides goes into it.
+        Returns the next draw, if nothing that the host decides goes into it.
         """
         work = []
         for i, handle in enumerate(ready):
@@ -293,7 +293,7 @@ class Loop:
         return Drawn(self._sampler, arrays[0], requests, want)
 
     def _blind_requests(self, ready: Sequence[Handle]) -> list[DrawRow]:
-        """The draws behind the next ones; none where one of them depends on what that gives."""
+        """The draws after the next ones; none if one of them depends on what that gives."""
         requests = []
         for handle in ready:
             draw = blind_draw(handle.request) if not handle.flat and handle.ahead else None
@@ -303,7 +303,7 @@ class Loop:
         return requests
 
     def _forward(self, handles: Sequence[Handle]) -> None:
-        """Run what is pending, and drafts behind it; the logits are submitted."""
+        """Run what is pending, and drafts after it; the logits are submitted."""
         handles = [handle for handle in handles if not self.is_behind(handle)]
         self._align(handles)
         for handle in handles:
@@ -314,7 +314,7 @@ class Loop:
             handle.arrive()
 
     def _propose(self, handle: Handle) -> None:
-        """Have tokens drafted behind what a handle has pending."""
+        """Have tokens drafted after what a handle has pending."""
         request = handle.request
         if handle.drafter is None or not request.may_draft:
             return
@@ -378,7 +378,7 @@ class Loop:
 
 
 def _drafts(handle: Handle) -> bool:
-    """Whether tokens are about to be drafted behind the next one."""
+    """Whether tokens are about to be drafted after the next one."""
     request = handle.request
     return (
         handle.drafter is not None

@@ -20,7 +20,7 @@ from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
 
-from ..effort import some
+from ...effort import some
 
 BYTES = 8  # of a token in the scripted model's cache: a key and a value
 STEP = 256 * BYTES  # caches grow by so many tokens

@@ -17,7 +17,7 @@ from mlxgen.engine.kv.slot_caches import SLACK
 from mlxgen.engine.kv.slots import Slot, Slots
 from tests.fakes.architectures import VOCAB, cache_kinds
 
-from ..effort import tries
+from ...effort import tries
 
 BATCHED = ["plain", "rotating", "sliding window", "recurrent", "hybrid", "list of caches"]
 PADDED = ["plain", "rotating", "sliding window"]

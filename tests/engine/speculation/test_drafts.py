@@ -23,7 +23,7 @@ from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
 
-from ..effort import some, tries
+from ...effort import some, tries
 
 KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
 PROMPT = [t % 96 for t in b"ababcbabcabab"]

@@ -15,7 +15,7 @@ from mlxgen import Choice, DeadEndError, FilterError, GrammarError, JsonSchema, 
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes.speaking import PROMPT, Speaker, reciter
 
-from ..effort import tries
+from ...effort import tries
 
 SCHEMA = {
     "type": "object",

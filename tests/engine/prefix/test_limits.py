@@ -28,7 +28,7 @@ from tests.fakes.filled_caches import (
     state_layers,
 )
 
-from ..effort import tries
+from ...effort import tries
 
 PLENTY = 1 << 40
 

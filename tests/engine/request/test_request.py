@@ -29,7 +29,7 @@ from mlxgen.sampling import DrawRow, ForcedView
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import alphabet_tokenizer
 
-from ..effort import tries
+from ...effort import tries
 
 VOCABULARY = Vocabulary.of(alphabet_tokenizer(["ab", "abc", "bc", " a"]))
 LETTERS = [*b"abcd 1", *range(256, 260)]

@@ -18,7 +18,7 @@ from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 
-from ..effort import tries
+from ...effort import tries
 
 Make = Callable[[], list[Any]]
 

@@ -16,13 +16,13 @@ from mlxgen.engine.scheduling.pace import Pace
 from mlxgen.engine.scheduling.places import Places
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import CapacityError, ModelError
-from tests.engine import test_crowds
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.failing import HOWS, MESSAGE, FailingOn, How, Unread, fail
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters
 
-from ..effort import some
+from ...effort import some
+from . import test_random_company
 
 POISON = ord("~")
 
@@ -497,7 +497,7 @@ def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repea
         calls[0] += 1
         return not sound[0] and calls[0] % 97 == 0
 
-    steady = test_crowds.mumbling.__wrapped__
+    steady = test_random_company.mumbling.__wrapped__
 
     def unsteady(*, recurrent: bool = False) -> Speaker:
         speaker: Speaker = steady(recurrent=recurrent)
@@ -505,15 +505,15 @@ def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repea
         fail(speaker, now_and_then, dice.choice(HOWS), unread)
         return speaker
 
-    monkeypatch.setattr(test_crowds, "mumbling", unsteady)
-    hall, asked = test_crowds.crowd(dice)
+    monkeypatch.setattr(test_random_company, "mumbling", unsteady)
+    hall, asked = test_random_company.crowd(dice)
     sound[0] = True
     unread.failures = 0
     for handle, one in asked.items():
         error = hall.errors.get(handle)
         if not one.certain or isinstance(error, CapacityError):
             continue
-        alone = test_crowds.alone(hall.speaker, one)
+        alone = test_random_company.alone(hall.speaker, one)
         if error is None:
             assert hall.texts[handle] == alone, one
         elif isinstance(error, ModelError):  # it was tried when it failed again

@@ -29,7 +29,7 @@ from mlxgen.errors import CapacityError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 
-from ..effort import some, tries
+from ...effort import some, tries
 
 KINDS = [*cache_kinds(), "demo"]
 END = ord("@")  # a token that the small models have

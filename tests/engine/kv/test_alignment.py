@@ -20,7 +20,7 @@ from mlxgen.engine.kv.held import Held
 from mlxgen.engine.step.runner import Runner
 from tests.fakes.architectures import VOCAB, cache_kinds
 
-from ..effort import tries
+from ...effort import tries
 
 KINDS = list(cache_kinds())
 _models: dict[str, Any] = {}

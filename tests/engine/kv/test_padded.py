@@ -8,9 +8,10 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.padded import LONGEST, alike, longest_padded, run_padded
-from tests.engine.test_slots import alone, same
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
+
+from .test_slots import alone, same
 
 ROOM = {"plain": LONGEST, "rotating": 15, "sliding window": 11}
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..errors import GrammarError
-from .gbnf_syntax import Class, Either, Node, Ref, Repeat, Row, Text, Token, read_gbnf, walk
+from .gbnf_syntax import Class, Either, Literal, Node, Ref, Repeat, Row, Token, read_gbnf, walk
 from .grammar import quoted
 
 MAX_EXPANDED = 4000  # parts of a grammar that is written as one lexeme, at most
@@ -102,7 +102,7 @@ class _Sizes:
 
 def _lexeme(node: Node, names: Mapping[str, str]) -> str:
     """A node as a part of one lexeme."""
-    if isinstance(node, Text):
+    if isinstance(node, Literal):
         return quoted(node.text)
     if isinstance(node, Ref):
         return names[node.name]
@@ -111,7 +111,7 @@ def _lexeme(node: Node, names: Mapping[str, str]) -> str:
 
 def _rule(node: Node, names: Mapping[str, str]) -> str:
     """A node as a part of a rule, with a lexeme for each character."""
-    if isinstance(node, Text):
+    if isinstance(node, Literal):
         return f"({' '.join(map(quoted, node.text))})" if node.text else '""'
     if isinstance(node, Ref):
         return names[node.name]

@@ -29,7 +29,7 @@ _WIDTHS = {"x": 2, "u": 4, "U": 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Literal:
     """A string."""
 
     text: str
@@ -81,7 +81,7 @@ class Repeat:
     most: int | None
 
 
-Node: TypeAlias = Text | Class | Token | Ref | Row | Either | Repeat
+Node: TypeAlias = Literal | Class | Token | Ref | Row | Either | Repeat
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -220,7 +220,7 @@ class _Reader:
         while self._peek() != '"':
             chars.append(self._char("string"))
         self._at += 1
-        return Text("".join(chars))
+        return Literal("".join(chars))
 
     def _class(self) -> Node:
         self._at += 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Lark
 from mlxgen.filters.gbnf import is_gbnf, lark_of
-from mlxgen.filters.gbnf_syntax import Class, Either, Node, Ref, Repeat, Row, Text, read_gbnf
+from mlxgen.filters.gbnf_syntax import Class, Either, Literal, Node, Ref, Repeat, Row, read_gbnf
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 
@@ -182,7 +182,7 @@ class Recogniser:
             self.known = found
 
     def ends(self, node: Node, starts: Iterable[int]) -> frozenset[int]:
-        if isinstance(node, Text):
+        if isinstance(node, Literal):
             return frozenset(
                 at + len(node.text) for at in starts if self.text.startswith(node.text, at)
             )

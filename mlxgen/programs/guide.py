@@ -30,11 +30,10 @@ from .variables import Variables
 _EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
 
 T = TypeVar("T")
-Text: TypeAlias = str | Sequence[Token]
 ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
 
 
-class Host(Protocol):
+class Driver(Protocol):
     """What runs the program of a guide, as the guide sees it."""
 
     history: History
@@ -67,7 +66,7 @@ class Awaited(Generic[T]):
 
     __slots__ = ("make", "owner", "place", "used", "what")
 
-    def __init__(self, owner: Host, what: str, make: Callable[[], Step]) -> None:
+    def __init__(self, owner: Driver, what: str, make: Callable[[], Step]) -> None:
         self.owner = owner
         self.what = what
         self.make = make
@@ -99,7 +98,7 @@ class Guide:
 
     __slots__ = ("_running",)
 
-    def __init__(self, running: Host) -> None:
+    def __init__(self, running: Driver) -> None:
         self._running = running
 
     def __repr__(self) -> str:
@@ -168,7 +167,7 @@ class Guide:
 
     # ---- text ------------------------------------------------------------------------------
 
-    def fixed(self, text: Text) -> Awaited[None]:
+    def fixed(self, text: str | Sequence[Token]) -> Awaited[None]:
         """Appends text, or tokens as they are."""
         tokens = self.tokenize(text) if isinstance(text, str) else token_ids("text", text)
         return Awaited(self._running, "fixed", lambda: Put(0, tokens))

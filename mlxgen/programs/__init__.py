@@ -1,7 +1,7 @@
 """Controllers written as async functions: text, choices, forks and variables."""
 
+from .branch_history import Label
 from .guide import Forked, Guide, ProgramFunction
-from .history import Label
 from .program import Program
 from .running import Running
 from .task import Task

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..engine import Branch, Session, Splice
 from ..filters import Filter, Specification
 from ..tokens import Token
-from .history import History
+from .branch_history import BranchHistory
 from .steps import Answer, Done
 
 
@@ -22,7 +22,7 @@ class Gen:
 
     def __init__(
         self,
-        history: History,
+        history: BranchHistory,
         vocab_size: int,
         filters: Sequence[Specification | Filter],
         stop: Sequence[str],

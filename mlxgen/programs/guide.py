@@ -19,8 +19,8 @@ from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
 from ..recent import Recent
 from ..tokens import Token, Vocabulary
+from .branch_history import BranchHistory, Label
 from .gen import Gen
-from .history import History, Label
 from .record import Record
 from .steps import Done, Put, Sample, Split, Step, Until
 from .task import Task
@@ -36,7 +36,7 @@ ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
 class Driver(Protocol):
     """What runs the program of a guide, as the guide sees it."""
 
-    history: History
+    history: BranchHistory
     vocab_size: int
     variables: Variables
     record: Record

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ..errors import OptionError
 from ..tokens import Token, Vocabulary
+from .branch_history import BranchHistory
 from .guide import ProgramFunction
-from .history import History
 from .running import Running
 from .variables import Variables
 
@@ -37,5 +37,5 @@ class Program:
         self, vocabulary: Vocabulary, vocab_size: int, *, prompt: Sequence[Token], opens_text: bool
     ) -> Running:
         """The controller of the root, for one generation."""
-        history = History(prompt, vocabulary, opens_text=opens_text)
+        history = BranchHistory(prompt, vocabulary, opens_text=opens_text)
         return Running(self.function, history, vocab_size, Variables(self.variables))

@@ -14,8 +14,8 @@ from ..engine import Branch, Chunk, FinishReason, Wait
 from ..engine.branches import Path, name_of
 from ..errors import OptionError, StateError
 from ..tokens import Token
+from .branch_history import BranchHistory
 from .guide import Awaited, Forked, Guide, ProgramFunction
-from .history import History
 from .record import Entry, Record
 from .steps import Answer, Done, Split, Step
 from .task import Task
@@ -33,7 +33,7 @@ class Running:
     def __init__(
         self,
         function: ProgramFunction,
-        history: History,
+        history: BranchHistory,
         vocab_size: int,
         variables: Variables,
         *,

@@ -22,7 +22,7 @@ class Label:
     cuts: int  # how often text had been taken back when it was made
 
 
-class History:
+class BranchHistory:
     """The prompt and the generated tokens; ``base`` is how much of the prompt is left."""
 
     __slots__ = ("_cuts", "base", "opens_text", "tokens", "vocabulary")
@@ -73,9 +73,9 @@ class History:
             raise StateError("the text before this label was taken back; make a new label")
         return after
 
-    def fork(self) -> History:
+    def fork(self) -> BranchHistory:
         """An independent copy."""
-        twin = History(self.tokens, self.vocabulary, opens_text=self.opens_text)
+        twin = BranchHistory(self.tokens, self.vocabulary, opens_text=self.opens_text)
         twin.base = self.base
         twin._cuts = list(self._cuts)
         return twin

@@ -20,7 +20,7 @@ _PARTS = (Text, Reasoning)
 
 
 class ChatChoice:
-    """A ``Choice`` of a chat."""
+    """A ``ReplyChoice`` of a chat."""
 
     def __init__(self, plan: ReplyPlan, index: int, id: str) -> None:
         self._plan = plan
@@ -46,15 +46,15 @@ class ChatChoice:
     # ---- streams -------------------------------------------------------------------------------
 
     def opening(self) -> Event:
-        """As ``Choice.opening``: who speaks."""
+        """As ``ReplyChoice.opening``: who speaks."""
         return self._choice({"role": "assistant", "content": "", "refusal": None})
 
     def nothing(self) -> Event:
-        """As ``Choice.nothing``."""
+        """As ``ReplyChoice.nothing``."""
         return self._choice({})
 
     def push(self, chunk: Chunk, usage: Usage | None) -> list[Event]:
-        """As ``Choice.push``."""
+        """As ``ReplyChoice.push``."""
         self._scores = chunk.prompt or self._scores
         delta = self.text.take(chunk, usage)
         parts = self._deltas(delta.events)
@@ -136,7 +136,7 @@ class ChatChoice:
             values.extend(extra.get(name, ()))
 
     def whole(self) -> Event:
-        """As ``Choice.whole``."""
+        """As ``ReplyChoice.whole``."""
         content, reasoning = map("".join, self._parts.values())
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if self._calls:
@@ -168,7 +168,7 @@ class ChatChoice:
         return whole
 
     def prompt(self) -> Event:
-        """As ``Choice.prompt``."""
+        """As ``ReplyChoice.prompt``."""
         facts: Event = {}
         if self._plan.ids:
             facts["prompt_token_ids"] = list(self._plan.prompts[0])

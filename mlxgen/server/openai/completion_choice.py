@@ -18,7 +18,7 @@ from .token_report import Reported
 
 
 class CompletionChoice:
-    """A ``Choice`` of a completion."""
+    """A ``ReplyChoice`` of a completion."""
 
     def __init__(self, plan: ReplyPlan, index: int, id: str) -> None:
         self._plan = plan
@@ -36,18 +36,18 @@ class CompletionChoice:
         self._ids: list[int] = []
 
     def opening(self) -> Event | None:
-        """As ``Choice.opening``: the prompt, if it is to be echoed.
+        """As ``ReplyChoice.opening``: the prompt, if it is to be echoed.
 
         With log-probabilities it comes with the first chunk, which has the prompt's own.
         """
         return self._choice(self._echo) if self._echo and not self._plan.logprobs else None
 
     def nothing(self) -> Event:
-        """As ``Choice.nothing``."""
+        """As ``ReplyChoice.nothing``."""
         return self._choice("")
 
     def push(self, chunk: Chunk, usage: Usage | None) -> list[Event]:
-        """As ``Choice.push``."""
+        """As ``ReplyChoice.push``."""
         self._scores = chunk.prompt or self._scores
         if self._plan.silent:
             finish: FinishReason | None = "length" if chunk.finish_reason is not None else None
@@ -93,7 +93,7 @@ class CompletionChoice:
         return {name: echoed[name] + lists[name] for name in lists}
 
     def whole(self) -> Event:
-        """As ``Choice.whole``."""
+        """As ``ReplyChoice.whole``."""
         whole = self._choice(self._echo + "".join(self._parts), self.text.finish)
         if self._plan.logprobs:
             whole["logprobs"] = self._logprobs(self._reported)
@@ -104,7 +104,7 @@ class CompletionChoice:
         return whole
 
     def prompt(self) -> Event:
-        """As ``Choice.prompt``."""
+        """As ``ReplyChoice.prompt``."""
         facts: Event = {}
         if self._plan.prompt_logprobs:
             facts["prompt_logprobs"] = self._writer.prompt(self._scores)

@@ -65,7 +65,7 @@ class ReplyPlan:
         return event
 
 
-class Choice(Protocol):
+class ReplyChoice(Protocol):
     """One choice as JSON: the objects of a stream, and that of a whole answer."""
 
     text: ChoiceText
@@ -99,7 +99,7 @@ class Kind(NamedTuple):
 
     event: str
     whole: str
-    choice: Callable[[ReplyPlan, int, str], Choice]
+    choice: Callable[[ReplyPlan, int, str], ReplyChoice]
     shares_prompt: bool
 
 

@@ -17,15 +17,16 @@ in ``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
 from __future__ import annotations
 
 import re
-
-# Only the parsed form says how far an expression looks. The module is not public; it has
-# had this form since 3.11.
-from re import _parser as _re_parser
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import regex
 
 from ..errors import OptionError
+
+# Only the parsed form says how far an expression looks. The module is not public; it has
+# had this form since 3.11.
+_re_parser: Any = import_module("re._parser")
 
 SECONDS = 1.0  # a search takes microseconds or never ends
 _SHORT = 12  # no search takes long for so few characters; reading the clock takes a microsecond

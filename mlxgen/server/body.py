@@ -106,11 +106,7 @@ def parse_body(data: bytes) -> dict[str, Any]:
         raise _malformed("expected an object, such as {...}")
     where = _nul_in(value) if "\\u0000" in text else None  # JSON does not allow it unescaped
     if where is not None:
-        raise RequestError(
-            f"{where}: contains a NUL character, which no model reads; leave it out",
-            param=where,
-            code="invalid_value",
-        )
+        raise RequestError.at(where, "contains a NUL character, which no model reads; leave it out")
     return value
 
 

@@ -59,6 +59,11 @@ class RequestError(MlxgenError):
         self.code = code
         self.type = type or type_of(status)
 
+    @classmethod
+    def at(cls, param: str, reason: str, code: str = "invalid_value") -> RequestError:
+        """A field that cannot be used; the message names it before the ``reason``."""
+        return cls(f"{param}: {reason}", param=param, code=code)
+
     def body(self) -> dict[str, Any]:
         """The JSON body."""
         return _body(self.message, self.type, self.param, self.code)

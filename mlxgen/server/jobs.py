@@ -174,11 +174,10 @@ class Preparation:
 
     def _check(self, call: Call) -> None:
         if len(call.jobs) > self._max_rows:
-            raise RequestError(
-                f"n: expected at most {self._max_rows} answers, as no more may wait here, got "
+            raise RequestError.at(
+                "n",
+                f"expected at most {self._max_rows} answers, as no more may wait here, got "
                 f"{len(call.jobs)}; ask for fewer at a time",
-                param="n",
-                code="invalid_value",
             )
 
     def _rows(self, call: Call) -> Sequence[Request]:

@@ -132,10 +132,8 @@ def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     size = model.vocabulary.size
     for place, token in enumerate(request.tokens):
         if token >= size:
-            raise RequestError(
-                f"tokens[{place}]: expected token ids from 0 to {size - 1}, got {token}",
-                param=f"tokens[{place}]",
-                code="invalid_value",
+            raise RequestError.at(
+                f"tokens[{place}]", f"expected token ids from 0 to {size - 1}, got {token}"
             )
     text = b"".join(map(model.vocabulary.piece, request.tokens)).decode("utf-8", "replace")
     return {"prompt": text, "content": text}

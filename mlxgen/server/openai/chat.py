@@ -112,30 +112,24 @@ def _check_continuation(request: ChatRequest) -> None:
     going_on = bool(request.continue_final_message)
     if request.add_generation_prompt is going_on:
         value, other = ("true", "leave out") if going_on else ("false", "send")
-        raise RequestError(
-            f"add_generation_prompt: {value} means that the answer is "
-            f"{'a new message' if going_on else 'the rest of one'}; {other} "
-            "continue_final_message: true",
-            param="add_generation_prompt",
-            code="invalid_value",
+        raise RequestError.at(
+            "add_generation_prompt",
+            f"{value} means that the answer is {'a new message' if going_on else 'the rest of one'}"
+            f"; {other} continue_final_message: true",
         )
     last = request.messages[-1]
     if going_on and (not isinstance(last, AssistantMessage) or last.tool_calls):
-        raise RequestError(
-            "continue_final_message: expected a last message with the role assistant and some "
-            "text, to be continued",
-            param="continue_final_message",
-            code="invalid_value",
+        raise RequestError.at(
+            "continue_final_message",
+            "expected a last message with the role assistant and some text, to be continued",
         )
 
 
 def _max_tokens(request: ChatRequest) -> int | None:
     old, new = request.max_tokens, request.max_completion_tokens
     if old is not None and new is not None and old != new:
-        raise RequestError(
-            f"max_tokens: {old} contradicts max_completion_tokens={new}; send one of them",
-            param="max_tokens",
-            code="invalid_value",
+        raise RequestError.at(
+            "max_tokens", f"{old} contradicts max_completion_tokens={new}; send one of them"
         )
     return limit_of(new if new is not None else old)
 
@@ -144,9 +138,5 @@ def _top_logprobs(request: ChatRequest) -> int | None:
     if request.logprobs:
         return request.top_logprobs or 0
     if request.top_logprobs is not None:
-        raise RequestError(
-            "top_logprobs: needs logprobs: true",
-            param="top_logprobs",
-            code="invalid_value",
-        )
+        raise RequestError.at("top_logprobs", "needs logprobs: true")
     return None

@@ -50,20 +50,15 @@ def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, Re
     form = form_of(request)
     silent = request.max_tokens == 0
     if silent and not request.echo:
-        raise RequestError(
-            "max_tokens: expected 1 or more, got 0; 0 needs echo: true",
-            param="max_tokens",
-            code="invalid_value",
-        )
+        raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
     scored = bool(request.echo) and request.logprobs is not None
     prompts = _prompts(request.prompt)
     n = request.n or 1
     if n * len(prompts) > MAX_ROWS:
-        raise RequestError(
-            f"n: expected at most {MAX_ROWS} answers, got {n} to each of {len(prompts)} prompts; "
+        raise RequestError.at(
+            "n",
+            f"expected at most {MAX_ROWS} answers, got {n} to each of {len(prompts)} prompts; "
             "send several requests",
-            param="n",
-            code="invalid_value",
         )
     keep = keep_of(request, model)
     rows = [_tokens(prompt, model, at)[-keep if keep else 0 :] for at, prompt in prompts]
@@ -124,11 +119,7 @@ def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
     if not given:
         raise _empty("prompt")
     if len(given) > MAX_PROMPTS:
-        raise RequestError(
-            f"prompt: expected at most {MAX_PROMPTS} items, got {len(given)}",
-            param="prompt",
-            code="invalid_value",
-        )
+        raise RequestError.at("prompt", f"expected at most {MAX_PROMPTS} items, got {len(given)}")
     kind = str if isinstance(given[0], str) else list
     prompts = []
     for i, item in enumerate(given):
@@ -160,18 +151,18 @@ def _checked(prompt: Any, at: str) -> str | list[Token]:
 
 def _wrong(at: str, value: Any, wanted: str) -> RequestError:
     given = name_of(value) if isinstance(value, (list, dict)) else shown(value)
-    return RequestError(f"{at}: expected {wanted}, got {given}", param=at, code="invalid_type")
+    return RequestError.at(at, f"expected {wanted}, got {given}", "invalid_type")
 
 
 def _empty(at: str) -> RequestError:
-    return RequestError(f"{at}: expected some text, got nothing", param=at, code="invalid_value")
+    return RequestError.at(at, "expected some text, got nothing")
 
 
 def _tokens(prompt: str | list[Token], model: ServedModel, at: str) -> tuple[Token, ...]:
     try:
         return Prompt.of(prompt, model.vocabulary).tokens
     except PromptError as error:
-        raise RequestError(f"{at}: {error}", param=at, code="invalid_prompt") from error
+        raise RequestError.at(at, str(error), "invalid_prompt") from error
 
 
 def _text(

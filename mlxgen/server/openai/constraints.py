@@ -35,11 +35,7 @@ def form_of(request: GenerationRequest) -> Form | None:
         return None
     field = given[0]
     if len(given) > 1:
-        raise RequestError(
-            f"{given[1]}: cannot be combined with {field}; send one of them",
-            param=given[1],
-            code="invalid_value",
-        )
+        raise RequestError.at(given[1], f"cannot be combined with {field}; send one of them")
     try:
         if field == "response_format":
             assert format is not None

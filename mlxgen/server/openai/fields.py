@@ -126,11 +126,7 @@ def check_body(body: Any) -> Mapping[str, Any]:
         if not below:
             return body
         level = below
-    raise RequestError(
-        f"{level[0][0]}: nested more than {MAX_DEPTH} levels deep; make it flatter",
-        param=level[0][0],
-        code="invalid_value",
-    )
+    raise RequestError.at(level[0][0], f"nested more than {MAX_DEPTH} levels deep; make it flatter")
 
 
 def check_text(text: str, *, param: str | None) -> None:

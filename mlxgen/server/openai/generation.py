@@ -43,12 +43,12 @@ def check_context(
     if model.max_context is None or whole < model.max_context:
         return
     part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
-    raise RequestError(
-        f"{param}: the prompt is too long: this model's maximum context length is "
-        f"{model.max_context} tokens. However, your request resulted in {whole} tokens{part}, and "
-        "at least one is to be generated; shorten it",
-        param=param,
-        code="context_length_exceeded",
+    raise RequestError.at(
+        param,
+        f"the prompt is too long: this model's maximum context length is {model.max_context} "
+        f"tokens. However, your request resulted in {whole} tokens{part}, and at least one is to "
+        "be generated; shorten it",
+        "context_length_exceeded",
     )
 
 
@@ -96,18 +96,14 @@ def given_of(
     given["logit_bias"] = _biases(request)
     given["top_logprobs"] = top_logprobs
     if prompt_logprobs is not None and request.heal:
-        raise RequestError(
-            "heal: takes back tokens of the prompt whose log-probabilities are wanted; leave it "
-            "out",
-            param="heal",
-            code="invalid_value",
+        raise RequestError.at(
+            "heal",
+            "takes back tokens of the prompt whose log-probabilities are wanted; leave it out",
         )
     if request.prompt_logprobs is not None and request.stream:
-        raise RequestError(
-            "prompt_logprobs: is not for streams; leave out stream, or for a completion send echo "
-            "and logprobs",
-            param="prompt_logprobs",
-            code="invalid_value",
+        raise RequestError.at(
+            "prompt_logprobs",
+            "is not for streams; leave out stream, or for a completion send echo and logprobs",
         )
     given["prompt_logprobs"] = prompt_logprobs
     if max_tokens is None and model.max_context is None:
@@ -126,10 +122,8 @@ def options_of(
 ) -> Options:
     """The options of the first choice: those given, and what the text is held to."""
     if given.get("close_json") and spec is None:
-        raise RequestError(
-            "close_json: there is nothing to close; send json_schema or another constraint",
-            param="close_json",
-            code="invalid_value",
+        raise RequestError.at(
+            "close_json", "there is nothing to close; send json_schema or another constraint"
         )
     stops = given["stop"] if stop is None else [*given["stop"], stop]
     filters = None if spec is None else [spec]
@@ -147,11 +141,7 @@ def _biases(request: GenerationRequest) -> dict[int, float] | None:
     biases = {}
     for text, bias in request.logit_bias.items():
         if not text.isdecimal() or not text.isascii() or len(text) > 12:
-            raise RequestError(
-                f"logit_bias: expected token ids as keys, got {text[:40]!r}",
-                param="logit_bias",
-                code="invalid_value",
-            )
+            raise RequestError.at("logit_bias", f"expected token ids as keys, got {text[:40]!r}")
         biases[int(text)] = bias
     return biases
 

@@ -35,10 +35,10 @@ def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
     given = dict(check_body(body))
     for name in _ELSEWHERE:
         if given.get(name) not in (None, False):
-            raise RequestError(
-                f"{name}: is not part of this answer; leave it out, or send POST /v1/completions",
-                param=name,
-                code="unsupported_parameter",
+            raise RequestError.at(
+                name,
+                "is not part of this answer; leave it out, or send POST /v1/completions",
+                "unsupported_parameter",
             )
     given["logprobs"] = given.pop("n_probs", None) or None
     if given.get("seed") == -1:  # any

@@ -125,10 +125,10 @@ def _rendered(message: Message, at: str) -> dict[str, Any]:
     if message.tool_calls:
         plain["tool_calls"] = [_call(call) for call in message.tool_calls]
     elif plain["content"] is None:
-        raise RequestError(
-            f"{at}.content: an assistant message needs content or tool_calls",
-            param=f"{at}.content",
-            code="missing_required_parameter",
+        raise RequestError.at(
+            f"{at}.content",
+            "an assistant message needs content or tool_calls",
+            "missing_required_parameter",
         )
     plain["content"] = plain["content"] or ""
     return plain

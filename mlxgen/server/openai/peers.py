@@ -103,15 +103,14 @@ def _translate(
         if not isinstance(value, dict):
             raise _NotDoneError(f"expected an object, got {_shown(value)}")
     except _NotDoneError as error:
-        raise RequestError(f"{at}: {error}", param=at, code="unsupported_parameter") from None
+        raise RequestError.at(at, str(error), "unsupported_parameter") from None
     for key, inner in value.items():
         if key not in rule.fields:
             names = ", ".join(rule.fields)
-            where = f"{at}.{key[:64]}"
-            raise RequestError(
-                f"{where}: there is no such field; known are {names}",
-                param=where,
-                code="unknown_parameter",
+            raise RequestError.at(
+                f"{at}.{key[:64]}",
+                f"there is no such field; known are {names}",
+                "unknown_parameter",
             )
         _translate(rule.fields[key], f"{at}.{key}", inner, result, known)
 
@@ -130,11 +129,10 @@ def _put(path: str, value: Any, at: str, result: Translated) -> None:
         old, new = fields.get(name), value
     if old is not None and old != value:
         other = result.names.get(name, path)
-        raise RequestError(
-            f"{at}: cannot be combined with {other}, which means the same here but has "
-            "another value; send one of them",
-            param=at,
-            code="invalid_value",
+        raise RequestError.at(
+            at,
+            f"cannot be combined with {other}, which means the same here but has another value; "
+            "send one of them",
         )
     fields[name] = new
     result.names.setdefault(name, at)

@@ -51,7 +51,7 @@ def _translated(
     param = _joined(path)
     known = _known(model, path) if wrong[0]["type"] == "extra_forbidden" else ()
     code = _CODES.get(wrong[0]["type"], "invalid_type")
-    return RequestError(f"{param}: {_sentence(wrong, path, known)}", param=param, code=code)
+    return RequestError.at(param, _sentence(wrong, path, known), code)
 
 
 def _path(detail: Any, body: Mapping[str, Any]) -> tuple[str | int, ...]:

@@ -35,19 +35,14 @@ def _choice(request: ChatRequest, names: Sequence[str]) -> tuple[_Mode, list[str
     """What must happen, and with which functions."""
     for i, name in enumerate(names):
         if name in names[:i]:
-            at = f"tools[{i}].function.name"
-            raise RequestError(f"{at}: {name} is defined twice", param=at, code="invalid_value")
+            raise RequestError.at(f"tools[{i}].function.name", f"{name} is defined twice")
     choice = request.tool_choice
     if choice is None:
         return ("auto" if names else "none"), list(names)
     if choice in ("none", "auto") and not names:
         return "none", []
     if not names:
-        raise RequestError(
-            "tool_choice: there are no tools to choose from; send tools",
-            param="tool_choice",
-            code="invalid_value",
-        )
+        raise RequestError.at("tool_choice", "there are no tools to choose from; send tools")
     if isinstance(choice, str):
         return choice, list(names)
     if isinstance(choice, NamedTool):
@@ -63,9 +58,7 @@ def _choice(request: ChatRequest, names: Sequence[str]) -> tuple[_Mode, list[str
 
 def _check_name(name: str, names: Sequence[str], at: str) -> None:
     if name not in names:
-        raise RequestError(
-            f"{at}: {name!r} is not one of the tools", param=at, code="invalid_value"
-        )
+        raise RequestError.at(at, f"{name!r} is not one of the tools")
 
 
 def _shown(tool: Tool) -> dict[str, Any]:

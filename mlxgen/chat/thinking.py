@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..filters import After, Specification
-from ..filters.first_token import FirstToken
+from ..filters.any_of import FirstToken
 from ..tokens import Token
 from .dialect import Dialect
 from .splitter import Thinking

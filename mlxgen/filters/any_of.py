@@ -1,20 +1,28 @@
-"""One of several specifications, whichever the text turns out to follow.
+"""One of several specifications: the one that the text turns out to follow.
 
-Invariant: a filter that is out has taken all tokens before the one that it refused, so
+Of an ``AnyOf`` several may fit for a while. Of a ``FirstToken`` the first token chooses: it is for
+a model that may begin to think or to call a tool and otherwise follows a schema. So does
+``opening``, for the start of a text whose first space the decoder drops.
+
+SentencePiece-style models begin their answer with a token such as ``▁{``: bytes `` {``, text
+``{``. A filter constrains the text. So a first token that starts with a space goes to a filter
+that wants one space and then what is specified, and every other first token to the plain one.
+
+Invariant: a filter that is out was fed all tokens before the one that it did not take, so
 taking that one back brings the filter in again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import FilterError
-from ..tokens.vocabulary import AnyTokenizer, Token
+from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .compose import bind_opening
-from .protocol import Filter, Int32Words, Specification, is_by_bytes
+from .protocol import Filter, Int32Words, Specification, allows, is_by_bytes, words_of
 from .replay import Replay
 
 
@@ -31,79 +39,135 @@ class AnyOf:
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         """As ``Specification.bind``."""
-        return AnyOfFilter(
-            [Replay(spec.bind(tokenizer, vocab_size)) for spec in self.specifications]
-        )
+        return AnyOfFilter([spec.bind(tokenizer, vocab_size) for spec in self.specifications])
 
     def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
-        return AnyOfFilter(
-            [Replay(bind_opening(spec, tokenizer, vocab_size)) for spec in self.specifications]
-        )
+        return AnyOfFilter([bind_opening(s, tokenizer, vocab_size) for s in self.specifications])
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """``otherwise``, unless the text begins with a token that leads to another specification.
+
+    The other specifications see the whole text, its first token included.
+    """
+
+    otherwise: Specification
+    leads: tuple[tuple[Token, Specification], ...]
+
+    @property
+    def by_bytes(self) -> bool:
+        """As in ``Specification``."""
+        return all(map(is_by_bytes, (self.otherwise, *(spec for _, spec in self.leads))))
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
+        """As ``Specification.bind``."""
+        return self._bound(self.otherwise.bind(tokenizer, vocab_size), tokenizer, vocab_size)
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        otherwise = bind_opening(self.otherwise, tokenizer, vocab_size)
+        return self._bound(otherwise, tokenizer, vocab_size)
+
+    def _bound(self, otherwise: Filter, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
+        leads = [spec.bind(tokenizer, vocab_size) for _, spec in self.leads]
+        lanes = [words_of([token], vocab_size) for token, _ in self.leads]
+        others = ~words_of([token for token, _ in self.leads], vocab_size)
+        return AnyOfFilter([otherwise, *leads], [others, *lanes])
+
+
+def opening(
+    plain: Filter, after_space: Filter, vocabulary: Vocabulary, vocab_size: int
+) -> AnyOfFilter:
+    """Both ways in which a text may start: ``after_space`` wants a space, and then the same."""
+
+    def lanes() -> Sequence[Int32Words]:
+        spaced = words_of(vocabulary.starting_with(b" "), vocab_size)
+        return ~spaced, spaced
+
+    return AnyOfFilter([plain, after_space], vocabulary.derived(("spaced", vocab_size), lanes))
 
 
 class AnyOfFilter:
-    """The running filter of ``AnyOf``; rewinds and forks as well as the others do."""
+    """The running filter; it rewinds and forks as well as its parts do.
 
-    def __init__(self, parts: Sequence[Replay]) -> None:
-        self._parts = parts
+    ``lanes`` are the first tokens of each part, if the first token is to choose one of them. A
+    text without a token is then one of the first part.
+    """
+
+    def __init__(self, parts: Sequence[Filter], lanes: Sequence[Int32Words] = ()) -> None:
+        self._parts = [part if isinstance(part, Replay) else Replay(part) for part in parts]
+        self._lanes = lanes
         self._length = 0  # tokens so far
+        self._alive = self._parts  # those that took all of them
 
-    def _alive(self) -> Iterator[Replay]:
-        return (part for part in self._parts if len(part) == self._length)
+    def _in(self) -> list[Replay]:
+        return [part for part in self._parts if len(part) == self._length]
+
+    def _open_to(self, token: Token) -> Sequence[Replay]:
+        """The parts to ask about a token."""
+        if self._length or not self._lanes:
+            return self._alive
+        lanes = zip(self._parts, self._lanes, strict=True)
+        return [part for part, lane in lanes if allows(lane, token)]
 
     def fill(self, row: Int32Words) -> bool:
-        """As ``Filter.fill``."""
+        if len(self._alive) == 1:
+            return self._alive[0].fill(row)
         row[:] = 0
         mine = np.empty_like(row)
-        for part in self._alive():
+        lanes = () if self._length else self._lanes
+        for index, part in enumerate(self._alive):
             if not part.fill(mine):
-                return False
-            row |= mine
+                if not lanes:
+                    return False
+                mine[:] = -1
+            row |= mine & lanes[index] if lanes else mine
         return True
 
     def asked(self) -> Sequence[Filter]:
-        """The filters that ``fill`` asks."""
-        return tuple(self._alive())
+        return self._alive
 
     def advance(self, token: Token) -> None:
-        """As ``Filter.advance``."""
-        taking = [part for part in self._alive() if part.validate([token])]
-        if not taking:
-            raise FilterError(f"none of {len(self._parts)} filters allows token {token} here")
+        taking = self._open_to(token)
+        if len(taking) != 1:  # a single one refuses by itself
+            taking = [part for part in taking if part.validate([token])]
+            if not taking:
+                raise FilterError(f"none of {len(self._parts)} filters allows token {token} here")
         for part in taking:
             part.advance(token)
         self._length += 1
+        self._alive = list(taking)
 
     def can_end(self) -> bool:
-        """As ``Filter.can_end``."""
-        return any(part.can_end() for part in self._alive())
+        if self._lanes and not self._length:
+            return self._parts[0].can_end()
+        return any(part.can_end() for part in self._alive)
 
     def reset(self) -> None:
-        """As ``Filter.reset``."""
         self.rewind(0)
 
     def rewind(self, to: int) -> None:
-        """Back to the state after the first ``to`` tokens."""
         for part in self._parts:
             part.rewind(to)
         self._length = min(self._length, to)
+        self._alive = self._in()
 
     def fork(self) -> AnyOfFilter:
-        """An independent copy."""
-        twin = AnyOfFilter([part.fork() for part in self._parts])
+        twin = AnyOfFilter([part.fork() for part in self._parts], self._lanes)
         twin._length = self._length
+        twin._alive = twin._in()
         return twin
 
     def forced(self) -> Sequence[Token]:
         """What must come next, once one filter is left."""
-        alive = list(self._alive())
-        return alive[0].forced() if len(alive) == 1 else ()
+        return self._alive[0].forced() if len(self._alive) == 1 else ()
 
     def hint(self) -> Sequence[Token]:
-        """Tokens that lead towards an end, from the first filter that fits."""
-        return next((part.hint() for part in self._alive()), ())
+        """From the first filter that fits."""
+        return self._alive[0].hint() if self._alive else ()
 
     def validate(self, tokens: Sequence[Token]) -> int:
-        """How many of ``tokens`` would be taken."""
-        return max((part.validate(tokens) for part in self._alive()), default=0)
+        parts = self._open_to(tokens[0]) if tokens else ()
+        return max((part.validate(tokens) for part in parts), default=0)

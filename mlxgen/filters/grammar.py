@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 
 from ..errors import GrammarError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Vocabulary
+from .any_of import AnyOfFilter, opening
 from .compiled import Grammar, GrammarEngine
-from .first_token import FirstTokenFilter, opening
 from .matcher import GrammarFilter
 from .protocol import Filter
 from .reasons import shortened
@@ -164,7 +164,7 @@ def bound(grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int) -> Grammar
 
 def bound_opening(
     grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int
-) -> FirstTokenFilter | GrammarFilter:
+) -> AnyOfFilter | GrammarFilter:
     """The same, for the start of a text that loses its leading space."""
     with_space = grammar.after('" "')
     try:

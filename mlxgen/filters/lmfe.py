@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import FilterError, GrammarError, MlxgenError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .first_token import FirstTokenFilter, opening
+from .any_of import AnyOfFilter, opening
 from .protocol import Int32Words, words_of
 
 
@@ -54,7 +54,7 @@ class LMFormatEnforcer:
         """As ``Specification.bind``."""
         return self._bound(tokenizer, vocab_size, after_space=False)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> FirstTokenFilter:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
         vocabulary = Vocabulary.of(tokenizer)
         plain = self._bound(vocabulary, vocab_size, after_space=False)

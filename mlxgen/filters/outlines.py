@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import FilterError, GrammarError, OptionError
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .first_token import FirstTokenFilter, opening
+from .any_of import AnyOfFilter, opening
 from .protocol import Int32Words, words_of
 from .reasons import shortened
 
@@ -58,7 +58,7 @@ class OutlinesCore:
         """As ``Specification.bind``."""
         return _bound(self.pattern, Vocabulary.of(tokenizer), vocab_size)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> FirstTokenFilter:
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
         vocabulary = Vocabulary.of(tokenizer)
         plain = _bound(self.pattern, vocabulary, vocab_size)

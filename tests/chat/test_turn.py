@@ -17,8 +17,7 @@ from mlxgen.chat.events import CallStarted
 from mlxgen.chat.turn import Effort, Turn, plan_turn
 from mlxgen.chat.unsupported import UnsupportedError
 from mlxgen.engine import Chunk
-from mlxgen.filters.any_of import AnyOf
-from mlxgen.filters.first_token import FirstToken
+from mlxgen.filters.any_of import AnyOf, FirstToken
 
 from .kit import plain, tool
 

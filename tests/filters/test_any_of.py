@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mlxgen.errors import FilterError
 from mlxgen.filters import After, Choice, JsonObject, Regex, Replay, no_tokens, tokens_of
-from mlxgen.filters.any_of import AnyOf
-from mlxgen.filters.first_token import FirstToken
+from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import alphabet_tokenizer, sentencepiece_tokenizer
 from tests.text.laws import Operations, operations

@@ -9,8 +9,7 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mlxgen.filters import After, Choice, JsonObject, JsonSchema, Lark, Regex
-from mlxgen.filters.any_of import AnyOf
-from mlxgen.filters.first_token import FirstToken
+from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.sampling import derive_seed
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai.generation import UNBOUNDED

@@ -58,6 +58,7 @@ class Grammar:
 
     text: str
     name: str
+    skips_space: bool = False  # whether its texts may begin with a space that means nothing
 
     @classmethod
     def of_lark(cls, lark: str, name: str) -> Grammar:
@@ -71,12 +72,12 @@ class Grammar:
     def of_json_schema(cls, schema: Mapping[str, Any], name: str) -> Grammar:
         return cls(json.dumps({"grammars": [{"json_schema": schema}]}), name)
 
-    def after(self, lark: str) -> Grammar:
+    def after(self, lark: str, *, skips_space: bool = False) -> Grammar:
         """This grammar after what the Lark expression ``lark`` matches."""
         inner = json.loads(self.text)["grammars"]
         outer = {"lark_grammar": f"start: {lark} @{_INNER}"}
         inner[0] = {**inner[0], "name": _INNER}
-        return Grammar(json.dumps({"grammars": [outer, *inner]}), self.name)
+        return Grammar(json.dumps({"grammars": [outer, *inner]}), self.name, skips_space)
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from ..errors import GrammarError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Vocabulary
-from .any_of import AnyOfFilter, opening
+from .any_of import opening
 from .compiled import Grammar, GrammarEngine
 from .matcher import GrammarFilter
 from .protocol import Filter
@@ -24,6 +24,41 @@ from .verbose import expanded
 
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
+
+
+class _IsGrammar(Protocol):
+    def _grammar(self, vocabulary: Vocabulary) -> Grammar: ...
+
+
+def bind(self: _IsGrammar, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
+    """As ``Specification.bind``, for a specification that is a grammar."""
+    vocabulary = Vocabulary.of(tokenizer)
+    return _running(self._grammar(vocabulary), vocabulary, vocab_size)
+
+
+def bind_opening(self: _IsGrammar, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+    """As ``bind``, for the start of a text that loses its leading space."""
+    vocabulary = Vocabulary.of(tokenizer)
+    grammar = self._grammar(vocabulary)
+    if grammar.skips_space:
+        return _running(grammar, vocabulary, vocab_size)
+    with_space = grammar.after('" "')
+    try:
+        plain = _running(grammar, vocabulary, vocab_size)
+    except GrammarError as error:
+        try:  # some vocabularies have words only with the space before them
+            return _running(with_space, vocabulary, vocab_size)
+        except GrammarError:
+            raise error from None
+    try:
+        after_space = _running(with_space, vocabulary, vocab_size)
+    except GrammarError:  # and some have no space at all
+        return plain
+    return opening(plain, after_space, vocabulary, vocab_size)
+
+
+def _running(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> GrammarFilter:
+    return GrammarFilter(grammar, GrammarEngine.of(vocabulary, vocab_size), vocab_size)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -42,15 +77,10 @@ class Regex:
     def __init__(self, pattern: str | re.Pattern[str]) -> None:
         object.__setattr__(self, "pattern", _pattern(pattern))
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-        """As ``Specification.bind``."""
-        return bound(self._grammar(), tokenizer, vocab_size)
+    bind = bind
+    bind_opening = bind_opening
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        return bound_opening(self._grammar(), tokenizer, vocab_size)
-
-    def _grammar(self) -> Grammar:
+    def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         return Grammar.of_regex(self.pattern, shortened(f"Regex({self.pattern!r})"))
 
 
@@ -72,16 +102,11 @@ class Lark:
         if not isinstance(self.grammar, str):
             raise OptionError("filters", f"Lark: expected a string, got {self.grammar!r}")
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-        """As ``Specification.bind``."""
-        return bound(self._grammar(tokenizer), tokenizer, vocab_size)
+    bind = bind
+    bind_opening = bind_opening
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        return bound_opening(self._grammar(tokenizer), tokenizer, vocab_size)
-
-    def _grammar(self, tokenizer: AnyTokenizer) -> Grammar:
-        text = _with_token_ids(self.grammar, Vocabulary.of(tokenizer))
+    def _grammar(self, vocabulary: Vocabulary) -> Grammar:
+        text = _with_token_ids(self.grammar, vocabulary)
         return Grammar.of_lark(text, shortened(f"Lark({self.grammar!r})"))
 
 
@@ -103,15 +128,10 @@ class Choice:
             _check_text("Choice", option)
         object.__setattr__(self, "options", kept)
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-        """As ``Specification.bind``."""
-        return bound(self._grammar(), tokenizer, vocab_size)
+    bind = bind
+    bind_opening = bind_opening
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        return bound_opening(self._grammar(), tokenizer, vocab_size)
-
-    def _grammar(self) -> Grammar:
+    def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         # One terminal, so that the engine sees one automaton for any number of options.
         lark = "start: OPTION\nOPTION: " + " | ".join(map(quoted, self.options))
         return Grammar.of_lark(lark, shortened(f"Choice({list(self.options)!r})"))
@@ -139,46 +159,14 @@ class Substring:
                 "filters", f"Substring: by: expected 'words' or 'chars', got {self.by!r}"
             )
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-        """As ``Specification.bind``."""
-        return bound(self._grammar(), tokenizer, vocab_size)
+    bind = bind
+    bind_opening = bind_opening
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        return bound_opening(self._grammar(), tokenizer, vocab_size)
-
-    def _grammar(self) -> Grammar:
+    def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         passage = f"%regex {json.dumps({f'substring_{self.by}': self.text})}"
         some = "" if self.allow_empty else " & /(.|\\n)+/"
         lark = f"start: PASSAGE\nPASSAGE: {passage}{some}"
         return Grammar.of_lark(lark, shortened(f"Substring({self.text!r})"))
-
-
-# ---- shared with other grammar specifications ----------------------------------------------
-
-
-def bound(grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-    """A running filter of a grammar. GrammarError if no text can satisfy it."""
-    return GrammarFilter(grammar, GrammarEngine.of(tokenizer, vocab_size), vocab_size)
-
-
-def bound_opening(
-    grammar: Grammar, tokenizer: AnyTokenizer, vocab_size: int
-) -> AnyOfFilter | GrammarFilter:
-    """The same, for the start of a text that loses its leading space."""
-    with_space = grammar.after('" "')
-    try:
-        plain = bound(grammar, tokenizer, vocab_size)
-    except GrammarError as error:
-        try:  # some vocabularies have words only with the space before them
-            return bound(with_space, tokenizer, vocab_size)
-        except GrammarError:
-            raise error from None
-    try:
-        after_space = bound(with_space, tokenizer, vocab_size)
-    except GrammarError:  # and some have no space at all
-        return plain
-    return opening(plain, after_space, Vocabulary.of(tokenizer), vocab_size)
 
 
 def _pattern(pattern: str | re.Pattern[str]) -> str:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
-from ..tokens.vocabulary import AnyTokenizer
+from ..tokens import Vocabulary
 from .closed_objects import closed_objects
 from .compiled import Grammar
 from .endless import why_endless
-from .grammar import bound, bound_opening
-from .matcher import GrammarFilter
-from .protocol import Filter
+from .grammar import bind, bind_opening
 from .reasons import shortened
 
 WHITESPACE = r"[ \t]{1,8}|\r?\n[ \t]{0,40}"
@@ -38,7 +36,7 @@ class SupportsJsonSchema(Protocol):
 Schema: TypeAlias = Mapping[str, Any] | str | bool | SupportsJsonSchema | type[Any]
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class JsonSchema:
     """JSON that is valid against a schema.
 
@@ -63,34 +61,21 @@ class JsonSchema:
     keys only never do.
     """
 
-    schema: str
-    whitespace: str | None
-    separators: tuple[str, str]
-    one_of_as_any_of: bool
-    ignore_unsupported: bool
-    closed: bool
-    _made: list[Grammar] = field(repr=False, compare=False, hash=False)
+    schema: Schema  # kept as its JSON text
+    _: KW_ONLY
+    whitespace: str | None = WHITESPACE
+    separators: tuple[str, str] = (",", ":")
+    one_of_as_any_of: bool = False
+    ignore_unsupported: bool = False
+    closed: bool = False
+    _made: list[Grammar] = field(init=False, repr=False, compare=False, default_factory=list)
 
     by_bytes: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        schema: Schema,
-        *,
-        whitespace: str | None = WHITESPACE,
-        separators: tuple[str, str] = (",", ":"),
-        one_of_as_any_of: bool = False,
-        ignore_unsupported: bool = False,
-        closed: bool = False,
-    ) -> None:
-        put = object.__setattr__
-        put(self, "schema", _text(schema))
-        put(self, "whitespace", whitespace)
-        put(self, "separators", tuple(separators))
-        put(self, "one_of_as_any_of", one_of_as_any_of)
-        put(self, "ignore_unsupported", ignore_unsupported)
-        put(self, "closed", closed)
-        put(self, "_made", [])
+    def __post_init__(self) -> None:
+        separators, whitespace = self.separators, self.whitespace
+        object.__setattr__(self, "schema", _text(self.schema))
+        object.__setattr__(self, "separators", tuple(separators))
         if len(self.separators) != 2 or not all(isinstance(s, str) for s in self.separators):
             raise OptionError(
                 "filters", f"JsonSchema: separators: expected two strings, got {separators!r}"
@@ -101,26 +86,20 @@ class JsonSchema:
                 f"JsonSchema: whitespace: expected an expression or None, got {whitespace!r}",
             )
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-        """As ``Specification.bind``."""
-        return bound(self._grammar(), tokenizer, vocab_size)
+    bind = bind
+    bind_opening = bind_opening
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        if self.whitespace is None:
-            return bound_opening(self._grammar(), tokenizer, vocab_size)
-        return self.bind(tokenizer, vocab_size)  # a space before JSON is allowed anyway
-
-    def _grammar(self) -> Grammar:
+    def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         """The grammar, made once, because the rows of a batch bind the same specification."""
         if not self._made:
             self._made.append(self._make())
         return self._made[0]
 
     def _make(self) -> Grammar:
-        name = shortened(f"JsonSchema({self.schema})")
-        schema = _parsed(self.schema, name)
-        has_inner_ids = self.schema.count('"$id"') > _is_named(schema)  # they change references
+        text = _text(self.schema)
+        name = shortened(f"JsonSchema({text})")
+        schema = _parsed(text, name)
+        has_inner_ids = text.count('"$id"') > _is_named(schema)  # they change references
         endless = None if has_inner_ids else why_endless(schema)
         if endless:
             raise GrammarError(f"{name}: {endless}")
@@ -143,7 +122,9 @@ class JsonSchema:
         if self.whitespace is not None:
             options["whitespace_pattern"] = self.whitespace
         inner = Grammar.of_json_schema({**schema, "x-guidance": options}, name)
-        return inner if self.whitespace is None else inner.after(f"/({_AROUND})?/")
+        return (
+            inner if self.whitespace is None else inner.after(f"/({_AROUND})?/", skips_space=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -163,13 +144,11 @@ class JsonObject:
         schema = JsonSchema({"type": "object"}, whitespace=whitespace, separators=separators)
         object.__setattr__(self, "schema", schema)
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-        """As ``Specification.bind``."""
-        return self.schema.bind(tokenizer, vocab_size)
+    bind = bind
+    bind_opening = bind_opening
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        return self.schema.bind_opening(tokenizer, vocab_size)
+    def _grammar(self, vocabulary: Vocabulary) -> Grammar:
+        return self.schema._grammar(vocabulary)
 
 
 def _text(schema: Schema) -> str:

@@ -1,11 +1,8 @@
 """LMFormatEnforcer: constraints of the optional package lm-format-enforcer.
 
-Its parsers are immutable and read characters, so a rewind only drops the latest ones. Its
-enforcer remembers every history that it was asked about; here it is asked about one state at
-a time, without a history, so it stays small.
-
-Invariant: there is one parser for each token fed, the one after it. Only tokens that are
-whole characters are allowed, because the parsers know nothing smaller.
+Its parsers are immutable and read characters, so only tokens that are whole characters are
+allowed. Its enforcer remembers every history that it was asked about; here it is asked about one
+parser at a time, without a history, so it stays small.
 """
 
 from __future__ import annotations
@@ -13,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 from ..errors import FilterError, GrammarError, MlxgenError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .any_of import AnyOfFilter, opening
 from .protocol import Int32Words, words_of
+from .states import StatesFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class LMFormatEnforcer:
         """Text of which a regular expression matches the whole."""
         return cls(_RegexParser(pattern))
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> LMFEFilter:
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
         """As ``Specification.bind``."""
         return self._bound(tokenizer, vocab_size, after_space=False)
 
@@ -61,7 +60,9 @@ class LMFormatEnforcer:
         after_space = self._bound(vocabulary, vocab_size, after_space=True)
         return opening(plain, after_space, vocabulary, vocab_size)
 
-    def _bound(self, tokenizer: AnyTokenizer, vocab_size: int, *, after_space: bool) -> LMFEFilter:
+    def _bound(
+        self, tokenizer: AnyTokenizer, vocab_size: int, *, after_space: bool
+    ) -> StatesFilter:
         vocabulary = Vocabulary.of(tokenizer)
         library = _library()
         data = vocabulary.derived(
@@ -76,30 +77,25 @@ class LMFormatEnforcer:
             raise
         except Exception as error:
             raise GrammarError(f"{self!r}: {type(error).__name__}: {error}") from error
-        return LMFEFilter(enforcer, parser, vocabulary, vocab_size)
+        parsers = _Parsers(enforcer, vocabulary, vocab_size)
+        return StatesFilter([parser], parsers.row, parsers.after, methodcaller("can_end"))
 
 
-class LMFEFilter:
-    """The running filter of ``LMFormatEnforcer``."""
+class _Parsers:
+    """What may follow a parser."""
 
-    def __init__(self, enforcer: Any, parser: Any, vocabulary: Vocabulary, vocab_size: int) -> None:
+    def __init__(self, enforcer: Any, vocabulary: Vocabulary, vocab_size: int) -> None:
         self._enforcer = enforcer
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
-        self._parsers = [parser]
 
-    def fill(self, row: Int32Words) -> bool:
-        """As ``Filter.fill``."""
+    def row(self, parser: Any) -> Int32Words:
         enforcer = self._enforcer
         enforcer.prefix_states.clear()
-        enforcer.root_parser = self._parsers[-1]
-        allowed = enforcer.get_allowed_tokens([]).allowed_tokens
-        row[:] = words_of(allowed, self._vocab_size)
-        return True
+        enforcer.root_parser = parser
+        return words_of(enforcer.get_allowed_tokens([]).allowed_tokens, self._vocab_size)
 
-    def advance(self, token: Token) -> None:
-        """As ``Filter.advance``."""
-        parser = self._parsers[-1]
+    def after(self, parser: Any, token: Token) -> Any:
         try:
             text = self._vocabulary.piece(token).decode()
         except UnicodeDecodeError:
@@ -112,25 +108,7 @@ class LMFEFilter:
                     f"lm-format-enforcer does not allow token {token} ({text!r}) here"
                 )
             parser = parser.add_character(character)
-        self._parsers.append(parser)
-
-    def can_end(self) -> bool:
-        """As ``Filter.can_end``."""
-        return bool(self._parsers[-1].can_end())
-
-    def reset(self) -> None:
-        """As ``Filter.reset``."""
-        self.rewind(0)
-
-    def rewind(self, to: int) -> None:
-        """Back to the state after the first ``to`` tokens."""
-        del self._parsers[to + 1 :]
-
-    def fork(self) -> LMFEFilter:
-        """An independent copy. It shares the enforcer, which holds no state between calls."""
-        twin = LMFEFilter(self._enforcer, self._parsers[-1], self._vocabulary, self._vocab_size)
-        twin._parsers = self._parsers.copy()
-        return twin
+        return parser
 
 
 # ---- the package ---------------------------------------------------------------------------

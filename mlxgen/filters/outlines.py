@@ -2,8 +2,7 @@
 
 Its index is a table of states and tokens, computed when a pattern is bound for the first time:
 that takes from milliseconds to minutes, and memory, depending on the size of the pattern and of
-the vocabulary. The most recently used ones are kept. A running filter is then a list of state
-numbers: one for each token fed, after it.
+the vocabulary. The most recently used ones are kept.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .any_of import AnyOfFilter, opening
 from .protocol import Int32Words, words_of
 from .reasons import shortened
+from .states import StatesFilter
 
 _INDEXES = 8  # indexes kept for one vocabulary
 _ROWS = 256  # rows kept for one index
@@ -54,7 +54,7 @@ class OutlinesCore:
         except Exception as error:
             raise GrammarError(f"OutlinesCore: {error}") from error
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> OutlinesFilter:
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
         """As ``Specification.bind``."""
         return _bound(self.pattern, Vocabulary.of(tokenizer), vocab_size)
 
@@ -66,50 +66,12 @@ class OutlinesCore:
         return opening(plain, after_space, vocabulary, vocab_size)
 
 
-class OutlinesFilter:
-    """The running filter of ``OutlinesCore``."""
-
-    def __init__(self, table: _Table) -> None:
-        self._table = table
-        self._states: list[int] = [table.index.get_initial_state()]
-
-    def fill(self, row: Int32Words) -> bool:
-        """As ``Filter.fill``."""
-        row[:] = self._table.row(self._states[-1])
-        return True
-
-    def advance(self, token: Token) -> None:
-        """As ``Filter.advance``."""
-        state = self._table.index.get_next_state(self._states[-1], token)
-        if state is None or token in self._table.eos:
-            raise FilterError(f"outlines-core does not allow token {token} here")
-        self._states.append(state)
-
-    def can_end(self) -> bool:
-        """As ``Filter.can_end``."""
-        return bool(self._table.index.is_final_state(self._states[-1]))
-
-    def reset(self) -> None:
-        """As ``Filter.reset``."""
-        self.rewind(0)
-
-    def rewind(self, to: int) -> None:
-        """Back to the state after the first ``to`` tokens."""
-        del self._states[to + 1 :]
-
-    def fork(self) -> OutlinesFilter:
-        """An independent copy. It shares the index."""
-        twin = OutlinesFilter(self._table)
-        twin._states = self._states.copy()
-        return twin
-
-
 class _Table:
-    """An index, and the rows of the most recently used states."""
+    """An index, with the rows of the most recently used states, which are numbers."""
 
     def __init__(self, index: Any, eos: frozenset[Token], vocab_size: int) -> None:
         self.index = index
-        self.eos = eos
+        self._eos = eos
         self._vocab_size = vocab_size
         self._rows: Recent[int, Int32Words] = Recent(_ROWS)
 
@@ -119,6 +81,12 @@ class _Table:
     def _made(self, state: int) -> Int32Words:
         allowed = self.index.get_allowed_tokens(state) or ()
         return words_of(np.array(list(allowed), dtype=np.int64), self._vocab_size)
+
+    def after(self, state: int, token: Token) -> int:
+        following: int | None = self.index.get_next_state(state, token)
+        if following is None or token in self._eos:
+            raise FilterError(f"outlines-core does not allow token {token} here")
+        return following
 
 
 # ---- the package ---------------------------------------------------------------------------
@@ -134,7 +102,7 @@ def _library() -> Any:
     return outlines_core
 
 
-def _bound(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> OutlinesFilter:
+def _bound(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> StatesFilter:
     tables: Recent[tuple[str, int], _Table]
     tables = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
 
@@ -149,7 +117,9 @@ def _bound(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> OutlinesFil
             raise GrammarError(f"{shortened(f'OutlinesCore({pattern!r})')}: {error}") from error
         return _Table(index, vocabulary.eos, vocab_size)
 
-    return OutlinesFilter(tables.get((pattern, vocab_size), build))
+    table = tables.get((pattern, vocab_size), build)
+    start = table.index.get_initial_state()
+    return StatesFilter([start], table.row, table.after, table.index.is_final_state)
 
 
 def _vocabulary(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:

@@ -2,7 +2,7 @@
 
 from .after import After
 from .callback import Allow
-from .closing import EndSearch, shortest_end
+from .closing import EndSearch
 from .compose import AllOf, Intersection
 from .constraint import Constraint
 from .grammar import Choice, Lark, Regex, Substring
@@ -47,7 +47,6 @@ __all__ = [
     "fill_masks",
     "is_by_bytes",
     "no_tokens",
-    "shortest_end",
     "tokens_of",
     "without_tokens",
     "word_count",

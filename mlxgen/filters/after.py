@@ -123,7 +123,6 @@ class AfterFilter:
         self._rows: dict[int, Int32Words | None] = {}  # by state, shared by all forks
 
     def fill(self, row: Int32Words) -> bool:
-        """As ``Filter.fill``."""
         if self._started:
             return self._then.fill(row)
         state = self._states[-1]
@@ -136,7 +135,6 @@ class AfterFilter:
         return True
 
     def asked(self) -> Sequence[Filter]:
-        """The filters that ``fill`` asks."""
         return (self._then,) if self._started else ()
 
     def _waiting_row(self, state: int) -> Int32Words | None:
@@ -156,7 +154,6 @@ class AfterFilter:
             return None
 
     def advance(self, token: Token) -> None:
-        """As ``Filter.advance``."""
         if self._started:
             self._then.advance(token)
             return
@@ -172,15 +169,12 @@ class AfterFilter:
         self._states.append(state)
 
     def can_end(self) -> bool:
-        """As ``Filter.can_end``."""
         return self._then.can_end() if self._started else not self._required
 
     def reset(self) -> None:
-        """As ``Filter.reset``."""
         self.rewind(0)
 
     def rewind(self, to: int) -> None:
-        """Back to the state after the first ``to`` tokens."""
         waited = len(self._states) - 1
         if to >= waited:
             self._then.rewind(to - waited + 1)
@@ -190,7 +184,6 @@ class AfterFilter:
         del self._states[to + 1 :]
 
     def fork(self) -> AfterFilter:
-        """An independent copy."""
         twin = AfterFilter(
             self._search, self._then.fork(), self._vocabulary, self._vocab_size, self._required
         )
@@ -210,7 +203,6 @@ class AfterFilter:
         return self._search.missing(self._states[-1]) if self._required else ()
 
     def validate(self, tokens: Sequence[Token]) -> int:
-        """How many of ``tokens`` would be taken."""
         if self._started:
             return self._then.validate(tokens)
         state = self._states[-1]

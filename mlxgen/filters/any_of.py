@@ -34,15 +34,12 @@ class AnyOf:
 
     @property
     def by_bytes(self) -> bool:
-        """As in ``Specification``."""
         return all(map(is_by_bytes, self.specifications))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``Specification.bind``."""
         return AnyOfFilter([spec.bind(tokenizer, vocab_size) for spec in self.specifications])
 
     def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``bind``, for the start of a text that loses its leading space."""
         return AnyOfFilter([bind_opening(s, tokenizer, vocab_size) for s in self.specifications])
 
 
@@ -58,15 +55,12 @@ class FirstToken:
 
     @property
     def by_bytes(self) -> bool:
-        """As in ``Specification``."""
         return all(map(is_by_bytes, (self.otherwise, *(spec for _, spec in self.leads))))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``Specification.bind``."""
         return self._bound(self.otherwise.bind(tokenizer, vocab_size), tokenizer, vocab_size)
 
     def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``bind``, for the start of a text that loses its leading space."""
         otherwise = bind_opening(self.otherwise, tokenizer, vocab_size)
         return self._bound(otherwise, tokenizer, vocab_size)
 

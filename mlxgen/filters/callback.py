@@ -84,7 +84,6 @@ class AllowFilter:
         return tokens
 
     def fill(self, row: Int32Words) -> bool:
-        """As ``Filter.fill``."""
         allowed = self._allowed()
         if allowed is None:
             return False
@@ -92,7 +91,6 @@ class AllowFilter:
         return True
 
     def advance(self, token: Token) -> None:
-        """As ``Filter.advance``."""
         allowed = self._allowed()
         if allowed is not None and token not in allowed:
             raise FilterError(f"the function does not allow token {token} here")
@@ -100,24 +98,20 @@ class AllowFilter:
         self._asked = False
 
     def can_end(self) -> bool:
-        """As ``Filter.can_end``."""
         if self._spec.can_end is not None:
             return bool(self._called(self._spec.can_end))
         allowed = self._allowed()
         return allowed is None or not allowed.isdisjoint(self._eos)
 
     def reset(self) -> None:
-        """As ``Filter.reset``."""
         self.rewind(0)
 
     def rewind(self, to: int) -> None:
-        """Back to the state after the first ``to`` tokens."""
         if to < len(self._tokens):
             del self._tokens[to:]
             self._asked = False
 
     def fork(self) -> AllowFilter:
-        """An independent copy."""
         twin = AllowFilter(self._spec, self._eos, self._vocab_size)
         twin._tokens = self._tokens.copy()
         return twin

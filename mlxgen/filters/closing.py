@@ -36,17 +36,6 @@ _ENDS = 40  # how many of the shortest last parts of a way to try, and of the lo
 _LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
 
 
-def shortest_end(
-    constraint: Constraint, limit: int, *, enough: int = 0, work: int = WORK
-) -> list[Token] | None:
-    """A run of at most ``limit`` tokens after which the text may end; None if none was found.
-
-    The run is nearly the shortest; one of at most ``enough`` tokens ends the search. ``work``
-    bounds the search. The constraint does not change.
-    """
-    return EndSearch(constraint).find(limit, enough=enough, work=work)
-
-
 class EndSearch:
     """Searches for ends of one sequence, wherever it stands."""
 
@@ -108,7 +97,12 @@ class EndSearch:
         work: int = WORK,
         without: Set[Token] = frozenset(),
     ) -> list[Token] | None:
-        """As ``shortest_end``, from here; the way does not begin with a token of ``without``."""
+        """A run of at most ``limit`` tokens after which the text may end; None if none was found.
+
+        The run is nearly the shortest, or the first that was found of at most ``enough`` tokens,
+        and does not begin with a token of ``without``. ``work`` bounds the search. The constraint
+        does not change.
+        """
         if limit < 0:
             raise OptionError("limit", f"expected 0 or more, got {limit}")
         if self._constraint.can_end():

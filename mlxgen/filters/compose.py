@@ -62,13 +62,11 @@ class Intersection:
         self._length = 0
 
     def __len__(self) -> int:
-        """Positions of the history."""
         return self._length
 
     # ---- forwards and back -----------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
-        """As ``Replay.advance``, in every part or in none."""
         parts = self.parts
         done = 0
         try:
@@ -81,7 +79,6 @@ class Intersection:
         self._length += 1
 
     def advance_as(self, fed: Sequence[Token]) -> None:
-        """As ``Replay.advance_as``, in every part or in none."""
         done = 0
         try:
             for part in self.parts:
@@ -97,7 +94,6 @@ class Intersection:
             part.rewind(self._length)
 
     def rewind(self, to: int) -> None:
-        """As ``Replay.rewind``, in every part or in none."""
         if to < 0:
             raise RewindError(f"cannot rewind to position {to}", self._length)
         done: list[Replay] = []
@@ -113,11 +109,9 @@ class Intersection:
         self._length = min(self._length, to)
 
     def reset(self) -> None:
-        """Back to the state before the first token."""
         self.rewind(0)
 
     def fork(self) -> Intersection:
-        """An independent copy."""
         twin = Intersection([part.fork() for part in self.parts])
         twin._length = self._length
         return twin
@@ -125,7 +119,6 @@ class Intersection:
     # ---- questions -------------------------------------------------------------------------
 
     def fill(self, row: Int32Words) -> bool:
-        """As ``Filter.fill``: what all parts allow."""
         filled = False
         spare: Int32Words | None = None
         for part in self.parts:
@@ -139,11 +132,9 @@ class Intersection:
         return filled
 
     def asked(self) -> Sequence[Filter]:
-        """The filters that ``fill`` asks."""
         return self.parts
 
     def can_end(self) -> bool:
-        """Whether every part may end here."""
         return all(map(Replay.can_end, self.parts))
 
     def forced(self) -> list[Token]:
@@ -163,7 +154,6 @@ class Intersection:
         return next((list(run) for run in (part.hint() for part in self.parts) if run), [])
 
     def validate(self, tokens: Sequence[Token]) -> int:
-        """How many of ``tokens`` every part would take."""
         count = len(tokens)
         for part in self.parts:
             if not count:

@@ -218,10 +218,6 @@ class Constraint:
         self._all.rewind(to)
         self._known = False
 
-    def reset(self) -> None:
-        """Back to the state before the first token."""
-        self.rewind(0)
-
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""
         twin = object.__new__(Constraint)

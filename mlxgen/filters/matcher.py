@@ -157,7 +157,6 @@ class GrammarFilter:
     # ---- forwards and back -----------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
-        """As ``Filter.advance``."""
         if not 0 <= token < self._limit or token in self._eos:
             raise self._error(f"expected an ordinary token, got {token}")
         self._feeding(1)
@@ -172,7 +171,6 @@ class GrammarFilter:
         return self._mended() and self._matcher.try_consume_tokens([token]) == 1
 
     def rewind(self, to: int) -> None:
-        """Back to the state after the first ``to`` tokens."""
         count = len(self._fed) - to
         if count <= 0:
             return
@@ -183,11 +181,9 @@ class GrammarFilter:
         self._filled = None
 
     def reset(self) -> None:
-        """As ``Filter.reset``."""
         self.rewind(0)
 
     def fork(self) -> GrammarFilter:
-        """An independent copy."""
         twin = object.__new__(GrammarFilter)
         twin._engine = self._engine
         twin._eos = self._eos
@@ -203,7 +199,6 @@ class GrammarFilter:
     # ---- questions -------------------------------------------------------------------------
 
     def can_end(self) -> bool:
-        """As ``Filter.can_end``."""
         self._renew()
         return self._matcher.is_accepting()
 
@@ -218,7 +213,6 @@ class GrammarFilter:
         return run[: self._ordinary(run)]
 
     def validate(self, tokens: Sequence[Token]) -> int:
-        """How many of ``tokens`` would be taken."""
         ordinary = self._ordinary(tokens)
         if not ordinary:
             return 0

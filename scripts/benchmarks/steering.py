@@ -110,7 +110,7 @@ def walk(constraint: Constraint, seed: int = 0) -> Callable[[], object]:
 
     def work() -> float:
         if constraint.ended():
-            constraint.reset()
+            constraint.rewind(0)
         mask = constraint.mask()
         allowed = [int(t) for t in tokens_of(mask)] if mask is not None else [65]
         ordinary = [t for t in allowed if t not in constraint.vocabulary.eos]

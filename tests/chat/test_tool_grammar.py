@@ -12,7 +12,7 @@ from mlxgen.chat.calls.grammar import calls_grammar, is_known, rest_grammar
 from mlxgen.chat.calls.reader import StringState, ToolFormat, ToolReader
 from mlxgen.chat.unsupported import UnsupportedError
 from mlxgen.errors import GrammarError
-from mlxgen.filters import Constraint, shortest_end, tokens_of
+from mlxgen.filters import Constraint, EndSearch, tokens_of
 from mlxgen.tokens import Token
 
 from . import kit
@@ -212,7 +212,7 @@ def walk(constraint: Constraint, style: str, seed: int) -> list[Token]:
         allowed = tokens_of(mask).tolist() if mask is not None else list(range(256))
         run = [random.choice([token for token in allowed if token not in VOCABULARY.eos])]
         if len(tokens) > 40 + seed:
-            run = shortest_end(constraint, 400, enough=400) or run
+            run = EndSearch(constraint).find(400, enough=400) or run
         if len(tokens) > 20 + seed:  # no search finds the end of what is free until a tag comes
             tag = kit.tokens_of(CLOSING.get(style, ""), VOCABULARY)
             run = tag if tag and constraint.validate(tag) == len(tag) else run

@@ -15,13 +15,13 @@ from mlxgen.filters import (
     Allow,
     Choice,
     Constraint,
+    EndSearch,
     JsonSchema,
     Lark,
     LMFormatEnforcer,
     OutlinesCore,
     Regex,
     Specification,
-    shortest_end,
 )
 
 from ..effort import tries
@@ -37,6 +37,10 @@ from .helpers import (
     sentencepiece,
     state,
 )
+
+
+def shortest_end(constraint: Constraint, limit: int, **options: Any) -> list[int] | None:
+    return EndSearch(constraint).find(limit, **options)
 
 
 def brute_force(constraint: Constraint, limit: int) -> int | None:

@@ -127,7 +127,7 @@ def test_rewinding_to_or_beyond_the_end_does_nothing() -> None:
     assert state(constraint) == before
     with pytest.raises(RewindError):
         constraint.rewind(-1)
-    constraint.reset()
+    constraint.rewind(0)
     assert len(constraint) == 0
 
 

@@ -99,7 +99,7 @@ class AnyOfFilter:
     def _in(self) -> list[Replay]:
         return [part for part in self._parts if len(part) == self._length]
 
-    def _open_to(self, token: Token) -> Sequence[Replay]:
+    def _open_to(self, token: Token) -> list[Replay]:
         """The parts to ask about a token."""
         if self._length or not self._lanes:
             return self._alive
@@ -124,20 +124,19 @@ class AnyOfFilter:
         return self._alive
 
     def advance(self, token: Token) -> None:
-        taking = self._open_to(token)
-        if len(taking) != 1:  # a single one refuses by itself
-            taking = [part for part in taking if part.validate([token])]
+        taking = self._alive
+        if len(taking) > 1:  # a single one refuses by itself
+            taking = [part for part in self._open_to(token) if part.validate([token])]
             if not taking:
                 raise FilterError(f"none of {len(self._parts)} filters allows token {token} here")
         for part in taking:
             part.advance(token)
         self._length += 1
-        self._alive = list(taking)
+        self._alive = taking
 
     def can_end(self) -> bool:
-        if self._lanes and not self._length:
-            return self._parts[0].can_end()
-        return any(part.can_end() for part in self._alive)
+        alive = self._alive[:1] if self._lanes and not self._length else self._alive
+        return any(map(Replay.can_end, alive))
 
     def reset(self) -> None:
         self.rewind(0)

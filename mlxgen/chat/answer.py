@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from .calls.reader import ToolCall, ToolReader
 from .events import (
+    WITH_TEXT,
     CallArguments,
     CallEnded,
     CallStarted,
@@ -25,12 +26,12 @@ from .events import (
     Shown,
     Text,
     Usage,
+    joined,
 )
 from .splitter import Marks, Span, Splitter, Thinking
 
 FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
 
-_WITH_TEXT = (Reasoning, Text, Mark, CallArguments)
 _OF_KIND: dict[str, type[Reasoning | Text | Mark]] = {
     "reasoning": Reasoning,
     "content": Text,
@@ -181,8 +182,8 @@ class AnswerReader:
         """
         text = "".join(self._texts)
         old, new = (AnswerReader(self._reading, self._name_call) for _ in range(2))
-        before = _joined(old._read(text)[0])
-        after = _joined(new._read(text[: len(text) - count])[0])
+        before = joined(old._read(text)[0])
+        after = joined(new._read(text[: len(text) - count])[0])
         self._splitter, self._calls, self._texts = new._splitter, new._calls, new._texts
         gone: list[Retracted] = []
         for i in reversed(range(len(before))):
@@ -193,22 +194,9 @@ class AnswerReader:
         return gone
 
 
-def _joined(events: Sequence[Shown]) -> list[Shown]:
-    """The events, with neighbours of the same kind joined."""
-    joined: list[Shown] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, _WITH_TEXT) and type(last) is type(event):
-            assert isinstance(last, _WITH_TEXT)
-            joined[-1] = type(event)(last.text + event.text)
-        else:
-            joined.append(event)
-    return joined
-
-
 def _end_of(event: Shown, kept: Shown | None) -> Shown:
     """The rest of an event, after the part that is kept."""
     if kept is None:
         return event
-    assert isinstance(event, _WITH_TEXT) and isinstance(kept, _WITH_TEXT)
+    assert isinstance(event, WITH_TEXT) and isinstance(kept, WITH_TEXT)
     return type(event)(event.text[len(kept.text) :])

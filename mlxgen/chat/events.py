@@ -10,7 +10,9 @@ Invariant: if neighbours of the same kind are joined, events do not depend on ho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, Protocol, TypeAlias
 
 EndReason: TypeAlias = Literal["stop", "length", "calls", "filter", "cancelled"]
@@ -69,6 +71,7 @@ class CallEnded:
 
 
 Shown: TypeAlias = Reasoning | Text | Mark | CallStarted | CallArguments | CallEnded
+WITH_TEXT = (Reasoning, Text, Mark, CallArguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +97,18 @@ class Ended:
 
 
 ChatEvent: TypeAlias = Shown | Retracted | Ended
+
+
+def joined(events: Sequence[Shown]) -> Sequence[Shown]:
+    """The events, with neighbours of the same kind joined."""
+    if len(events) < 2:
+        return events
+    together: list[Shown] = []
+    for kind, same in groupby(events, type):
+        if issubclass(kind, WITH_TEXT):
+            together.append(
+                kind("".join([event.text for event in same if isinstance(event, kind)]))
+            )
+        else:
+            together.extend(same)
+    return together

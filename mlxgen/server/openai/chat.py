@@ -8,31 +8,20 @@ has had its effect, or has none on the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from ...chat.template.format import Chat
 from ...chat.turn import Turn
-from ...text import heal_plan
-from ..call import Call, Job
+from ..call import Call
 from ..errors import RequestError
 from ..served_model import ServedModel
 from .chat_choice import CHAT
-from .choice_text import TextPlan
 from .constraints import form_of
-from .generation import (
-    check_context,
-    choices_of,
-    fields_of,
-    given_of,
-    keep_of,
-    limit_of,
-    options_of,
-)
+from .generation import call_of, given_of, keep_of, limit_of
 from .messages import AssistantMessage, rendered
+from .plan import Row
 from .reading import read
 from .rendered import planned
-from .reply import OpenAIReply, ReplyPlan
 from .schemas import ChatRequest
 from .tool_choice import tool_use_of
 
@@ -44,42 +33,25 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     turn = turn_of(request, model)
     plan = planned(turn, model)
     prompt = plan.prompt
-    check_context(len(prompt.ids), model, "messages", prefix=request.prefix_tokens)
-    params = fields_of(request, prompt="messages", filters=plan.field, spec=plan.spec)
-    options = options_of(turn.options, model, spec=plan.spec, stop=plan.stop, params=params)
-    choices = choices_of(options, turn.answers)
-    skip = heal_plan(model.vocabulary, prompt.ids)[1] if options.heal else b""
-    text = TextPlan(
-        vocabulary=model.vocabulary,
+    row = Row(
+        at="messages",
+        prompt=prompt,
+        ids=prompt.ids,
         reading=plan.reading,
         opens_text=not prompt.continue_final_message,
-        skip=len(skip),
-        prefix=options.prefix,
-        reports=options.top_logprobs is not None,
     )
-    reply = ReplyPlan(
-        model=model.name,
-        texts=[text] * len(choices),
-        choices=len(choices),
-        given=len(options.prefix),
-        stream=bool(request.stream),
-        include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        logprobs=options.top_logprobs is not None,
-        ids=bool(request.return_token_ids),
-        prompts=[prompt.ids],
-        prompt_logprobs=request.prompt_logprobs is not None,
+    return call_of(
+        request,
+        model,
+        [row],
+        turn.options,
+        prompt="messages",
+        filters=plan.field,
+        make_reply=CHAT,
+        spec=plan.spec,
+        stop=plan.stop,
+        answers=turn.answers,
         reasoning=request.include_reasoning is not False,
-        timings=bool(request.timings_per_token),
-        progress=bool(request.return_progress),
-        params=params,
-    )
-    return Call(
-        jobs=tuple(Job(prompt, one) for one in choices),
-        stream=reply.stream,
-        watched=reply.timings or reply.progress,
-        specs=() if plan.spec is None else (plan.spec,),
-        params=params,
-        make_reply=partial(OpenAIReply, reply, CHAT),
     )
 
 

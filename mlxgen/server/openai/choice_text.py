@@ -1,48 +1,33 @@
 """One choice of an answer: from chunks to what is new in each part of it.
 
-Owns the alignment of the tokens with the events that their text gives. Must never know JSON or
-the other choices. Invariant: deltas, put together, do not depend on how chunks delay their text.
+Owns the alignment of the tokens with the events that their text gives. Must never know the JSON
+of a choice, or the other choices. Invariant: deltas, put together, do not depend on how chunks
+delay their text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from ...chat.answer import AnswerReader, Reading
+from ...chat.answer import AnswerReader
 from ...chat.events import ChatEvent, Ended, Text
-from ...engine import Chunk, Usage
+from ...engine import Chunk, PromptScore, Usage
 from ...text import TextDecoder
-from ...tokens import Token, Vocabulary
+from ...tokens import Token
+from .logprobs import TokenWriter
+from .plan import ReplyPlan
 from .token_report import Reported, TokenReport
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPlan:
-    """How to read the text of every choice.
-
-    - ``reading`` is that of its events.
-    - ``opens_text``: the text begins one of its own; ``skip``: bytes that it spells again of
-      the prompt; ``prefix``: tokens that count as generated, and whose text is not given.
-    - ``reports``: whether tokens are aligned with the text, for log-probabilities.
-    """
-
-    vocabulary: Vocabulary
-    reading: Reading = field(default_factory=Reading)
-    opens_text: bool = True
-    skip: int = 0
-    prefix: tuple[Token, ...] = ()
-    reports: bool = False
 
 
 @dataclass(slots=True)
 class Delta:
     """What is new: events, and tokens that are complete."""
 
-    events: Sequence[ChatEvent]
+    events: list[ChatEvent] = field(default_factory=list)
     tokens: list[Reported] = field(default_factory=list)
     ids: list[Token] = field(default_factory=list)
     finish: Finish | None = None
@@ -54,24 +39,34 @@ class Delta:
 
 
 class ChoiceText:
-    """Chunks in, deltas out. ``name_call`` is that of ``AnswerReader``."""
+    """Chunks in, deltas out; for an answer that is not streamed, ``whole`` is all of them in one.
 
-    def __init__(self, plan: TextPlan, name_call: Callable[[int], str] = "call_{}".format) -> None:
+    ``name_call`` is that of ``AnswerReader``. ``given`` are the characters of the client's prefix,
+    which are not part of the answer.
+    """
+
+    def __init__(
+        self, plan: ReplyPlan, index: int, name_call: Callable[[int], str] = "call_{}".format
+    ) -> None:
+        self._plan = plan
+        self._row = row = plan.rows[index]
         self._report: TokenReport | None = None
-        if plan.reports:
+        vocabulary, prefix = plan.vocabulary, plan.options.prefix
+        if plan.logprobs:
             self._report = TokenReport(
-                plan.vocabulary, opens_text=plan.opens_text, skip=plan.skip, prefix=plan.prefix
+                vocabulary, opens_text=row.opens_text, skip=row.skip, prefix=prefix
             )
-        self.finish: Finish | None = None
-        reading = plan.reading
-        if plan.prefix:
-            decoder = TextDecoder(plan.vocabulary, strip=plan.opens_text, skip=plan.skip)
-            for token in plan.prefix:
+        reading = row.reading
+        if prefix:
+            decoder = TextDecoder(vocabulary, strip=row.opens_text, skip=row.skip)
+            for token in prefix:
                 decoder.advance(token)
             reading = replace(reading, given=decoder.text)
         self.given = len(reading.given)
-        """Characters of the prefix, which are not part of the answer."""
         self._reader = AnswerReader(reading, name_call)
+        self.writer = TokenWriter(vocabulary, opens_text=row.opens_text and not row.skip)
+        self.scores: Sequence[PromptScore] = ()
+        self.whole = Delta()
 
     @property
     def reasoning_tokens(self) -> int:
@@ -80,11 +75,17 @@ class ChoiceText:
 
     def take(self, chunk: Chunk, usage: Usage | None = None) -> Delta:
         """What a chunk adds; the last one comes with ``usage``."""
+        self.scores = chunk.prompt or self.scores
+        if self._plan.silent:
+            over = chunk.finish_reason is not None
+            finish: Literal["length"] | None = "length" if over else None
+            chunk = replace(chunk, text="", token=None, finish_reason=finish, stop=None)
+        delta = Delta() if self._plan.stream else self.whole
         report = self._report
         if report is not None:
             report.add(chunk)
         events, spans = self._reader.push(chunk, usage or _NONE)
-        delta = Delta(events)
+        delta.events += events
         if chunk.token is not None:
             delta.ids.append(chunk.token)
         if report is not None:
@@ -95,8 +96,27 @@ class ChoiceText:
         if isinstance(last, Ended):
             if report is not None:
                 delta.tokens.extend(report.finish())
-            delta.finish = self.finish = _FINISHES.get(last.reason, "stop")
+            delta.finish = _FINISHES.get(last.reason, "stop")
         return delta
+
+    def marks(self, delta: Delta) -> dict[str, Any]:
+        """The token ids of a delta, and everything about its tokens, as far as they are wanted."""
+        plan = self._plan
+        marks: dict[str, Any] = {}
+        if plan.ids and (delta.ids or not plan.stream):
+            marks["token_ids"] = delta.ids
+        if plan.ids and plan.logprobs and (delta.tokens or not plan.stream):
+            marks["tokens"] = [self.writer.full_entry(token) for token in delta.tokens]
+        return marks
+
+    def prompt(self) -> dict[str, Any]:
+        """What a whole answer says about the prompt."""
+        facts: dict[str, Any] = {}
+        if self._plan.ids:
+            facts["prompt_token_ids"] = list(self._row.ids)
+        if self._plan.prompt_logprobs:
+            facts["prompt_logprobs"] = self.writer.prompt(self.scores)
+        return facts
 
 
 _NONE = Usage()

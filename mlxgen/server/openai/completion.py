@@ -7,32 +7,21 @@ its effect, or has none on the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from ...engine import Prompt
 from ...errors import PromptError
-from ...text import heal_plan
 from ...tokens import Token
-from ..call import Call, Job
+from ..call import Call
 from ..errors import RequestError
 from ..served_model import ServedModel
-from .choice_text import TextPlan
 from .completion_choice import COMPLETION
 from .constraints import form_of
 from .fields import name_of, shown
-from .generation import (
-    check_context,
-    choices_of,
-    fields_of,
-    given_of,
-    keep_of,
-    limit_of,
-    options_of,
-)
+from .generation import MakeReply, call_of, given_of, keep_of, limit_of
+from .plan import Row
 from .reading import read
-from .reply import OpenAIReply, ReplyPlan
 from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
 
 DEFAULT_TOKENS = 16
@@ -41,11 +30,11 @@ DEFAULT_TOKENS = 16
 
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    return understood(read(body, CompletionRequest), model)[0]
+    return understood(read(body, CompletionRequest), model, COMPLETION)
 
 
-def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, ReplyPlan]:
-    """The call of a request, and the plan of its reply; raises as ``parse_completion``."""
+def understood(request: CompletionRequest, model: ServedModel, make_reply: MakeReply) -> Call:
+    """The call of a request; raises as ``parse_completion``."""
     model.check_name(request.model)
     form = form_of(request)
     silent = request.max_tokens == 0
@@ -60,12 +49,7 @@ def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, Re
             f"expected at most {MAX_ROWS} answers, got {n} to each of {len(prompts)} prompts; "
             "send several requests",
         )
-    keep = keep_of(request, model)
-    rows = [_tokens(prompt, model, at)[-keep if keep else 0 :] for at, prompt in prompts]
-    for (at, _), row in zip(prompts, rows, strict=True):
-        check_context(len(row), model, at, prefix=request.prefix_tokens)
-    spec, field = (None, "prompt") if form is None else (form.spec, form.field)
-    params = fields_of(request, prompt="prompt", filters=field, spec=spec)
+    rows = [_row(at, prompt, request, model) for at, prompt in prompts]
     scores = [request.prompt_logprobs, request.logprobs if scored else None]
     given = given_of(
         request,
@@ -74,40 +58,18 @@ def understood(request: CompletionRequest, model: ServedModel) -> tuple[Call, Re
         top_logprobs=request.logprobs,
         prompt_logprobs=max((n for n in scores if n is not None), default=None),
     )
-    options = options_of(given, model, spec=spec, params=params)
-    choices = choices_of(options, n)
-    texts = [_text(row, options.heal, options.prefix, request, model) for row in rows]
-    cut = request.truncate_prompt_tokens is not None
-    echoes = [
-        _echo(row if cut else prompt, model) if request.echo else ""
-        for row, (_, prompt) in zip(rows, prompts, strict=True)
-    ]
-    reply = ReplyPlan(
-        model=model.name,
-        texts=[text for text in texts for _ in choices],
-        choices=n,
-        given=len(options.prefix),
-        stream=bool(request.stream),
-        include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        logprobs=request.logprobs is not None,
-        ids=bool(request.return_token_ids),
-        echoes=[echo for echo in echoes for _ in choices],
-        prompts=[row for row in rows for _ in choices],
-        prompt_logprobs=request.prompt_logprobs is not None,
+    return call_of(
+        request,
+        model,
+        rows,
+        given,
+        prompt="prompt",
+        filters="prompt" if form is None else form.field,
+        make_reply=make_reply,
+        spec=None if form is None else form.spec,
+        answers=n,
         silent=silent,
-        timings=bool(request.timings_per_token),
-        progress=bool(request.return_progress),
-        params=params,
     )
-    call = Call(
-        jobs=tuple(Job(row, one) for row in rows for one in choices),
-        stream=reply.stream,
-        watched=reply.timings or reply.progress,
-        specs=() if spec is None else (spec,),
-        params=params,
-        make_reply=partial(OpenAIReply, reply, COMPLETION),
-    )
-    return call, reply
 
 
 def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
@@ -158,29 +120,15 @@ def _empty(at: str) -> RequestError:
     return RequestError.at(at, "expected some text, got nothing")
 
 
-def _tokens(prompt: str | list[Token], model: ServedModel, at: str) -> tuple[Token, ...]:
+def _row(at: str, prompt: str | list[Token], request: CompletionRequest, model: ServedModel) -> Row:
+    keep = keep_of(request, model)
     try:
-        return Prompt.of(prompt, model.vocabulary).tokens
+        ids = Prompt.of(prompt, model.vocabulary).tokens[-keep if keep else 0 :]
     except PromptError as error:
         raise RequestError.at(at, str(error), "invalid_prompt") from error
-
-
-def _text(
-    prompt: Sequence[Token],
-    heal: bool,
-    prefix: tuple[Token, ...],
-    request: CompletionRequest,
-    model: ServedModel,
-) -> TextPlan:
-    skip = heal_plan(model.vocabulary, prompt)[1] if heal else b""
-    return TextPlan(
-        vocabulary=model.vocabulary,
-        opens_text=False,
-        skip=len(skip),
-        prefix=prefix,
-        reports=request.logprobs is not None,
-    )
-
-
-def _echo(prompt: str | Sequence[Token], model: ServedModel) -> str:
-    return prompt if isinstance(prompt, str) else model.vocabulary.decode(prompt)
+    echo = ""
+    if request.echo:
+        echo = model.vocabulary.decode(ids)
+        if isinstance(prompt, str) and keep is None:
+            echo = prompt
+    return Row(at=at, prompt=ids, ids=ids, echo=echo)

@@ -1,24 +1,30 @@
-"""From the fields that all requests share to the engine's options.
+"""From the fields that all requests share to the engine's options, and to a ``Call``.
 
 Owns the names, defaults and meanings of these fields where they differ from the engine's.
-Must never know chats, tools or replies. Invariant: an option that the engine would refuse
-is refused here, by the name that it has in the request.
+Must never know chats or tools. Invariant: an option that the engine would refuse is refused here,
+by the name that it has in the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from ...engine import Options
 from ...errors import MlxgenError
 from ...filters import Specification
 from ...options.table import OPTIONS, understood
 from ...sampling import derive_seed
+from ...text import heal_plan
+from ..call import Call, Job, Reply
 from ..errors import RequestError, as_request_error
 from ..served_model import ServedModel
+from .plan import ReplyPlan, Row
 from .schemas import GenerationRequest
+
+MakeReply: TypeAlias = Callable[[ReplyPlan, str, int], Reply]
 
 UNBOUNDED = 16_384
 """``max_tokens`` if neither the request nor the model's context limits it."""
@@ -31,20 +37,77 @@ def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
     return None if max_tokens < 0 else max_tokens
 
 
-def check_context(
-    tokens: int, model: ServedModel, param: str, *, prefix: Sequence[Any] | None = None
-) -> None:
+def call_of(
+    request: GenerationRequest,
+    model: ServedModel,
+    rows: Sequence[Row],
+    given: Mapping[str, Any],
+    *,
+    prompt: str,
+    filters: str,
+    make_reply: MakeReply,
+    spec: Specification | None = None,
+    stop: str | None = None,
+    answers: int = 1,
+    reasoning: bool = True,
+    silent: bool = False,
+) -> Call:
+    """The call of a request: ``answers`` to each of the ``rows``, with the ``given`` options.
+
+    ``prompt`` and ``filters`` are the fields that the rows and ``spec`` come from. ``spec`` is what
+    the text is held to, and ``stop`` ends it, besides the given stops. The others are those of
+    ``ReplyPlan``. Raises ``RequestError``.
+    """
+    for row in rows:
+        _check_context(row, model, request.prefix_tokens or ())
+    params = {"prompt": prompt, "filters": filters}
+    narrowing = [filters] if spec is not None else []
+    narrowing += [name for name in ("banned_strings", "heal") if getattr(request, name)]
+    if narrowing:
+        params["dead_end"] = ", ".join(narrowing)
+    options = _options(given, model, spec, stop, params)
+    choices = _choices(options, answers)
+    if options.heal:
+        known = model.vocabulary
+        rows = [replace(row, skip=len(heal_plan(known, row.ids)[1])) for row in rows]
+    plan = ReplyPlan(
+        model=model.name,
+        vocabulary=model.vocabulary,
+        rows=[row for row in rows for _ in choices],
+        options=options,
+        choices=answers,
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        ids=bool(request.return_token_ids),
+        reasoning=reasoning,
+        prompt_logprobs=request.prompt_logprobs is not None,
+        silent=silent,
+        timings=bool(request.timings_per_token),
+        progress=bool(request.return_progress),
+        params=params,
+    )
+    return Call(
+        jobs=tuple(Job(row.prompt, one) for row in rows for one in choices),
+        stream=plan.stream,
+        watched=plan.timings or plan.progress,
+        specs=() if spec is None else (spec,),
+        params=params,
+        make_reply=partial(make_reply, plan),
+    )
+
+
+def _check_context(row: Row, model: ServedModel, prefix: Sequence[Any]) -> None:
     """Raise ``RequestError`` for a prompt that leaves no room for an answer.
 
     ``prefix`` is taken as generated already. Clients know the error by its words, or by its code,
     and make their prompts shorter.
     """
-    whole = tokens + len(prefix or ())
+    whole = len(row.ids) + len(prefix)
     if model.max_context is None or whole < model.max_context:
         return
     part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
     raise RequestError.at(
-        param,
+        row.at,
         f"the prompt is too long: this model's maximum context length is {model.max_context} "
         f"tokens. However, your request resulted in {whole} tokens{part}, and at least one is to "
         "be generated; shorten it",
@@ -61,18 +124,6 @@ def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
         return None
     answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
     return max(1, model.max_context - min(answer, model.max_context - 1))
-
-
-def fields_of(
-    request: GenerationRequest, *, prompt: str, filters: str, spec: Specification | None
-) -> dict[str, str]:
-    """Which fields of a request its errors come from, for ``as_request_error``."""
-    fields = {"prompt": prompt, "filters": filters}
-    narrowing = [filters] if spec is not None else []
-    narrowing += [name for name in ("banned_strings", "heal") if getattr(request, name)]
-    if narrowing:
-        fields["dead_end"] = ", ".join(narrowing)
-    return fields
 
 
 def given_of(
@@ -112,12 +163,11 @@ def given_of(
     return given
 
 
-def options_of(
+def _options(
     given: Mapping[str, Any],
     model: ServedModel,
-    *,
     spec: Specification | None,
-    stop: str | None = None,
+    stop: str | None,
     params: Mapping[str, str],
 ) -> Options:
     """The options of the first choice: those given, and what the text is held to."""
@@ -146,7 +196,7 @@ def _biases(request: GenerationRequest) -> dict[int, float] | None:
     return biases
 
 
-def choices_of(options: Options, n: int) -> Sequence[Options]:
+def _choices(options: Options, n: int) -> Sequence[Options]:
     """The options of ``n`` choices: the first has the given seed, the others seeds from it."""
     if options.seed is None:
         return [options] * n

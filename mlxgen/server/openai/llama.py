@@ -8,8 +8,7 @@ are the whole content, and each prompt ends with one event that says ``stop``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, replace
 from typing import Any
 
 from ...engine import Chunk, Options, Progress, Usage
@@ -19,12 +18,11 @@ from ..served_model import ServedModel
 from .choice_text import ChoiceText, Delta
 from .completion import understood
 from .fields import check_body
-from .logprobs import TokenWriter
 from .peers import renamed
+from .plan import ReplyPlan
 from .reading import read
-from .reply import ReplyPlan
 from .schemas import CompletionRequest
-from .timings import prompt_progress, timings
+from .usage import prompt_progress, timed, timings
 
 _STOP_TYPES = {"length": "limit", "cancelled": "none"}
 _ELSEWHERE = ("echo", "prompt_logprobs")  # what has no room in this answer
@@ -49,9 +47,8 @@ def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
         request = read(given, CompletionRequest)
     except RequestError as error:
         raise renamed(error, {"logprobs": "n_probs"}) from None
-    call, plan = understood(request, model)
-    make_reply = partial(LlamaReply, plan, _settings(call.jobs[0].options))
-    return replace(call, watched=True, ends_with_done=False, make_reply=make_reply)
+    call = understood(request, model, LlamaReply)
+    return replace(call, watched=True, ends_with_done=False)
 
 
 def _settings(options: Options) -> dict[str, Any]:
@@ -68,26 +65,14 @@ def _settings(options: Options) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class _Row:
-    """The answer to one prompt, so far."""
-
-    text: ChoiceText
-    writer: TokenWriter
-    content: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    probabilities: list[dict[str, Any]] = field(default_factory=list)
-    progress: Progress | None = None
-    last: Chunk | None = None
-
-
 class LlamaReply:
     """A ``Reply`` as llama.cpp's."""
 
-    def __init__(self, plan: ReplyPlan, settings: dict[str, Any], id: str, created: int) -> None:
+    def __init__(self, plan: ReplyPlan, id: str, created: int) -> None:
         self._plan = plan
-        self._settings = settings
-        self._rows = [_Row(ChoiceText(text), plan.writer(text)) for text in plan.texts]
+        self._texts = [ChoiceText(plan, index) for index in range(len(plan.rows))]
+        self._progress: list[Progress | None] = [None] * len(plan.rows)
+        self._last: list[Chunk | None] = [None] * len(plan.rows)
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: nothing."""
@@ -97,7 +82,7 @@ class LlamaReply:
         """As ``Reply.prefilled``."""
         if not self._plan.progress:
             return []
-        event = self._event(index, progress, "", [])
+        event = self._event(index, progress, Delta())
         return [{**event, "prompt_progress": prompt_progress(progress)}]
 
     def push(
@@ -108,23 +93,15 @@ class LlamaReply:
         usage: Usage | None = None,
     ) -> list[Event]:
         """As ``Reply.push``."""
-        row = self._rows[index]
-        row.progress = progress
-        delta = row.text.take(chunk, usage)
-        content = delta.text
-        probabilities = self._probabilities(row, delta)
+        self._progress[index] = progress
+        delta = self._texts[index].take(chunk, usage)
         if chunk.finish_reason is not None:
-            row.last = chunk
+            self._last[index] = chunk
         if not self._plan.stream:
-            row.content.append(content)
-            row.ids.extend(delta.ids)
-            row.probabilities.extend(probabilities)
             return []
-        event = self._event(index, progress, content, delta.ids)
-        if probabilities:
-            event["completion_probabilities"] = probabilities
-        events = [self._plan.timed(event, [progress])] if content or delta.ids else []
-        return events if row.last is None else [*events, self._final(index)]
+        event = self._event(index, progress, delta)
+        events = [timed(event, self._plan, [progress])] if event["content"] or delta.ids else []
+        return events if self._last[index] is None else [*events, self._final(index)]
 
     def fail(self, error: BaseException) -> Event:
         """As ``Reply.fail``."""
@@ -136,46 +113,42 @@ class LlamaReply:
 
     def complete(self, usages: Sequence[Usage]) -> Any:
         """As ``Reply.complete``: an object, or a list of them for several prompts."""
-        whole = [self._final(index) for index in range(len(self._rows))]
+        whole = [self._final(index) for index in range(len(self._texts))]
         return whole[0] if len(whole) == 1 else whole
 
-    def _probabilities(self, row: _Row, delta: Delta) -> list[dict[str, Any]]:
-        if not self._plan.logprobs:
-            return []
-        return [row.writer.full_entry(token) for token in delta.tokens]
-
-    def _event(
-        self, index: int, progress: Progress | None, content: str, ids: Sequence[int]
-    ) -> dict[str, Any]:
+    def _event(self, index: int, progress: Progress | None, delta: Delta) -> dict[str, Any]:
         usage = Usage() if progress is None else progress.usage
-        return {
+        event = {
             "index": index,
-            "content": content,
-            "tokens": list(ids),
+            "content": delta.text,
+            "tokens": delta.ids,
             "stop": False,
             "tokens_predicted": max(0, usage.completion_tokens - self._plan.given),
             "tokens_evaluated": usage.prompt_tokens + self._plan.given,
         }
+        if delta.tokens:
+            entry = self._texts[index].writer.full_entry
+            event["completion_probabilities"] = [entry(token) for token in delta.tokens]
+        return event
 
     def _final(self, index: int) -> dict[str, Any]:
         """The end of a prompt's answer, or all of it if nothing was sent before."""
-        row, plan = self._rows[index], self._plan
-        assert row.last is not None
-        word = row.last.stop if isinstance(row.last.stop, str) else ""
-        ids = row.ids if plan.ids else []
+        plan, progress, last = self._plan, self._progress[index], self._last[index]
+        assert last is not None
+        word = last.stop if isinstance(last.stop, str) else ""
+        event = self._event(index, progress, self._texts[index].whole)
         final = {
-            **self._event(index, row.progress, "".join(row.content), ids),
+            **event,
+            "tokens": event["tokens"] if plan.ids else [],
             "stop": True,
             "model": plan.model,
-            "prompt": plan.texts[index].vocabulary.decode(plan.prompts[index]),
-            "generation_settings": self._settings,
+            "prompt": plan.vocabulary.decode(plan.rows[index].ids),
+            "generation_settings": _settings(plan.options),
             "truncated": False,
-            "stop_type": "word" if word else _STOP_TYPES.get(row.last.finish_reason or "", "eos"),
+            "stop_type": "word" if word else _STOP_TYPES.get(last.finish_reason or "", "eos"),
             "stopping_word": word,
         }
-        if row.probabilities:
-            final["completion_probabilities"] = row.probabilities
-        if row.progress is not None:
-            final["tokens_cached"] = row.progress.usage.cached_tokens
-            final["timings"] = timings([row.progress], given=plan.given)
+        if progress is not None:
+            final["tokens_cached"] = progress.usage.cached_tokens
+            final["timings"] = timings([progress], given=plan.given)
         return final

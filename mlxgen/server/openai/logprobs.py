@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...chat.splitter import Kind
-from ...engine import Alternative, Chunk, PromptScore
+from ...engine import Chunk, PromptScore
 from ...tokens import Token, Vocabulary
 from .token_report import Reported
 
@@ -62,7 +62,7 @@ class TokenWriter:
             "attempts": chunk.attempts,
         }
 
-    def legacy(self, tokens: list[Reported], offset: int) -> dict[str, Any]:
+    def legacy(self, tokens: Sequence[Reported], offset: int) -> dict[str, Any]:
         """The four lists of a completion; ``offset`` is where its text starts.
 
         Tokens without text in the answer, such as an end token, are among them: evaluators leave
@@ -71,7 +71,7 @@ class TokenWriter:
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [_logprob(token.chunk.logprob) for token in tokens],
-            "top_logprobs": [self._top(token) for token in tokens],
+            "top_logprobs": [self._named(token.chunk) for token in tokens],
             "text_offset": [offset + token.start for token in tokens],
         }
 
@@ -88,8 +88,7 @@ class TokenWriter:
                 None if score.rank is None else _logprob(score.logprob) for score in scores
             ],
             "top_logprobs": [
-                None if score.rank is None else self._named(score.token, score.logprob, score.top)
-                for score in scores
+                None if score.rank is None else self._named(score) for score in scores
             ],
             "text_offset": [max(0, end - before) for end in ends][: len(texts)],
         }
@@ -108,42 +107,34 @@ class TokenWriter:
                     str(token): {
                         "logprob": _logprob(logprob),
                         "rank": rank,
-                        "decoded_token": self._text(token),
+                        "decoded_token": _text(self._piece(token, score)),
                     }
                     for rank, token, logprob in ranked
                 }
             )
         return entries
 
-    def _top(self, token: Reported) -> dict[str, float]:
+    def _named(self, scored: Chunk | PromptScore) -> dict[str, float]:
         """The alternatives by their text, always including the token itself."""
-        chunk = token.chunk
-        assert chunk.token is not None
-        top: dict[str, float] = {}
-        for other, logprob in ((chunk.token, chunk.logprob), *chunk.top):
-            text = self._piece(other, chunk).decode("utf-8", "replace")
-            top.setdefault(text, _logprob(logprob))
-        return top
-
-    def _named(
-        self, token: Token, logprob: float | None, top: Sequence[Alternative]
-    ) -> dict[str, float]:
-        named = {self._text(token): _logprob(logprob)}
-        for other, value in top:
-            named.setdefault(self._text(other), _logprob(value))
+        assert scored.token is not None
+        named: dict[str, float] = {}
+        for token, logprob in ((scored.token, scored.logprob), *scored.top):
+            named.setdefault(_text(self._piece(token, scored)), _logprob(logprob))
         return named
 
-    def _text(self, token: Token) -> str:
-        return self._vocabulary.piece(token).decode("utf-8", "replace")
-
-    def _piece(self, token: Token, chunk: Chunk) -> bytes:
-        if self._opens and chunk.index == 0:
+    def _piece(self, token: Token, at: Chunk | PromptScore) -> bytes:
+        """The bytes of a token in this place."""
+        if self._opens and isinstance(at, Chunk) and at.index == 0:
             return self._vocabulary.opening(token)
         return self._vocabulary.piece(token)
 
 
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
 def _spelled(data: bytes) -> dict[str, Any]:
-    return {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
+    return {"token": _text(data), "bytes": list(data)}
 
 
 def _logprob(value: float | None) -> float:

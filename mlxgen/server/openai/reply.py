@@ -7,66 +7,23 @@ choices of a stream's events are those of the whole answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ... import __version__
 from ...engine import Chunk, Progress, Usage
-from ...tokens import Token
 from ..call import Event
 from ..errors import error_body
-from .choice_text import ChoiceText, TextPlan
-from .logprobs import TokenWriter
-from .timings import prompt_progress, timings
-from .usage import usage_json
+from .choice_text import ChoiceText, Delta
+from .plan import ReplyPlan
+from .usage import prompt_progress, timed, usage_json
 
 FINGERPRINT = f"mlxgen-{__version__}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyPlan:
-    """What replies to a request look like; the same for each of them.
-
-    ``texts`` says for each job how its text is read; every prompt has ``choices`` of them.
-    ``given`` tokens of each answer are the client's own. ``ids`` adds token ids, and all that is
-    known about each token if ``logprobs`` are wanted. ``reasoning``: whether thoughts are returned.
-    ``echoes`` come before each text, and ``prompts`` are the tokens of each prompt. ``silent``: the
-    generated text is not returned. ``timings`` and ``progress``: whether to report the speed of the
-    answer and the progress of the prompt.
-    """
-
-    model: str
-    texts: Sequence[TextPlan]
-    choices: int = 1
-    given: int = 0
-    stream: bool = False
-    include_usage: bool = False
-    logprobs: bool = False
-    ids: bool = False
-    reasoning: bool = True
-    echoes: Sequence[str] = ()
-    prompts: Sequence[Sequence[Token]] = ()
-    prompt_logprobs: bool = False
-    silent: bool = False
-    timings: bool = False
-    progress: bool = False
-    params: Mapping[str, str] = field(default_factory=dict)
-
-    def writer(self, text: TextPlan) -> TokenWriter:
-        """What writes the tokens of a choice."""
-        return TokenWriter(text.vocabulary, opens_text=text.opens_text and not text.skip)
-
-    def timed(self, event: Event, rows: Sequence[Progress | None]) -> Event:
-        """An event with the timings of these rows, if they are wanted and known."""
-        known = [row for row in rows if row is not None]
-        if self.timings and known:
-            event["timings"] = timings(known, given=self.given)
-        return event
-
-
 class ReplyChoice(Protocol):
-    """One choice as JSON: the objects of a stream, and that of a whole answer."""
+    """One choice as JSON: the objects of a stream, and that of a whole answer of its ``text``."""
 
     text: ChoiceText
 
@@ -78,16 +35,12 @@ class ReplyChoice(Protocol):
         """One that says nothing new."""
         ...
 
-    def push(self, chunk: Chunk, usage: Usage | None) -> list[Event]:
-        """Add a chunk; returns the objects for a stream, and nothing for a whole answer."""
+    def events(self, delta: Delta) -> list[Event]:
+        """Those that say what is new."""
         ...
 
-    def whole(self) -> Event:
+    def whole(self, delta: Delta) -> Event:
         """All of it."""
-        ...
-
-    def prompt(self) -> Event:
-        """What a whole answer says about the prompt."""
         ...
 
 
@@ -106,7 +59,7 @@ class Kind(NamedTuple):
 class OpenAIReply:
     """A ``Reply`` of OpenAI's."""
 
-    def __init__(self, plan: ReplyPlan, kind: Kind, id: str, created: int) -> None:
+    def __init__(self, kind: Kind, plan: ReplyPlan, id: str, created: int) -> None:
         self._plan = plan
         self._kind = kind
         self._head: Event = {
@@ -116,7 +69,7 @@ class OpenAIReply:
             "model": plan.model,
             "system_fingerprint": FINGERPRINT,
         }
-        self._choices = [kind.choice(plan, index, id) for index in range(len(plan.texts))]
+        self._choices = [kind.choice(plan, index, id) for index in range(len(plan.rows))]
         self._progress: list[Progress | None] = [None] * len(self._choices)
 
     def start(self) -> list[Event]:
@@ -142,8 +95,11 @@ class OpenAIReply:
     ) -> list[Event]:
         """As ``Reply.push``."""
         self._progress[index] = progress
-        new = self._choices[index].push(chunk, usage)
-        return [self._plan.timed(self._event(choice), [progress]) for choice in new]
+        choice = self._choices[index]
+        delta = choice.text.take(chunk, usage)
+        if not self._plan.stream:
+            return []
+        return [self._timed(self._event(new), [progress]) for new in choice.events(delta)]
 
     def fail(self, error: BaseException) -> Event:
         """As ``Reply.fail``."""
@@ -154,25 +110,29 @@ class OpenAIReply:
         if not self._plan.stream or not self._plan.include_usage:
             return []
         last = {**self._head, "choices": [], "usage": self._usage(usages)}
-        return [self._plan.timed(last, self._progress)]
+        return [self._timed(last, self._progress)]
 
     def complete(self, usages: Sequence[Usage]) -> Event:
         """As ``Reply.complete``."""
         assert not self._plan.stream
-        wholes = [choice.whole() for choice in self._choices]
+        texts = [choice.text for choice in self._choices]
+        wholes = [choice.whole(choice.text.whole) for choice in self._choices]
         whole = {**self._head, "choices": wholes, "usage": self._usage(usages)}
         if self._kind.shares_prompt:
-            whole |= self._choices[0].prompt()
+            whole |= texts[0].prompt()
         else:
-            for each, choice in zip(wholes, self._choices, strict=True):
-                each |= choice.prompt()
-        return self._plan.timed(whole, self._progress)
+            for each, text in zip(wholes, texts, strict=True):
+                each |= text.prompt()
+        return self._timed(whole, self._progress)
 
     def _event(self, choice: Event) -> Event:
         event = {**self._head, "choices": [choice]}
         if self._plan.include_usage:
             event["usage"] = None
         return event
+
+    def _timed(self, event: Event, rows: Sequence[Progress | None]) -> Event:
+        return timed(event, self._plan, rows)
 
     def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
         plan = self._plan

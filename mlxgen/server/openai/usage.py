@@ -1,8 +1,8 @@
-"""Token counts in replies.
+"""Token counts in replies, and how fast an answer comes, by llama.cpp's names.
 
-Owns the sum over the rows of a call. Must never know the engine's other counts. Invariant:
-a prompt that several choices share is counted once, and tokens that the client sent as generated
-belong to it.
+Must never know when they are sent. Invariant: a prompt that several choices share is counted once,
+tokens that the client sent as generated belong to it, and no rate includes them or tokens from the
+prefix cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...engine import Usage
+from ...engine import Progress, Usage
+from ..call import Event
+from .plan import ReplyPlan
 
 
 def usage_json(
@@ -29,4 +31,52 @@ def usage_json(
             "cached_tokens": sum(usage.cached_tokens for usage in firsts),
         },
         "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
+def prompt_progress(progress: Progress) -> dict[str, Any]:
+    """How far a prompt is; ``time_ms`` counts from when it began to run."""
+    usage = progress.usage
+    return {
+        "total": usage.prompt_tokens,
+        "cache": min(usage.cached_tokens, usage.prompt_tokens),
+        "processed": progress.prefilled,
+        "time_ms": round(1e3 * (usage.prompt_seconds - progress.queued_seconds), 3),
+    }
+
+
+def timed(event: Event, plan: ReplyPlan, rows: Sequence[Progress | None]) -> Event:
+    """An event with the timings of these rows, if they are wanted and known."""
+    known = [row for row in rows if row is not None]
+    if plan.timings and known:
+        event["timings"] = timings(known, given=plan.given)
+    return event
+
+
+def timings(rows: Sequence[Progress], *, given: int) -> dict[str, Any]:
+    """Tokens and milliseconds of rows that ran together; ``given`` tokens of each took no work.
+
+    The prompt's time ends with the first generated token, and the rest is the time of those after
+    it. So ``predicted_per_second`` counts one token less than ``predicted_n``.
+    """
+    usages = [row.usage for row in rows]
+    cached = sum(usage.cached_tokens for usage in usages)
+    prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
+    predicted = sum(usage.completion_tokens - given for usage in usages)
+    read = max(row.usage.prompt_seconds - row.queued_seconds for row in rows)
+    wrote = max(usage.generation_seconds for usage in usages)
+    return {
+        "cache_n": cached,
+        "prompt_n": prompt,
+        **_rates("prompt", prompt, read),
+        "predicted_n": predicted,
+        **_rates("predicted", predicted - len(rows), wrote),
+    }
+
+
+def _rates(name: str, tokens: int, seconds: float) -> dict[str, float]:
+    return {
+        f"{name}_ms": round(1e3 * seconds, 3),
+        f"{name}_per_token_ms": round(1e3 * seconds / tokens, 3) if tokens > 0 else 0.0,
+        f"{name}_per_second": round(tokens / seconds, 3) if seconds > 0 and tokens > 0 else 0.0,
     }

@@ -1,0 +1,70 @@
+"""What replies to a request look like: values that parsing makes and every reply reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...chat.answer import Reading
+from ...engine import AnyPrompt, Options
+from ...tokens import Token, Vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A prompt, and how to read the text of each answer to it.
+
+    - ``at``: the field that it came from; ``ids``: its tokens; ``echo``: its text, if that is to
+      come before each answer.
+    - ``reading``: that of the answer's events.
+    - ``opens_text``: the text begins one of its own; ``skip``: bytes that it spells again of the
+      prompt.
+    """
+
+    at: str
+    prompt: AnyPrompt
+    ids: Sequence[Token]
+    echo: str = ""
+    reading: Reading = field(default_factory=Reading)
+    opens_text: bool = False
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyPlan:
+    """What replies to a request look like; the same for each of them.
+
+    - ``rows``: the prompt of each answer; every prompt has ``choices`` of them.
+    - ``options``: those of the first answer.
+    - ``ids``: add token ids, and all that is known about each token if ``logprobs`` are wanted.
+    - ``reasoning``: whether thoughts are returned.
+    - ``silent``: the generated text is not returned.
+    - ``timings`` and ``progress``: whether to report the speed of the answer and the progress of
+      the prompt.
+    - ``params``: as in ``Call``.
+    """
+
+    model: str
+    vocabulary: Vocabulary
+    rows: Sequence[Row]
+    options: Options
+    choices: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    ids: bool = False
+    reasoning: bool = True
+    prompt_logprobs: bool = False
+    silent: bool = False
+    timings: bool = False
+    progress: bool = False
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether log-probabilities are wanted."""
+        return self.options.top_logprobs is not None
+
+    @property
+    def given(self) -> int:
+        """How many tokens of each answer are the client's own."""
+        return len(self.options.prefix)

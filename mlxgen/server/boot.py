@@ -7,14 +7,14 @@ that other threads use has been created.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from ..engine import Handle, Limits, Options, Request, Scheduler
+from ..engine import Limits, Options, Scheduler
 from ..errors import MlxgenError, OptionError
 from ..filters.compiled import GrammarEngine
 from ..load import load
 from ..model import LanguageModel
-from .engine_thread import Boot
 from .guard import CPU_SECONDS, MEMORY
 from .guard_child import Facts
 from .served_model import ServedModel
@@ -29,7 +29,8 @@ class Engine(NamedTuple):
     facts: Facts
 
 
-EngineBoot: TypeAlias = Boot[Request, Handle, Engine]
+EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]
+"""Called in the engine's thread: loads everything."""
 
 
 def booting(settings: Settings) -> EngineBoot:

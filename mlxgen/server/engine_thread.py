@@ -1,15 +1,14 @@
 """The one thread that loads the model, runs it and frees it.
 
-Owns the thread, its inbox of commands, and the courier that carries what is generated to the
-event loop. Must never know requests, JSON or HTTP.
+Owns the thread, its inbox of commands, and the way of what is generated to the event loop. Must
+never know requests, JSON or HTTP.
 
     event loop                                engine's thread
     submit, cancel, stop  --- inbox --->      obey, step, obey, step, ...
-    Mailbox.put           <-- courier ---     one wake-up of the loop for each step at most
+    Mailbox.put           <-- call_soon ---   one for each step at most
 
-Commands are obeyed between two steps, so a cancelled row is gone before the next one. While
-``COURIER_LIMIT`` deliveries wait for the loop, the thread waits too, so a delayed loop costs
-bounded memory.
+Commands are obeyed between two steps, so a cancelled row is gone before the next one. When the loop
+is ``STEPS_AHEAD`` steps behind, the thread waits for it, so a delayed loop costs bounded memory.
 
 Invariant: only this thread ever calls the scheduler, and whatever ends the thread is reported to
 ``listener``, on the event loop's thread, as the last thing that comes from it.
@@ -23,53 +22,15 @@ import enum
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from ..engine import Chunk, Progress, Stats, Usage
+from ..engine import Handle, Request, Scheduler, Stats
+from .boot import Engine, EngineBoot
 from .mailbox import Delivery, Mailbox
 
-COURIER_LIMIT = 20_000
+STEPS_AHEAD = 1024
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
-
-
-class Handle(Hashable, Protocol):
-    """The scheduler's handle for a row."""
-
-    @property
-    def usage(self) -> Usage: ...
-    @property
-    def progress(self) -> Progress: ...
-
-
-RequestT = TypeVar("RequestT")
-RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
-HandleT = TypeVar("HandleT", bound=Handle)
-HandleT_co = TypeVar("HandleT_co", bound=Handle, covariant=True)
-LoadedT = TypeVar("LoadedT")
-
-
-class Event(Protocol[HandleT_co]):
-    """What the scheduler reports about a row."""
-
-    @property
-    def handle(self) -> HandleT_co: ...
-    @property
-    def chunks(self) -> Sequence[Chunk]: ...
-    @property
-    def error(self) -> Exception | None: ...
-
-
-class Scheduler(Protocol[RequestT_contra, HandleT]):
-    """What the thread needs of the engine's scheduler."""
-
-    @property
-    def busy(self) -> bool: ...
-    def submit(self, row: RequestT_contra, /) -> HandleT: ...
-    def step(self) -> Sequence[Event[HandleT]]: ...
-    def cancel(self, handle: HandleT, /) -> None: ...
-    def close(self) -> None: ...
-    def stats(self) -> Stats: ...
 
 
 class State(enum.Enum):
@@ -82,10 +43,10 @@ class State(enum.Enum):
     STOPPED = "stopped"  # on request
 
 
-class Submission(NamedTuple, Generic[RequestT]):
+class _Submit(NamedTuple):
     """Rows of one request; the position of a row is its index in the mailbox."""
 
-    rows: Sequence[RequestT]
+    rows: Sequence[Request]
     mailbox: Mailbox
 
 
@@ -97,31 +58,28 @@ class _Stop(NamedTuple):
     pass
 
 
-_Command: TypeAlias = Submission[RequestT] | _Cancel | _Stop
-Boot: TypeAlias = Callable[[], tuple[Scheduler[RequestT, HandleT], LoadedT]]
-"""Called in the engine's thread: loads the scheduler, and what the listener gets with ``READY``."""
-Listener: TypeAlias = Callable[[State, LoadedT | BaseException | None], None]
-"""Called in the loop's thread with the new state, and what was loaded or the error."""
+class EngineThread:
+    """The thread; call ``start`` once. All methods are for the event loop's thread.
 
-
-class EngineThread(Generic[RequestT, HandleT, LoadedT]):
-    """The thread; call ``start`` once. All methods are for the event loop's thread."""
+    ``boot`` is called in the thread. ``listener`` is called in the loop's thread with each new
+    state, and with what was loaded or the error.
+    """
 
     def __init__(
         self,
-        boot: Boot[RequestT, HandleT, LoadedT],
-        listener: Listener[LoadedT],
+        boot: EngineBoot,
+        listener: Callable[[State, Engine | BaseException | None], None],
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._boot = boot
         self._listener = listener
         self._loop = loop
-        self._inbox: queue.SimpleQueue[_Command[RequestT]] = queue.SimpleQueue()
-        self._courier = _Courier(loop)
-        self._handles: dict[HandleT, tuple[Mailbox, int]] = {}
-        self._of: dict[Mailbox, list[HandleT]] = {}
-        self._reading: dict[HandleT, int] = {}  # watched prompts, and how far they are
+        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
+        self._room = threading.Semaphore(STEPS_AHEAD)
+        self._patient = True
+        self._rows: dict[Handle, tuple[Mailbox, int]] = {}
+        self._reading: dict[Handle, int] = {}  # watched prompts, and how far they are
         self._published = 0.0
         self._turns = 0
         self._rests = True  # it is loading, or has nothing to do
@@ -138,9 +96,9 @@ class EngineThread(Generic[RequestT, HandleT, LoadedT]):
         """Start loading."""
         self._thread.start()
 
-    def submit(self, rows: Sequence[RequestT], mailbox: Mailbox) -> None:
+    def submit(self, rows: Sequence[Request], mailbox: Mailbox) -> None:
         """Generate rows; what comes of them, errors included, goes to the mailbox."""
-        self._inbox.put(Submission(rows, mailbox))
+        self._inbox.put(_Submit(rows, mailbox))
 
     def cancel(self, mailbox: Mailbox) -> None:
         """Drop the rows of a mailbox wherever they are; nothing more comes from them."""
@@ -149,7 +107,8 @@ class EngineThread(Generic[RequestT, HandleT, LoadedT]):
     def stop(self) -> None:
         """Make the thread drop everything and end."""
         self._inbox.put(_Stop())
-        self._courier.let_go()
+        self._patient = False
+        self._room.release()
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread to end; returns whether it did."""
@@ -163,32 +122,30 @@ class EngineThread(Generic[RequestT, HandleT, LoadedT]):
         state = State.STOPPED
         news: BaseException | None = None
         try:
-            state = self._live()
+            self._live()
         except BaseException as error:
             state, news = (State.REFUSED if self.stats is None else State.FAILED), error
         self._rests = True
-        self._handles.clear()
-        self._of.clear()
+        self._rows.clear()
         self._reading.clear()
         _leave_mlx()
-        self._tell(state, news)
+        self._call(self._listener, state, news)
 
-    def _live(self) -> State:
+    def _live(self) -> None:
         scheduler, loaded = self._boot()
         try:
             self.stats = scheduler.stats()
-            self._tell(State.READY, loaded)
+            self._call(self._listener, State.READY, loaded)
             del loaded
             while self._obey(scheduler):
-                self._post(scheduler.step())
+                self._step(scheduler)
                 self._publish(scheduler)
                 self._turns += 1
         finally:
             with contextlib.suppress(Exception):  # it may be what failed
                 scheduler.close()
-        return State.STOPPED
 
-    def _obey(self, scheduler: Scheduler[RequestT, HandleT]) -> bool:
+    def _obey(self, scheduler: Scheduler) -> bool:
         """Carry out commands, waiting for one if there is nothing else; returns False to stop."""
         while True:
             try:
@@ -206,116 +163,81 @@ class EngineThread(Generic[RequestT, HandleT, LoadedT]):
             if isinstance(command, _Cancel):
                 self._drop(scheduler, command.mailbox)
             else:
-                self._submit(scheduler, command)
+                self._submit(scheduler, command.rows, command.mailbox)
 
-    def _submit(
-        self, scheduler: Scheduler[RequestT, HandleT], submission: Submission[RequestT]
-    ) -> None:
+    def _submit(self, scheduler: Scheduler, rows: Sequence[Request], mailbox: Mailbox) -> None:
         """All rows of a request, or none of them."""
-        handles = self._of[submission.mailbox] = []
         try:
-            for index, row in enumerate(submission.rows):
+            for index, row in enumerate(rows):
                 handle = scheduler.submit(row)
-                handles.append(handle)
-                self._handles[handle] = submission.mailbox, index
-                if submission.mailbox.watched:
+                self._rows[handle] = mailbox, index
+                if mailbox.watched:
                     self._reading[handle] = 0
         except Exception as error:
-            self._drop(scheduler, submission.mailbox)
-            self._courier.carry([(submission.mailbox, Delivery(0, (), error=error))])
+            self._drop(scheduler, mailbox)
+            self._call(mailbox.fail, error)
 
-    def _drop(self, scheduler: Scheduler[RequestT, HandleT], mailbox: Mailbox) -> None:
-        for handle in self._of.pop(mailbox, ()):
-            self._reading.pop(handle, None)
-            if self._handles.pop(handle, None) is not None:
-                scheduler.cancel(handle)
+    def _drop(self, scheduler: Scheduler, mailbox: Mailbox) -> None:
+        for handle in [handle for handle, (box, _) in self._rows.items() if box is mailbox]:
+            self._forget(handle)
+            scheduler.cancel(handle)
 
-    def _post(self, events: Sequence[Event[HandleT]]) -> None:
-        deliveries = self._read() if self._reading else []
+    def _forget(self, handle: Handle) -> None:
+        del self._rows[handle]
+        self._reading.pop(handle, None)
+
+    def _step(self, scheduler: Scheduler) -> None:
+        events = scheduler.step()
+        news = self._read() if self._reading else []
         for event in events:
-            known = self._handles.get(event.handle)
-            if known is None:
+            handle = event.handle
+            if handle not in self._rows:
                 continue
-            mailbox, index = known
+            mailbox, index = self._rows[handle]
+            if event.error is not None:
+                self._forget(handle)
+                self._call(mailbox.fail, event.error)
+                continue
             usage = None
-            if event.error is not None or (event.chunks and event.chunks[-1].finish_reason):
-                usage = event.handle.usage
-                del self._handles[event.handle]
-                self._reading.pop(event.handle, None)
-                self._forget(mailbox, event.handle)
-            progress = event.handle.progress if mailbox.watched else None
-            delivery = Delivery(index, event.chunks, usage, event.error, progress)
-            deliveries.append((mailbox, delivery))
-        if deliveries:
-            self._courier.carry(deliveries)
+            if event.chunks and event.chunks[-1].finish_reason:
+                usage = handle.usage
+                self._forget(handle)
+            progress = handle.progress if mailbox.watched else None
+            news.append((mailbox, Delivery(index, event.chunks, usage, progress)))
+        if news:
+            if self._patient:
+                self._room.acquire()
+            self._call(self._deliver, news)
 
     def _read(self) -> list[tuple[Mailbox, Delivery]]:
         """How much of the watched prompts has been run since the last call."""
-        deliveries = []
+        news = []
         for handle, before in list(self._reading.items()):
             progress = handle.progress
             if progress.prefilled > before:
                 self._reading[handle] = progress.prefilled
-                mailbox, index = self._handles[handle]
-                deliveries.append((mailbox, Delivery(index, (), progress=progress)))
+                mailbox, index = self._rows[handle]
+                news.append((mailbox, Delivery(index, (), progress=progress)))
             if progress.prefilled >= progress.usage.prompt_tokens:
                 del self._reading[handle]
-        return deliveries
+        return news
 
-    def _forget(self, mailbox: Mailbox, handle: HandleT) -> None:
-        handles = self._of[mailbox]
-        handles.remove(handle)
-        if not handles:
-            del self._of[mailbox]
-
-    def _publish(self, scheduler: Scheduler[RequestT, HandleT], *, at_once: bool = False) -> None:
+    def _publish(self, scheduler: Scheduler, *, at_once: bool = False) -> None:
         now = time.monotonic()
         if at_once or now - self._published >= STATS_EVERY:
             self._published = now
             self.stats = scheduler.stats()
 
-    def _tell(self, state: State, news: LoadedT | BaseException | None) -> None:
-        self._courier.call(self._listener, state, news)
-
-
-class _Courier:
-    """Carries deliveries to mailboxes in the loop's thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._bag: list[tuple[Mailbox, Delivery]] = []
-        self._lock = threading.Lock()
-        self._room = threading.Event()
-        self._room.set()
-        self._patient = True
-
-    def carry(self, deliveries: Sequence[tuple[Mailbox, Delivery]]) -> None:
-        """Add deliveries; waits while the loop does not fetch those that are there."""
-        if not self._room.is_set() and self._patient:
-            self._room.wait()
-        with self._lock:
-            first = not self._bag
-            self._bag.extend(deliveries)
-            if len(self._bag) >= COURIER_LIMIT:
-                self._room.clear()
-        if first:
-            self.call(self._unload)
-
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the loop's thread, after all that was carried there."""
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the loop's thread, after all that was called there before."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody is waiting
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def let_go(self) -> None:
-        """Never wait again."""
-        self._patient = False
-        self._room.set()
+    # ---- in the loop's thread ----------------------------------------------------------------
 
-    def _unload(self) -> None:
-        with self._lock:
-            bag, self._bag = self._bag, []
-            self._room.set()
-        for mailbox, delivery in bag:
+    def _deliver(self, news: Sequence[tuple[Mailbox, Delivery]]) -> None:
+        self._room.release()
+        for mailbox, delivery in news:
             mailbox.put(delivery)
 
 

@@ -57,7 +57,7 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     events: list[Event] = []
     begun = False
     while items := await mailbox.take():
-        for place, chunks, usage, _, progress in items:
+        for place, chunks, usage, progress in items:
             if chunks:
                 _first(exchange)
                 new = [e for c in chunks for e in reply.push(place, c, progress, usage)]
@@ -79,7 +79,7 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     size = 0
     while items := await mailbox.take():
-        for place, chunks, usage, _, progress in items:
+        for place, chunks, usage, progress in items:
             for chunk in chunks:
                 _first(exchange)
                 reply.push(place, chunk, progress, usage)

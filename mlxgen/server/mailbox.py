@@ -1,6 +1,6 @@
 """What the engine has generated for one request and its handler has not taken yet.
 
-Owns the handover from the courier of the engine's thread to the handler of a request. Must never
+Owns the handover from the engine's thread to the handler of a request. Must never
 know HTTP, rows or how chunks look as JSON. It belongs to the event loop's thread.
 
 If a client does not read, its handler is stuck in a send and chunks pile up here. Beyond a limit
@@ -24,7 +24,7 @@ PER_ALTERNATIVE = 4  # this many alternatives take as much memory as a chunk
 
 
 class Delivery(NamedTuple):
-    """News of one row: chunks, and at its end ``usage`` or an error.
+    """News of one row: chunks, and at its end ``usage``.
 
     ``progress`` is for a watched row: with chunks, and without any while its prompt is run.
     """
@@ -32,7 +32,6 @@ class Delivery(NamedTuple):
     place: int
     chunks: Sequence[Chunk]
     usage: Usage | None = None
-    error: Exception | None = None
     progress: Progress | None = None
 
 
@@ -41,17 +40,6 @@ class Mailbox:
 
     ``watched``: deliveries report the progress of the rows.
     """
-
-    __slots__ = (
-        "_cost",
-        "_error",
-        "_limit",
-        "_on_overflow",
-        "_usages",
-        "_waiter",
-        "_waiting",
-        "watched",
-    )
 
     def __init__(
         self,
@@ -83,9 +71,6 @@ class Mailbox:
     def put(self, delivery: Delivery) -> None:
         """Add news of a row."""
         if self._error is not None:
-            return
-        if delivery.error is not None:
-            self.fail(delivery.error)
             return
         if delivery.chunks or delivery.progress is not None:
             self._waiting.append(delivery)

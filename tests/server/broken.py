@@ -64,7 +64,7 @@ def main() -> int:
         scheduler, loaded = boot()
         if breaks != "prompt":
             return Broken(scheduler, breaks), loaded
-        runner = scheduler._loop.runner  # type: ignore[attr-defined]
+        runner = scheduler._loop.runner
         runner.model = Poisoned(runner.model)
         return scheduler, loaded
 

@@ -12,7 +12,7 @@ import pytest
 
 from mlxgen.engine import Usage
 from mlxgen.errors import QueueFullError
-from mlxgen.server.engine_thread import COURIER_LIMIT, State
+from mlxgen.server.engine_thread import STEPS_AHEAD, State
 from mlxgen.server.errors import RequestError
 from mlxgen.server.mailbox import Mailbox
 
@@ -197,14 +197,14 @@ def test_a_loop_that_is_held_up_holds_a_bounded_number_of_chunks() -> None:
         engine = Watched(lambda: (scheduler, None))
         await engine.until(State.READY)
         box = mailbox(limit=1 << 40)
-        count = COURIER_LIMIT + 5000
+        count = STEPS_AHEAD + 5000
         engine.thread.submit([count], box)
         end = time.monotonic() + WAIT
-        while scheduler.steps < COURIER_LIMIT:  # the loop does nothing but wait, blocking
+        while scheduler.steps < STEPS_AHEAD:  # the loop does nothing but wait, blocking
             assert time.monotonic() < end
             time.sleep(0.01)
         time.sleep(0.1)
-        assert COURIER_LIMIT <= scheduler.steps <= COURIER_LIMIT + 2
+        assert STEPS_AHEAD <= scheduler.steps <= STEPS_AHEAD + 2
         assert len(await everything(box)) == count
         await engine.end()
 

@@ -6,23 +6,22 @@ exception leaves the application.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
-from .body import Receive
 from .docs_page import POLICY, docs_page
-from .errors import RequestError, error_body
-from .event_stream import Send, send_error
-from .gate import App, Gate
+from .errors import RequestError
+from .gate import Gate
 from .logs import log_failure
 from .openai.props import in_force
 from .openapi import answers, describe
 from .plain_form import PlainForm
-from .routes import JsonResponse, make_router
+from .responses import JsonResponse, error_response
+from .routes import make_router
 from .service import Service
 
 _ABOUT = (
@@ -32,7 +31,7 @@ _ABOUT = (
 )
 
 
-def make_app(service: Service) -> App:
+def make_app(service: Service) -> ASGIApp:
     """The application of a service."""
     app = FastAPI(
         title="mlxgen",
@@ -94,27 +93,28 @@ async def _http_error(request: Request, error: Exception) -> Response:
         status=error.status_code,
         code={404: "not_found", 405: "method_not_allowed"}.get(error.status_code),
     )
-    headers = dict(error.headers or {})
-    if headers.get("Allow") == "GET":
-        headers["Allow"] = "GET, HEAD"
-    return JsonResponse(wrong.body(), status_code=wrong.status, headers=headers)
+    allowed = (error.headers or {}).get("Allow")
+    if allowed is None:
+        return error_response(wrong)
+    return error_response(
+        wrong, [(b"allow", b"GET, HEAD" if allowed == "GET" else allowed.encode())]
+    )
 
 
 async def _request_error(request: Request, error: Exception) -> Response:
-    status, body = error_body(error)
-    return JsonResponse(body, status_code=status)
+    return error_response(error)
 
 
 class Last:
     """The outermost layer: turns an unexpected error into a 500."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
-        async def sending(message: MutableMapping[str, Any]) -> None:
+        async def sending(message: Message) -> None:
             nonlocal started
             started = True
             await send(message)
@@ -125,4 +125,4 @@ class Last:
             log_failure("a request failed outside its handler", error)
             if started:
                 raise
-            await send_error(send, error)
+            await error_response(error)(scope, receive, send)

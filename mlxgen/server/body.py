@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
+
+from starlette.types import Receive
 
 from .errors import RequestError
 
 READING = 30.0  # seconds for a body to arrive
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientGone(Exception):  # noqa: N818 (nothing went wrong)

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .body import READING
 from .errors import RequestError
-from .event_stream import to_json
+from .responses import to_json
 from .room import Phase, Room
 
 ABORT = "mlxgen.abort"

@@ -22,18 +22,21 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
 
 from ..engine import Request
 from .admission import Visit
-from .body import ClientGone, Receive, check_headers, read_body
+from .body import ClientGone, check_headers, read_body
 from .call import Event
 from .connection import abort_of
 from .errors import RequestError, error_body
-from .event_stream import EventStream, Header, Send, send_error, send_json
 from .logs import log, log_failure
 from .mailbox import Mailbox
+from .responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
 from .service import Service
 
 LAST_WORDS = 1.0
@@ -46,24 +49,21 @@ class Exchange:
     """One request; ``endpoint`` is its name in figures and the log."""
 
     def __init__(
-        self,
-        service: Service,
-        endpoint: str,
-        scope: MutableMapping[str, Any],
-        receive: Receive,
-        send: Send,
+        self, service: Service, endpoint: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
         self.service = service
         self.id = secrets.token_hex(12)
         self.fields: dict[str, Any] = {}
         """Further fields for the log; never anything that a person wrote."""
-        self.describe_failure: Callable[[BaseException], Event] | None = None
-        """Set by work that streams: makes the event that says what went wrong."""
+        self.describe_failure: Callable[[BaseException], Event] = lambda error: error_body(error)[1]
+        """Makes the event that ends a stream which fails."""
+        self.end = DONE
+        """What follows the last event of a stream."""
         self._endpoint = endpoint
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._stream = EventStream(send)
+        self._streams = False
         self._answered = False
         self._status = 200
         self._mailbox: Mailbox | None = None
@@ -118,26 +118,29 @@ class Exchange:
     async def answer(self, body: bytes) -> None:
         """Send the whole answer, as JSON."""
         self._answered = True
-        await send_json(self._send, 200, body, headers=self._headers())
+        await self._respond(JsonResponse(body))
 
-    def end_without_done(self) -> None:
-        """End the stream with its last event, without ``[DONE]``."""
-        self._stream.end = b""
+    async def write(self, events: Sequence[Event]) -> None:
+        """Send events of a stream in one piece; waits while the client does not read."""
+        if not self._streams:  # from now on a failure can only be an event
+            self._streams = True
+            headers = [*STREAM, *self._headers()]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        if events:
+            await self._write(encode_events(events), more=True)
 
-    async def write(self, events: list[Event]) -> None:
-        """Send events of a stream."""
-        await self._begin()
-        await self._stream.write(events)
-
-    async def finish(self, events: list[Event]) -> None:
+    async def finish(self, events: Sequence[Event]) -> None:
         """Send the last events of a stream."""
-        await self._begin()
+        await self.write([])
         self._answered = True
-        await self._stream.finish(events)
+        await self._write(encode_events(events) + self.end, more=False)
 
-    async def _begin(self) -> None:
-        if not self._stream.started:
-            await self._stream.start(self._headers())
+    async def _write(self, body: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _respond(self, response: Response) -> None:
+        response.raw_headers.extend(self._headers())
+        await response(self._scope, self._receive, self._send)
 
     # ---- from outside ------------------------------------------------------------------------
 
@@ -224,11 +227,10 @@ class Exchange:
     async def _say(self, error: BaseException) -> None:
         if self._answered:
             return
-        if self._stream.started:
-            describe = self.describe_failure or (lambda error: error_body(error)[1])
-            await self._stream.finish([describe(error)])
+        if self._streams:
+            await self._write(encode_events([self.describe_failure(error)]) + self.end, more=False)
         else:
-            await send_error(self._send, error, headers=self._headers())
+            await self._respond(error_response(error))
 
     def _headers(self) -> list[Header]:
         headers = [(b"x-request-id", _given_id(self._scope["headers"]) or self.id.encode())]

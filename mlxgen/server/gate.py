@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from .errors import RequestError
-from .event_stream import send_error
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message: TypeAlias = MutableMapping[str, Any]
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+from .errors import RequestError
+from .responses import error_response
+
 Headers: TypeAlias = dict[bytes, bytes]
 
 OPEN = frozenset({"/", "/health", "/health/live", "/health/ready", "/ping"})
@@ -41,7 +38,7 @@ class Gate:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         *,
         host: str,
         api_key: str | None = None,
@@ -59,9 +56,6 @@ class Gate:
             self._hosts = frozenset({"localhost", host.lower(), *allowed, *filter(None, known)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         headers: Headers = dict(scope["headers"])
         origin = headers.get(b"origin")
         try:
@@ -73,12 +67,11 @@ class Gate:
             self._check_key(scope, headers)
         except RequestError as error:
             cors = _cors(origin) if origin is not None and self._is_allowed(origin) else []
-            await send_error(send, error, headers=[*_challenge(error), *cors])
+            await error_response(error, [*_challenge(error), *cors])(scope, receive, send)
             return
-        if allowed is None:
-            await self._app(scope, receive, send)
-            return
-        await self._app(scope, receive, _with_headers(send, _cors(allowed)))
+        if allowed is not None:
+            send = _with_headers(send, _cors(allowed))
+        await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
         if self._hosts is None:

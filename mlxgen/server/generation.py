@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ..errors import MlxgenError
 from .call import Event, Reply
 from .errors import RequestError, as_request_error
-from .event_stream import to_json, to_large_json
 from .exchange import Exchange
 from .jobs import Parse, Prepared
+from .responses import to_json, to_large_json
 
 if TYPE_CHECKING:
     from .mailbox import Mailbox
@@ -39,7 +39,7 @@ class Generation:
         reply = call.reply(id=f"{self._prefix}-{exchange.id}", created=int(time.time()))
         exchange.describe_failure = reply.fail
         if not call.ends_with_done:
-            exchange.end_without_done()
+            exchange.end = b""
         mailbox = exchange.submit(prepared.rows, watched=call.watched)
         generate = _stream if call.stream else _whole
         try:

@@ -13,14 +13,12 @@ after it a target is a path, ``Host`` names the host that was asked for, and a b
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping
-from typing import Any
 from urllib.parse import quote, unquote
 
-from .body import Receive
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from .errors import RequestError
-from .event_stream import Send, send_error
-from .gate import App, Scope
+from .responses import error_response
 
 _SHORT = frozenset({"/chat/completions", "/completions", "/models"})  # without /v1
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
@@ -29,19 +27,16 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 class PlainForm:
     """ASGI middleware around the application."""
 
-    def __init__(self, app: App, *, root: str = "") -> None:
+    def __init__(self, app: ASGIApp, *, root: str = "") -> None:
         self._app = app
         self._root = root.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         try:
             _check_length(scope)
             scope = self._plain_path(_with_path(scope))
         except RequestError as error:
-            await send_error(send, error, headers=[(b"connection", b"close")])
+            await error_response(error, [(b"connection", b"close")])(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
@@ -97,7 +92,7 @@ def _with_path(scope: Scope) -> Scope:
 
 
 def _without_body(send: Send) -> Send:
-    async def sending(message: MutableMapping[str, Any]) -> None:
+    async def sending(message: Message) -> None:
         if message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await send(message)

@@ -7,16 +7,14 @@ Invariant: every unsuccessful answer has the form of OpenAI's errors.
 from __future__ import annotations
 
 import time
-from collections.abc import MutableMapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.types import Receive, Scope, Send
 
 from .. import __version__
-from .body import Receive
 from .engine_thread import State
 from .errors import RequestError
-from .event_stream import Send, to_json
 from .exchange import Exchange, Work
 from .generation import Generation
 from .metrics import CONTENT_TYPE
@@ -27,6 +25,7 @@ from .openai.props import props_of, tokenizer_of
 from .openai.schemas import ChatRequest, CompletionRequest
 from .openapi import answers, body_of
 from .page import INDEX, PageFile, read_page
+from .responses import JsonResponse
 from .service import Service
 from .token_work import DetokenizeRequest, TokenizeRequest, TokenWork, detokenize, tokenize
 
@@ -61,18 +60,9 @@ class Answering(Response):
         self._endpoint = endpoint
         self._work = work
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, self._endpoint, scope, receive, send)
         await exchange.run(self._work)
-
-
-class JsonResponse(Response):
-    """A value as JSON."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return to_json(content)
 
 
 def make_router(service: Service) -> APIRouter:

@@ -16,12 +16,12 @@ from pydantic import Field
 from ..chat import Chat
 from .body import parse_body
 from .errors import RequestError
-from .event_stream import to_large_json
 from .exchange import Exchange
 from .openai.fields import Body, Int, Json
 from .openai.messages import Message, rendered
 from .openai.reading import read
 from .openai.rendered import rendered_for
+from .responses import to_large_json
 from .served_model import ServedModel
 
 MAX_TOKENS = 1 << 20

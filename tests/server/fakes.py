@@ -86,7 +86,7 @@ class Watched:
     def __init__(self, boot: Callable[[], tuple[Any, Any]]) -> None:
         self.states: list[tuple[State, Any]] = []
         self._told = asyncio.Event()
-        self.thread = EngineThread(boot, self._tell, loop=asyncio.get_running_loop())
+        self.thread: Any = EngineThread(boot, self._tell, loop=asyncio.get_running_loop())
         self.thread.start()
 
     def _tell(self, state: State, news: Any) -> None:

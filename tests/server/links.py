@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from mlxgen.server.connection import Patience
-from mlxgen.server.gate import App
 from mlxgen.server.listener import Listener
 from mlxgen.server.process import Server, listen
 from mlxgen.server.room import Room
@@ -95,7 +95,7 @@ class Network:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: App = whole_body, *, most: int = 100, patience: Patience = NEVER
+    app: ASGIApp = whole_body, *, most: int = 100, patience: Patience = NEVER
 ) -> AsyncIterator[Network]:
     """The server's own network side, in this event loop."""
     config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)

@@ -1,0 +1,87 @@
+"""JSON answers and server-sent events.
+
+Owns the format of both. Must never know what an event says. Invariant: one event is one
+``data:`` line, whatever text is in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from fastapi import Response
+
+from .errors import error_body
+
+Header: TypeAlias = tuple[bytes, bytes]
+
+DONE = b"data: [DONE]\n\n"
+_SLICE = 1024  # items of a list that are written at once
+STREAM: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must not buffer
+)
+
+
+def to_json(value: Any) -> bytes:
+    """A value as UTF-8 JSON without line breaks."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "replace")  # a model's text may contain lone surrogates
+
+
+def to_large_json(value: Any, depth: int = 6) -> bytes:
+    """The same, part by part, so that other threads run while a large value is written.
+
+    An iterator is written as a list without being held as one: a million small objects at once
+    would stop every thread while Python's collector walks through them.
+    """
+    return b"".join(_parts(value, depth))
+
+
+def _parts(value: Any, depth: int) -> Iterator[bytes]:
+    if not depth or not value or not isinstance(value, dict | list | Iterator):
+        yield to_json(value)
+        return
+    if isinstance(value, Iterator) or (isinstance(value, list) and depth == 1):
+        items = iter(value)
+        before = b"["
+        while some := list(itertools.islice(items, _SLICE)):
+            yield before + to_json(some)[1:-1]
+            before = b","
+        yield b"[]" if before == b"[" else b"]"
+        return
+    before = b"{" if isinstance(value, dict) else b"["
+    for item in value:
+        yield before
+        before = b","
+        if isinstance(value, dict):
+            yield to_json(item) + b":"
+            yield from _parts(value[item], depth - 1)
+        else:
+            yield from _parts(item, depth - 1)
+    yield b"}" if isinstance(value, dict) else b"]"
+
+
+def encode_events(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Events as bytes of the stream."""
+    return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events)
+
+
+class JsonResponse(Response):
+    """A value as JSON, or the bytes that were made of one."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return content if isinstance(content, bytes) else to_json(content)
+
+
+def error_response(error: BaseException, headers: Iterable[Header] = ()) -> Response:
+    """The whole answer to a failed request."""
+    status, body = error_body(error)
+    response = JsonResponse(body, status)
+    response.raw_headers.extend(headers)
+    return response

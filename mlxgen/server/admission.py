@@ -1,7 +1,7 @@
 """How many requests are admitted, and how large their bodies may be together.
 
-Owns these two counts and the estimate of when to try again. Must never know what a request asks
-for. It belongs to the event loop.
+Owns the requests being answered, the bytes of their bodies, and the estimate of when to try again.
+Must never know what a request asks for. It belongs to the event loop.
 
 A request counts once its body has arrived, so that slow senders keep nobody out. If all bodies
 together are too large, the oldest one that is still arriving gives way.
@@ -11,9 +11,9 @@ Invariant: everything that is admitted is released, however it ends.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
 
 from .errors import RequestError
 
@@ -22,41 +22,65 @@ _LONGEST_WAIT = 60
 
 
 class Admission:
-    """The door: ``with admission.enter() as visit``."""
+    """The door: ``with admission.enter(interrupt) as visit``."""
 
     def __init__(self, *, max_batch: int, most: int, bodies: int = BODIES) -> None:
         self._max_batch = max_batch
         self._most = most
         self._bodies_left = bodies
-        self._arriving: dict[Visit, None] = {}  # in the order in which they began
         self._typical = 1.0  # seconds that recent requests took
+        self.visits: dict[Visit, None] = {}
+        """The requests being answered, in the order in which they began."""
         self.inside = 0
 
     @property
     def arriving(self) -> int:
         """How many bodies are still arriving."""
-        return len(self._arriving)
+        return sum(visit.arrives for visit in self.visits)
 
-    def enter(self, give_way: Callable[[RequestError], None]) -> Visit:
+    @contextlib.contextmanager
+    def enter(self, interrupt: Callable[[BaseException], None]) -> Iterator[Visit]:
         """Admit a request; raises ``RequestError`` (429) if there are too many.
 
-        ``give_way`` is called if it has to give way while its body arrives.
+        ``interrupt`` is called with an error if it has to end early.
         """
         self.check()
-        return Visit(self, give_way)
+        visit = Visit(self, interrupt)
+        self.visits[visit] = None
+        try:
+            yield visit
+        finally:
+            visit.understood()
+            self.inside -= visit.counts
+            del self.visits[visit]
 
     def check(self) -> None:
         """Raise ``RequestError`` (429) if there are too many requests."""
         if self.inside >= self._most:
-            raise self.full()
+            raise self._full()
 
-    def full(self) -> RequestError:
-        """The error for a request that is not admitted."""
+    def _full(self) -> RequestError:
         return RequestError(
             f"the server is busy with {self.inside} requests; try again later",
             status=429,
             code="queue_full",
         )
+
+    def hold(self, count: int, visit: Visit) -> None:
+        """Count bytes of a body; raises ``RequestError`` (429) if all are too large together."""
+        self._bodies_left -= count
+        visit.held += count
+        while self._bodies_left < 0:
+            first = next((each for each in self.visits if each.arrives and each.held), visit)
+            if first is visit:
+                raise self._full()
+            first.arrives = False
+            first.understood()
+            first.interrupt(self._full())
+
+    def release(self, count: int) -> None:
+        """Count bytes that are no longer needed."""
+        self._bodies_left += count
 
     def retry_after(self) -> int:
         """Seconds after which a place may be free."""
@@ -71,53 +95,25 @@ class Admission:
 class Visit:
     """One admitted request."""
 
-    __slots__ = ("_admission", "_counts", "_give_way", "_held")
-
-    def __init__(self, admission: Admission, give_way: Callable[[RequestError], None]) -> None:
+    def __init__(self, admission: Admission, interrupt: Callable[[BaseException], None]) -> None:
         self._admission = admission
-        self._give_way = give_way
-        self._held = 0
-        self._counts = False
-
-    def __enter__(self) -> Visit:
-        self._admission._arriving[self] = None
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.understood()
-        self._admission._arriving.pop(self, None)
-        self._admission.inside -= self._counts
-        self._counts = False
+        self.interrupt = interrupt
+        self.held = 0  # bytes of its body
+        self.arrives = True  # its body does
+        self.counts = False
 
     def hold(self, count: int) -> None:
         """Count bytes; raises ``RequestError`` (429) if all bodies together are too large."""
-        admission = self._admission
-        admission._bodies_left -= count
-        self._held += count
-        while admission._bodies_left < 0:
-            first = next((visit for visit in admission._arriving if visit._held), self)
-            if first is self:
-                raise admission.full()
-            first._leave()
-
-    def _leave(self) -> None:
-        self.understood()
-        del self._admission._arriving[self]
-        self._give_way(self._admission.full())
+        self._admission.hold(count, self)
 
     def arrived(self) -> None:
         """The body is complete; raises ``RequestError`` (429) if there are too many requests."""
         self._admission.check()
-        self._admission._arriving.pop(self, None)
-        self._counts = True
+        self.arrives = False
+        self.counts = True
         self._admission.inside += 1
 
     def understood(self) -> None:
         """The bytes of the body are no longer needed."""
-        self._admission._bodies_left += self._held
-        self._held = 0
+        self._admission.release(self.held)
+        self.held = 0

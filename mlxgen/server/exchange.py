@@ -170,7 +170,6 @@ class Exchange:
             try:
                 service.check_open()
                 self._visit = stack.enter_context(service.admission.enter(self.interrupt))
-                stack.enter_context(service.present(self))
                 stack.enter_context(self._timed(service.settings.request_timeout))
                 await work(self)
             except asyncio.CancelledError:

@@ -1,7 +1,7 @@
 """The server's state: what it serves, which requests it is answering, and whether it is open.
 
-Owns the engine's thread and its pulse, the guard, the lanes of preparation and the requests being
-answered. Must never know HTTP beyond the errors that it raises. It belongs to the event loop.
+Owns the engine's thread and its pulse, the guard, the lanes of preparation and the door. Must never
+know HTTP beyond the errors that it raises. It belongs to the event loop.
 
 Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do; once the
 server is stopping or its engine has failed, no request is admitted.
@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
-from typing import Protocol
 
 from ..errors import MlxgenError
 from .admission import Admission
@@ -34,14 +32,6 @@ _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
 _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
 
 
-class Interruptible(Protocol):
-    """A request that is being answered."""
-
-    def interrupt(self, error: BaseException) -> None:
-        """End the work with an error if it has not ended."""
-        ...
-
-
 class Service:
     """Everything that requests share; ``boot`` loads the engine in its thread.
 
@@ -58,6 +48,7 @@ class Service:
             max_batch=settings.max_batch, most=rows if most is None else min(rows, most)
         )
         self.metrics = Metrics(stats=lambda: self.engine.stats, is_ready=lambda: self.is_ready)
+        self.metrics.in_progress.set_function(lambda: len(self.admission.visits))
         self.state = State.LOADING
         self.is_stopping = False
         self.body_limit = _LEAST_BODY
@@ -67,7 +58,6 @@ class Service:
         self._guard: Guard | None = None
         self._preparation: Preparation | None = None
         self._model: ServedModel | None = None
-        self._inside: set[Interruptible] = set()
         self._stopping: asyncio.Task[None] | None = None
 
     # ---- what requests ask -------------------------------------------------------------------
@@ -120,17 +110,6 @@ class Service:
         }.get(self.status, "the engine failed and the server is stopping")
         return RequestError(reason, status=503, code=f"server_{self.status}")
 
-    @contextlib.contextmanager
-    def present(self, exchange: Interruptible) -> Iterator[None]:
-        """Count a request among those being answered."""
-        self._inside.add(exchange)
-        self.metrics.in_progress.set(len(self._inside))
-        try:
-            yield
-        finally:
-            self._inside.discard(exchange)
-            self.metrics.in_progress.set(len(self._inside))
-
     # ---- its life ----------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -173,7 +152,7 @@ class Service:
             self._interrupt_all()
             return
         self.is_stopping = True
-        waiting = len(self._inside)
+        waiting = len(self.admission.visits)
         log(logging.INFO, "stopping", requests=waiting, grace=self.settings.shutdown_grace)
         self._stopping = asyncio.create_task(self._wind_down())
 
@@ -189,13 +168,13 @@ class Service:
             self._end(STOPPED)
 
     async def _all_gone(self) -> None:
-        while self._inside:
+        while self.admission.visits:
             await asyncio.sleep(0.02)
 
     def _interrupt_all(self) -> None:
         error = self._unavailable()
-        for exchange in list(self._inside):
-            exchange.interrupt(error)
+        for visit in list(self.admission.visits):
+            visit.interrupt(error)
 
     def _end(self, status: int) -> None:
         if not self.ended.done():

@@ -183,16 +183,16 @@ class Option:
 
 
 def _rows() -> Iterator[tuple[str, Option]]:
-    texts = _texts()
+    texts = texts_in(__name__)
     for name, given in GenerationOptions.__annotations__.items():
         kind, rule = get_args(given)
         yield name, Option(kind, rule, texts.get(name, str(rule)))
 
 
-def _texts() -> dict[str, str]:
-    """The text under each key, which Python does not keep: read from this file."""
+def texts_in(module: str) -> dict[str, str]:
+    """The text under each key of the classes of a module, which Python does not keep."""
     try:
-        source = inspect.getsource(sys.modules[__name__])
+        source = inspect.getsource(sys.modules[module])
     except OSError:  # a frozen program may come without it
         return {}
     texts = {}

@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -18,7 +18,8 @@ from .. import __version__
 from ..arguments import Parser
 from ..errors import OptionError
 from ..loading.sampling_defaults import CHOICES, SamplingChoice
-from ..options.rule import integer, number
+from ..options.rule import Rule, integer, number
+from ..options.table import texts_in
 
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"
@@ -34,61 +35,96 @@ exit status: 0 stopped by a signal, 1 the engine failed, 2 it could not start
 """
 
 
+def size(text: str) -> int:
+    """A number of bytes, such as 1000000, 512MB or 2GiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"expected a size such as 1000000, 512MB or 2GiB, got {text!r}"
+        )
+    number, unit, binary = match.groups()
+    power = "kmgt".index(unit.lower()) + 1 if unit else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+def _as(default: Any, allowed: Rule | None = None, **how: Any) -> Any:
+    """A setting: its default, its range if it has one, and how the command line takes it."""
+    return field(default=default, metadata={"allowed": allowed, "how": how})
+
+
+def _seconds(default: float) -> Any:
+    return _as(default, number(0, 0, 1e7), type=float, metavar="S")
+
+
+def _count(default: int | None, low: int, high: int) -> Any:
+    return _as(default, integer(None, low, high), type=int, metavar="N")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a server is started with.
+    """What a server is started with; each setting is an option of the command line."""
 
-    - ``model``, ``revision``, ``adapter``, ``trust_remote_code``, ``ignore_memory_limit``: as in
-      ``mlxgen.load``, and ``draft_model`` is its ``draft``. ``wired``: keep memory wired up to
-      what the device recommends.
-    - ``host``, ``port``: where to listen; port 0 picks a free one.
-    - ``uds``: the path of a Unix socket to listen on instead. ``root_path``: a prefix that a proxy
-      leaves in front of the paths.
-    - ``api_key``: the key that clients must send; ``None``: none.
-    - ``max_batch``, ``max_queue``: the most rows that run, and that wait.
-    - ``max_context``: tokens of prompt and answer together; ``None``: as the model has it.
-    - ``sampling_defaults``: the sampling of requests that do not set it: as the model's makers
-      recommend (or OpenAI's, if they recommend nothing), greedy, or OpenAI's.
-    - ``cache_bytes``: memory for KV caches, including the prefix cache; ``None``: depends on the
-      device.
-    - ``request_timeout``: seconds for one request, from its headers to its last byte; 0: no limit.
-    - ``stall_timeout``: seconds without a step of the engine, while it has rows, after which
-      ``/health/live`` fails; 0: never. It must be longer than any piece of a prompt takes.
-    - ``allow_hosts``: names that clients may use for the server, besides addresses and those of
-      the loopback; with a key and no names, any.
-    - ``cors_origins``: origins whose pages may call the server; ``"*"`` is any.
-    - ``shutdown_grace``: seconds for running requests after SIGTERM or SIGINT.
-    """
+    model: str | None = _as(None, metavar="NAME")
+    """A folder or a hub id (default: the bundled demo model)."""
+    draft_model: str | None = _as(None, metavar="NAME")
+    """A smaller model that proposes tokens, or ngram to find them in the text so far."""
+    revision: str | None = _as(None, metavar="REVISION")
+    """A branch, tag or commit of a hub id."""
+    adapter: str | None = _as(None, metavar="FOLDER")
+    """An adapter that mlx-lm trained for this model."""
+    trust_remote_code: bool = _as(False, action="store_true")
+    """Run Python code of the model."""
+    ignore_memory_limit: bool = _as(False, action="store_true")
+    """Load weights that may not fit in memory."""
+    wired: bool = _as(False, action="store_true")
+    """Keep memory wired, up to what the device recommends."""
+    sampling_defaults: SamplingChoice = _as("model", choices=CHOICES)  # noqa: RUF009 (a field)
+    """Sampling that a request does not set: as the model's makers recommend, or openai if they
+    recommend nothing (model); the most likely token each time (greedy); temperature 1 and top-p 1
+    (openai)."""
 
-    model: str | None = None
-    draft_model: str | None = None
-    revision: str | None = None
-    adapter: str | None = None
-    trust_remote_code: bool = False
-    ignore_memory_limit: bool = False
-    wired: bool = False
-    host: str = "127.0.0.1"
-    port: int = 8080
-    uds: str | None = None
-    root_path: str = ""
-    api_key: str | None = None
-    max_batch: int = 32
-    max_queue: int = 256
-    max_context: int | None = None
-    sampling_defaults: SamplingChoice = "model"
-    cache_bytes: int | None = None
-    request_timeout: float = 600.0
-    stall_timeout: float = 300.0
-    allow_hosts: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ()
-    log_format: Literal["text", "json"] = "text"
-    log_level: str = "info"
-    shutdown_grace: float = 30.0
+    host: str = _as("127.0.0.1", metavar="HOST")
+    """The address to listen on."""
+    port: int = _as(8080, integer(None, 0, 65535), type=int, metavar="PORT")
+    """The port to listen on; 0 picks a free one."""
+    uds: str | None = _as(None, metavar="PATH")
+    """A Unix socket to listen on, instead of host and port."""
+    root_path: str = _as("", metavar="PREFIX")
+    """What a proxy leaves in front of the paths."""
+    api_key: str | None = _as(None, metavar="KEY")
+    """The key that clients must send (or $MLXGEN_API_KEY)."""
+    allow_hosts: tuple[str, ...] = _as((), action="append", metavar="NAME")
+    """A name that clients may use for this server; repeatable. Without a key, all names need it but
+    localhost and --host; addresses always work."""
+    cors_origins: tuple[str, ...] = _as((), action="append", metavar="ORIGIN")
+    """An origin whose pages may call this server; repeatable; * is any."""
+
+    max_batch: int = _count(32, 1, 4096)
+    """The most rows that run."""
+    max_queue: int = _count(256, 1, 100_000)
+    """The most rows that wait."""
+    max_context: int | None = _count(None, 2, 1 << 31)
+    """Tokens of prompt and answer together (default: the model's)."""
+    cache_bytes: int | None = _as(None, integer(None, 1 << 20, 1 << 50), type=size, metavar="SIZE")
+    """Memory for KV caches, including the prefix cache (default: by the device)."""
+    request_timeout: float = _seconds(600.0)
+    """Seconds for a request, from its headers to its last byte; 0 is no limit."""
+    stall_timeout: float = _seconds(300.0)
+    """Seconds without a step, while there are rows, before /health/live is 503; 0 is never. It must
+    be longer than any piece of a prompt takes."""
+    shutdown_grace: float = _seconds(30.0)
+    """Seconds for requests after a signal."""
+
+    log_format: Literal["text", "json"] = _as("text", choices=("text", "json"))
+    """The format."""
+    log_level: str = _as("info", choices=LEVELS)
+    """The least severe messages."""
 
     def __post_init__(self) -> None:
-        for name, allowed in _RANGES.items():
-            if getattr(self, name) is not None:
-                allowed.check(name, getattr(self, name))
+        for setting in fields(self):
+            value, allowed = getattr(self, setting.name), setting.metadata["allowed"]
+            if allowed is not None and value is not None:
+                allowed.check(setting.name, value)
         if not self.host:
             raise OptionError("host", "is empty; pass an address such as 127.0.0.1")
         if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
@@ -105,17 +141,10 @@ class Settings:
             _check_origin(origin)
 
 
-_SECONDS = number(0, 0, 1e7)
-_RANGES = {
-    "port": integer(None, 0, 65535),
-    "max_batch": integer(None, 1, 4096),
-    "max_queue": integer(None, 1, 100_000),
-    "max_context": integer(None, 2, 1 << 31),
-    "cache_bytes": integer(None, 1 << 20, 1 << 50),
-    "request_timeout": _SECONDS,
-    "stall_timeout": _SECONDS,
-    "shutdown_grace": _SECONDS,
-}
+_TEXTS = texts_in(__name__)
+Settings.__doc__ = "\n".join(
+    [f"{Settings.__doc__}\n", *(f"- {name}: {text}" for name, text in _TEXTS.items())]
+)
 
 
 def _check_name(name: str) -> None:
@@ -141,22 +170,17 @@ def _check_origin(origin: str) -> None:
 
 # ---- the command line ------------------------------------------------------------------------
 
-
-def size(text: str) -> int:
-    """A number of bytes, such as 1000000, 512MB or 2GiB."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"expected a size such as 1000000, 512MB or 2GiB, got {text!r}"
-        )
-    number, unit, binary = match.groups()
-    power = "kmgt".index(unit.lower()) + 1 if unit else 0
-    return int(float(number) * (1024 if binary else 1000) ** power)
+_GROUPS = {  # by their first setting
+    "model": "model",
+    "host": "network",
+    "max_batch": "limits",
+    "log_format": "log, on standard error",
+}
+_REPEATED = {"allow_hosts": "allow_host", "cors_origins": "cors_origin"}
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of a setting."""
-    default = Settings()
     parser = Parser(
         prog=NAME,
         description="Serve a language model to any client of OpenAI's API.",
@@ -166,84 +190,17 @@ def make_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("--version", action="version", version=f"mlxgen {__version__}")
-
-    add = parser.add_argument_group("model").add_argument
-    add("--model", metavar="NAME", help="a folder or a hub id (default: the bundled demo model)")
-    add(
-        "--draft-model",
-        metavar="NAME",
-        help="a smaller model that proposes tokens, or ngram to find them in the text so far",
-    )
-    add("--revision", help="a branch, tag or commit of a hub id")
-    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for this model")
-    add("--trust-remote-code", action="store_true", help="run Python code of the model")
-    add(
-        "--ignore-memory-limit", action="store_true", help="load weights that may not fit in memory"
-    )
-    add("--wired", action="store_true", help="keep memory wired, up to what the device recommends")
-
-    add(
-        "--sampling-defaults",
-        choices=CHOICES,
-        help="sampling that a request does not set: as the model's makers recommend, or openai if "
-        "they recommend nothing (model); the most likely token each time (greedy); temperature 1 "
-        "and top-p 1 (openai)",
-    )
-
-    add = parser.add_argument_group("network").add_argument
-    add("--host", help="the address to listen on")
-    add("--port", type=int, help="the port to listen on; 0 picks a free one")
-    add("--uds", metavar="PATH", help="a Unix socket to listen on, instead of host and port")
-    add("--root-path", metavar="PREFIX", help="what a proxy leaves in front of the paths")
-    add("--api-key", metavar="KEY", help=f"the key that clients must send (or ${KEY_VARIABLE})")
-    add(
-        "--allow-host",
-        dest="allow_hosts",
-        action="append",
-        metavar="NAME",
-        help="a name that clients may use for this server; repeatable. Without a key, all names "
-        "need it but localhost and --host; addresses always work",
-    )
-    add(
-        "--cors-origin",
-        dest="cors_origins",
-        action="append",
-        metavar="ORIGIN",
-        help="an origin whose pages may call this server; repeatable; * is any",
-    )
-
-    add = parser.add_argument_group("limits").add_argument
-    add("--max-batch", type=int, metavar="N", help="the most rows that run")
-    add("--max-queue", type=int, metavar="N", help="the most rows that wait")
-    add(
-        "--max-context",
-        type=int,
-        metavar="N",
-        help="tokens of prompt and answer (default: the model's)",
-    )
-    add(
-        "--cache-bytes",
-        type=size,
-        metavar="SIZE",
-        help="memory for KV caches (default: by the device)",
-    )
-    add("--request-timeout", type=float, metavar="S", help="seconds for a request; 0 is no limit")
-    add(
-        "--stall-timeout",
-        type=float,
-        metavar="S",
-        help="seconds without a step before /health/live is 503; 0 is never",
-    )
-    add("--shutdown-grace", type=float, metavar="S", help="seconds for requests after a signal")
-
-    add = parser.add_argument_group("log, on standard error").add_argument
-    add("--log-format", choices=("text", "json"), help="the format")
-    add("--log-level", choices=LEVELS, help="the least severe messages")
-    for action in parser._actions:
-        value = getattr(default, action.dest, None)
-        if value and not isinstance(value, bool):
-            shown = f"{value:g}" if isinstance(value, float) else value
-            action.help = f"{action.help} (default: {shown})"
+    add = parser.add_argument
+    for setting in fields(Settings):
+        name, default = setting.name, setting.default
+        if name in _GROUPS:
+            add = parser.add_argument_group(_GROUPS[name]).add_argument
+        text = _TEXTS.get(name, "").removesuffix(".")
+        if default:
+            shown = f"{default:g}" if isinstance(default, float) else default
+            text += f" (default: {shown})"
+        flag = _REPEATED.get(name, name).replace("_", "-")
+        add(f"--{flag}", dest=name, help=text[:1].lower() + text[1:], **setting.metadata["how"])
     return parser
 
 
@@ -255,7 +212,7 @@ def read_settings(
     given: dict[str, Any] = vars(parser.parse_args(argv))
     if "api_key" not in given and environment.get(KEY_VARIABLE):
         given["api_key"] = environment[KEY_VARIABLE]
-    for several in ("allow_hosts", "cors_origins"):
+    for several in _REPEATED:
         given[several] = tuple(given.get(several, ()))
     try:
         return Settings(**given)

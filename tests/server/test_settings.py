@@ -22,6 +22,15 @@ def test_every_setting_is_an_option() -> None:
     assert known == set(Settings.__dataclass_fields__)
 
 
+def test_every_setting_says_what_it_is_in_both_places() -> None:
+    told = " ".join((Settings.__doc__ or "").split())
+    for action in make_parser()._actions:
+        if action.dest not in ("help", "version"):
+            assert action.help, action.dest
+            text = action.help.partition(" (default: ")[0]
+            assert f"- {action.dest}: {text[0].upper()}{text[1:]}" in told
+
+
 def test_options_become_settings() -> None:
     line = "--model m --port 0 --max-batch 4 --cache-bytes 2GiB --cors-origin * --cors-origin null"
     settings = read_settings(line.split(), {"MLXGEN_API_KEY": "from-environment"})

@@ -8,48 +8,39 @@ same order, whether the client streams or not.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from ..errors import MlxgenError
 from .call import Event, Reply
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .jobs import Parse, Prepared
+from .mailbox import Mailbox
 from .responses import to_json, to_large_json
-
-if TYPE_CHECKING:
-    from .mailbox import Mailbox
 
 MOST = 1 << 20  # tokens and alternatives in a whole answer
 SMALL = 4096  # the same, in an answer that is written in one go
 
 
-class Generation:
+async def generate(exchange: Exchange, parse: Parse, prefix: str) -> None:
     """The work of one endpoint: ``parse`` reads its bodies, and its ids begin with ``prefix``."""
-
-    def __init__(self, parse: Parse, prefix: str) -> None:
-        self._parse = parse
-        self._prefix = prefix
-
-    async def __call__(self, exchange: Exchange) -> None:
-        preparation = exchange.service.preparation
-        prepared = await preparation.rows(await exchange.body(), self._parse, exchange.client)
-        exchange.understood()
-        call = prepared.call
-        reply = call.reply(id=f"{self._prefix}-{exchange.id}", created=int(time.time()))
-        exchange.describe_failure = reply.fail
-        if not call.ends_with_done:
-            exchange.end = b""
-        mailbox = exchange.submit(prepared.rows, watched=call.watched)
-        generate = _stream if call.stream else _whole
-        try:
-            await generate(exchange, reply, mailbox)
-        except MlxgenError as error:
-            known = as_request_error(error, call.params)
-            if known is error or known.status >= 500:
-                raise
-            raise known from error
-        _account(exchange, prepared, mailbox)
+    preparation = exchange.service.preparation
+    prepared = await preparation.rows(await exchange.body(), parse, exchange.client)
+    exchange.understood()
+    call = prepared.call
+    reply = call.reply(id=f"{prefix}-{exchange.id}", created=int(time.time()))
+    exchange.describe_failure = reply.fail
+    if not call.ends_with_done:
+        exchange.end = b""
+    mailbox = exchange.submit(prepared.rows, watched=call.watched)
+    send = _stream if call.stream else _whole
+    try:
+        await send(exchange, reply, mailbox)
+    except MlxgenError as error:
+        known = as_request_error(error, call.params)
+        if known is error or known.status >= 500:
+            raise
+        raise known from error
+    _account(exchange, prepared, mailbox)
 
 
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:

@@ -7,16 +7,18 @@ Invariant: every unsuccessful answer has the form of OpenAI's errors.
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
 from .engine_thread import State
 from .errors import RequestError
 from .exchange import Exchange, Work
-from .generation import Generation
+from .generation import generate
 from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
 from .openai.completion import parse_completion
@@ -24,31 +26,28 @@ from .openai.llama import parse_llama
 from .openai.props import props_of, tokenizer_of
 from .openai.schemas import ChatRequest, CompletionRequest
 from .openapi import answers, body_of
-from .page import INDEX, PageFile, read_page
+from .page import INDEX, read_page
 from .responses import JsonResponse
 from .service import Service
-from .token_work import DetokenizeRequest, TokenizeRequest, TokenWork, detokenize, tokenize
+from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
+
+Answers: TypeAlias = dict[int | str, dict[str, Any]]
+
+
+def _good(content: dict[str, Any], description: str = "The answer") -> Answers:
+    return {200: {"description": description, "content": content}}
+
 
 _BUSY = (401, 403, 503)
 _BODY = (400, 404, 408, 413, 415, 429, 500, 504, *_BUSY)
+_TEXT = {"schema": {"type": "string"}}
 _JSON = {"application/json": {"schema": {"type": "object"}}}
-_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "The answer", "content": _JSON}}
-_LIST: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The answer",
-        "content": {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}},
-    }
-}
-_STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The answer, or its events with stream: true",
-        "content": {**_JSON, "text/event-stream": {"schema": {"type": "string"}}},
-    }
-}
-
-_FIGURES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
-}
+_LIST = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
+_ANSWER = _good(_JSON)
+_STREAMED = _good(
+    {**_JSON, "text/event-stream": _TEXT}, "The answer, or its events with stream: true"
+)
+_HEALTH: Answers = _ANSWER | {503: {"description": "Not ready", "content": _JSON}} | answers(403)
 
 
 class Answering(Response):
@@ -65,83 +64,73 @@ class Answering(Response):
         await exchange.run(self._work)
 
 
+# ---- work on a body --------------------------------------------------------------------------
+
+
+async def chat_completions(exchange: Exchange) -> None:
+    """Answer a conversation, rendered with the model's chat template."""
+    await generate(exchange, parse_chat, "chatcmpl")
+
+
+async def completions(exchange: Exchange) -> None:
+    """Continue raw text or tokens."""
+    await generate(exchange, parse_completion, "cmpl")
+
+
+async def llama_completion(exchange: Exchange) -> None:
+    """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
+    await generate(exchange, parse_llama, "cmpl")
+
+
+async def tokenize_text(exchange: Exchange) -> None:
+    """The tokens of a text or a chat."""
+    await work_on_tokens(exchange, tokenize)
+
+
+async def detokenize_tokens(exchange: Exchange) -> None:
+    """The text of tokens."""
+    await work_on_tokens(exchange, detokenize)
+
+
+_WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
+    ("/v1/chat/completions", chat_completions, ChatRequest, _STREAMED),
+    ("/v1/completions", completions, CompletionRequest, _STREAMED),
+    ("/completion", llama_completion, CompletionRequest, _STREAMED),
+    ("/tokenize", tokenize_text, TokenizeRequest, _ANSWER),
+    ("/detokenize", detokenize_tokens, DetokenizeRequest, _ANSWER),
+)
+
+# ---- all endpoints ---------------------------------------------------------------------------
+
+
 def make_router(service: Service) -> APIRouter:
     """All endpoints."""
     router = APIRouter()
-    _add_generation(router, service)
-    _add_tokens(router, service)
-    _add_models(router, service)
+    for path, work, body, answer in _WORK:
+        router.add_api_route(
+            path,
+            _answering(service, path, work),
+            methods=["POST"],
+            name=work.__name__,
+            description=work.__doc__,
+            response_class=Response,
+            openapi_extra=body_of(body),
+            responses=answer | answers(*_BODY),
+        )
+    _add_model(router, service)
     _add_state(router, service)
     _add_page(router)
     return router
 
 
-def _add_generation(router: APIRouter, service: Service) -> None:
-    chat = Generation(parse_chat, "chatcmpl")
-    completion = Generation(parse_completion, "cmpl")
-    llama = Generation(parse_llama, "cmpl")
+def _answering(service: Service, path: str, work: Work) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return Answering(service, path, work)
 
-    @router.post(
-        "/v1/chat/completions",
-        response_class=Response,
-        openapi_extra=body_of(ChatRequest),
-        responses=_STREAMED | answers(*_BODY),
-    )
-    async def chat_completions(request: Request) -> Response:
-        """Answer a conversation, rendered with the model's chat template."""
-        return Answering(service, "/v1/chat/completions", chat)
-
-    @router.post(
-        "/v1/completions",
-        response_class=Response,
-        openapi_extra=body_of(CompletionRequest),
-        responses=_STREAMED | answers(*_BODY),
-    )
-    async def completions(request: Request) -> Response:
-        """Continue raw text or tokens."""
-        return Answering(service, "/v1/completions", completion)
-
-    @router.post(
-        "/completion",
-        response_class=Response,
-        openapi_extra=body_of(CompletionRequest),
-        responses=_STREAMED | answers(*_BODY),
-    )
-    async def llama_completion(request: Request) -> Response:
-        """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
-        return Answering(service, "/completion", llama)
+    return endpoint
 
 
-def _add_tokens(router: APIRouter, service: Service) -> None:
-    to_tokens, to_text = TokenWork(tokenize), TokenWork(detokenize)
-
-    @router.post(
-        "/tokenize",
-        response_class=Response,
-        openapi_extra=body_of(TokenizeRequest),
-        responses=_ANSWER | answers(*_BODY),
-    )
-    async def tokenize_text(request: Request) -> Response:
-        """The tokens of a text or a chat."""
-        return Answering(service, "/tokenize", to_tokens)
-
-    @router.post(
-        "/detokenize",
-        response_class=Response,
-        openapi_extra=body_of(DetokenizeRequest),
-        responses=_ANSWER | answers(*_BODY),
-    )
-    async def detokenize_tokens(request: Request) -> Response:
-        """The text of tokens."""
-        return Answering(service, "/detokenize", to_text)
-
-    @router.get("/tokenizer_info", responses=_ANSWER | answers(*_BUSY))
-    async def tokenizer_info() -> Response:
-        """The begin and end tokens, and the chat template."""
-        return JsonResponse(tokenizer_of(service.model))
-
-
-def _add_models(router: APIRouter, service: Service) -> None:
+def _add_model(router: APIRouter, service: Service) -> None:
     created = int(time.time())
 
     def described() -> dict[str, Any]:
@@ -153,6 +142,11 @@ def _add_models(router: APIRouter, service: Service) -> None:
             "owned_by": "mlxgen",
             "max_model_len": model.max_context,
         }
+
+    @router.get("/tokenizer_info", responses=_ANSWER | answers(*_BUSY))
+    async def tokenizer_info() -> Response:
+        """The begin and end tokens, and the chat template."""
+        return JsonResponse(tokenizer_of(service.model))
 
     @router.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
     async def models() -> Response:
@@ -187,20 +181,18 @@ def _add_state(router: APIRouter, service: Service) -> None:
         reason = {} if stuck is None else {"reason": stuck}
         return JsonResponse(state | reason | rows, status_code=status)
 
-    unready: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready", "content": _JSON}}
-
-    @router.get("/health", responses=_ANSWER | unready | answers(403))
-    @router.get("/health/ready", responses=_ANSWER | unready | answers(403))
+    @router.get("/health", responses=_HEALTH)
+    @router.get("/health/ready", responses=_HEALTH)
     async def ready() -> Response:
         """Readiness: 200, or 503 while the server loads, is stuck, is stopping or has failed."""
         return health(200 if service.is_ready and service.stuck is None else 503)
 
-    @router.get("/ping", responses=_ANSWER | unready | answers(403))
+    @router.get("/ping", responses=_HEALTH)
     async def ping() -> Response:
         """The same as /health, for clients that ask here."""
-        return health(200 if service.is_ready and service.stuck is None else 503)
+        return await ready()
 
-    @router.get("/slots", responses=_LIST | answers(401, 403))
+    @router.get("/slots", responses=_good(_LIST) | answers(401, 403))
     async def slots() -> Response:
         """The rows that may run at a time, and which of them are running."""
         stats = service.engine.stats
@@ -214,16 +206,14 @@ def _add_state(router: APIRouter, service: Service) -> None:
         """The server's version."""
         return JsonResponse({"version": __version__})
 
-    @router.get("/health/live", responses=_ANSWER | unready | answers(403))
+    @router.get("/health/live", responses=_HEALTH)
     async def live() -> Response:
         """Liveness: 200 unless the engine has failed or has stopped taking steps."""
         return health(200 if is_alive() else 503)
 
-    @router.get(
-        "/metrics",
-        response_class=Response,
-        responses=_FIGURES | answers(401, 403),
-    )
+    figures = _good({"text/plain": _TEXT}, "Metrics") | answers(401, 403)
+
+    @router.get("/metrics", response_class=Response, responses=figures)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
@@ -232,25 +222,12 @@ def _add_state(router: APIRouter, service: Service) -> None:
 def _add_page(router: APIRouter) -> None:
     page = read_page()
 
-    def served(file: PageFile) -> Response:
-        return Response(file.content, media_type=file.media_type, headers=dict(file.headers))
-
     @router.get("/", include_in_schema=False)
     async def index() -> Response:
-        if INDEX in page:
-            return served(page[INDEX])
-        return JsonResponse(
-            {
-                "server": "mlxgen",
-                "api": "/v1",
-                "docs": "/docs",
-                "health": "/health",
-                "metrics": "/metrics",
-            }
-        )
+        return page[INDEX]
 
     @router.get("/page/{name}", include_in_schema=False)
     async def beside(name: str) -> Response:
         if name not in page:
             raise RequestError("there is no such file of the page", status=404, code="not_found")
-        return served(page[name])
+        return page[name]

@@ -57,24 +57,17 @@ class DetokenizeRequest(Body):
 Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
 
 
-class TokenWork:
+async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
     """The work of an endpoint that does not need the engine."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    async def __call__(self, exchange: Exchange) -> None:
-        data = await exchange.body()
-        service = exchange.service
-        model = service.model
-        preparation = service.preparation
-        answer = await preparation.run(
-            len(data),
-            lambda: to_large_json(self._answer(parse_body(data), model), depth=2),
-            exchange.client,
-        )
-        exchange.understood()
-        await exchange.answer(answer)
+    data = await exchange.body()
+    model = exchange.service.model
+    answered = await exchange.service.preparation.run(
+        len(data),
+        lambda: to_large_json(answer(parse_body(data), model), depth=2),
+        exchange.client,
+    )
+    exchange.understood()
+    await exchange.answer(answered)
 
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:

@@ -25,10 +25,12 @@ from .layers import (
     CacheFactory,
     LayerCache,
     Model,
-    always_trimmable,
     can_trim,
     cheap_to_keep,
     copied,
+    leaves,
+    restore,
+    sliceable,
 )
 
 
@@ -44,9 +46,8 @@ class Alone:
         self.caches = make() if caches is None else caches
         self.length = length
         # Whether every layer can be trimmed at any time; needed at every step.
-        self._plain = all(always_trimmable(layer) for layer in self.caches)
-        # Of the layers that cannot always be trimmed; ``None`` for the others.
-        self._checkpoints: Checkpoints[tuple[LayerCache | None, ...]] = Checkpoints()
+        self._plain = all(map(sliceable, leaves(self.caches)))
+        self._checkpoints: Checkpoints[list[LayerCache]] = Checkpoints()  # of the other layers
         # Whether to keep checkpoints although they cost a copy of a window.
         self._eager = False
 
@@ -80,28 +81,21 @@ class Alone:
 
     def can_undo(self, count: int) -> bool:
         """Whether a pass of ``count`` tokens could be undone exactly by a trim."""
-        return self._plain or all(can_trim(layer, count, ahead=count) for layer in self.caches)
+        return self._plain or all(can_trim(leaf, count, count) for leaf in leaves(self.caches))
 
     def expect_rewinds(self) -> None:
         """Say that rewinds are likely, so that checkpoints are worth a copy from now on."""
         self._eager = True
 
-    def checkpoint(self) -> None:
-        """Remember this place if one is due, and a trim could not go back to it later."""
-        if self._plain or self.length == 0 or not self._checkpoints.is_due(self.length):
+    def checkpoint(self, before: int = 0) -> None:
+        """Remember this place if a trim could not undo a pass of ``before`` tokens; with 0, if one
+        is due, and a trim could not go back to it later."""
+        due = self._checkpoints.is_due(self.length, 1 if before else EVERY)
+        if not self.length or not due or self.can_undo(before or EVERY):
             return
-        fixed = [layer for layer in self.caches if not always_trimmable(layer)]
-        if not self.can_undo(EVERY) and (self._eager or all(map(cheap_to_keep, fixed))):
-            self._remember()
-
-    def keep_place(self, count: int) -> None:
-        """Remember this place if a trim could not undo a pass of ``count`` tokens."""
-        if self.length and self._checkpoints.is_due(self.length, 1) and not self.can_undo(count):
-            self._remember()
-
-    def _remember(self) -> None:
-        layers = (None if always_trimmable(layer) else copied(layer) for layer in self.caches)
-        self._checkpoints.add(self.length, tuple(layers))
+        if before or self._eager or all(map(cheap_to_keep, leaves(self.caches))):
+            fixed = [copied(leaf) for leaf in leaves(self.caches) if not sliceable(leaf)]
+            self._checkpoints.add(self.length, fixed)
 
     def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many if a trim is exact, else maybe fewer."""
@@ -109,28 +103,23 @@ class Alone:
         if count <= 0:
             return
         nearest = self._checkpoints.back_to(to)
-        if all(can_trim(layer, count) for layer in self.caches):
-            for layer in self.caches:
-                layer.trim(count)
-            self.length = to
-            return
-        self._eager = True
-        if nearest is None:
-            self._clear()
-            return
-        for i, kept in enumerate(nearest.state):
-            if kept is None:
-                self.caches[i].trim(self.length - nearest.length)
-            else:
-                self.caches[i] = copied(kept)
-        self.length = nearest.length
+        trimmed = list(leaves(self.caches))
+        if not all(can_trim(leaf, count) for leaf in trimmed):
+            self._eager = True
+            if nearest is None:
+                self._clear()
+                return
+            restore(self.caches, nearest.state)
+            count = self.length - nearest.length
+            trimmed = [leaf for leaf in trimmed if sliceable(leaf)]
+        for leaf in trimmed:
+            leaf.trim(count)
+        self.length -= count
 
     def fork(self) -> Alone:
         """An independent copy that shares every buffer until one of the two writes."""
-        twin = Alone.__new__(Alone)
-        twin._make, twin._plain, twin._eager = self._make, self._plain, self._eager
-        twin.caches, twin.length = copied(self.caches), self.length
-        twin._checkpoints = self._checkpoints.fork()
+        twin = Alone(self._make, copied(self.caches), self.length)
+        twin._eager, twin._checkpoints = self._eager, self._checkpoints.fork()
         return twin
 
     def _clear(self) -> None:

@@ -120,6 +120,18 @@ def gathered(tokens: Sequence[Fed]) -> mx.array:
     return mx.concatenate([part.astype(mx.int32) for part in parts])
 
 
+def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
+    """Runs of tokens as an array [runs, longest], padded at their ends."""
+    longest = max(map(len, runs))
+    flat = [token for run in runs for token in (*run, *[0] * (longest - len(run)))]
+    return gathered(flat).reshape(len(runs), longest)
+
+
+def known(tokens: Iterable[Fed]) -> list[Token]:
+    """The tokens; this waits for those that are not known yet."""
+    return [token.read() if isinstance(token, Later) else token for token in tokens]
+
+
 def integers(array: mx.array) -> list[int]:
     """The integers of an array [n]; this waits for the device."""
     return cast(list[int], array.tolist())

@@ -6,7 +6,7 @@ Owns every check of their types. Must never know a sequence's tokens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
@@ -44,14 +44,6 @@ def leaves(caches: Iterable[LayerCache]) -> Iterator[LayerCache]:
             yield from leaves(layer.caches)
         else:
             yield layer
-
-
-def refilled(caches: Iterable[LayerCache], taken: Iterator[LayerCache]) -> list[LayerCache]:
-    """The same tree of caches, with the ``taken`` ones in place of its ``leaves``."""
-    return [
-        CacheList(*refilled(layer.caches, taken)) if isinstance(layer, CacheList) else next(taken)
-        for layer in caches
-    ]
 
 
 def arrays_in(value: Any) -> Iterator[mx.array]:
@@ -93,41 +85,85 @@ def owned(array: mx.array) -> mx.array:
     return mx.concatenate([array, array[:0]], axis=0)
 
 
-# ---- what can be taken back --------------------------------------------------------------------
-
-
-def can_trim(layer: LayerCache, count: int, ahead: int = 0) -> bool:
-    """Whether ``count`` tokens can be trimmed from a layer, exactly.
-
-    With ``ahead``: whether that will be so once the layer holds ``ahead`` tokens more.
-    """
-    if count == 0:
-        return True
-    if isinstance(layer, CacheList):
-        return all(can_trim(inner, count, ahead) for inner in layer.caches)
-    if isinstance(layer, RotatingKVCache):  # exact until the first key is overwritten
-        return bool(layer.offset + ahead < layer.max_size)
-    if isinstance(layer, ChunkedKVCache):  # exact until keys are dropped at the front
-        return bool(layer.start_position == 0 and layer.offset + ahead <= layer.chunk_size)
-    if isinstance(layer, ConcatenateKVCache):  # its trim does not remove the keys
-        return False
-    return bool(layer.is_trimmable())
-
-
-def always_trimmable(layer: LayerCache) -> bool:
-    """Whether a layer of this type can be trimmed at any time, by any number of tokens."""
-    if isinstance(layer, CacheList):
-        return all(always_trimmable(inner) for inner in layer.caches)
-    return isinstance(layer, _SLICEABLE)
-
-
-def cheap_to_keep(layer: LayerCache) -> bool:
-    """Whether keeping an old state is cheap, as states are replaced, not updated in place."""
-    if isinstance(layer, CacheList):
-        return all(cheap_to_keep(inner) or always_trimmable(inner) for inner in layer.caches)
-    return isinstance(layer, (ArraysCache, ConcatenateKVCache))
+# ---- keys and values ---------------------------------------------------------------------------
 
 
 def sliceable(leaf: LayerCache) -> bool:
     """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
     return type(leaf) in _SLICEABLE  # a subclass may hold more than that
+
+
+def keys_and_values(leaf: LayerCache) -> tuple[mx.array, ...]:
+    """A cache's keys, then its values, with time on axis -2: one array each, three if quantised.
+
+    Empty for a layer that the model never fills, and for a recurrent state.
+    """
+    return tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
+
+
+def fill(leaf: LayerCache, arrays: Sequence[mx.array], length: int) -> None:
+    """Let an empty cache hold ``length`` tokens: the newest of them as ``keys_and_values``, in
+    order of time."""
+    if not arrays:
+        return
+    if isinstance(leaf, QuantizedKVCache):
+        half = len(arrays) // 2
+        leaf.keys, leaf.values = tuple(arrays[:half]), tuple(arrays[half:])
+    else:
+        leaf.keys, leaf.values = arrays
+    leaf.offset = length
+    if isinstance(leaf, RotatingKVCache):
+        leaf._idx = leaf.keys.shape[2]
+
+
+def narrowed(leaf: LayerCache) -> LayerCache:
+    """The same state with only the keys that later tokens can see; shares arrays with ``leaf``.
+
+    A prefill in large chunks leaves more keys in a window than the next token sees, and every
+    update leaves room for more.
+    """
+    if type(leaf) is RotatingKVCache and leaf.keys is not None:
+        twin = copy.copy(leaf)
+        keys, values = leaf._temporal_order(leaf.keys), leaf._temporal_order(leaf.values)
+        spare = keys.shape[2] - leaf.max_size
+        if spare > 0:
+            keys, values = leaf._trim(spare, keys), leaf._trim(spare, values)
+        twin.keys, twin.values, twin._idx = keys, values, keys.shape[2]
+        return twin
+    if type(leaf) is ChunkedKVCache and leaf.keys is not None:
+        twin = copy.copy(leaf)
+        twin.maybe_trim_front()
+        twin.keys, twin.values = twin.keys_and_values()
+        return twin
+    return leaf
+
+
+# ---- what can be taken back --------------------------------------------------------------------
+
+
+def can_trim(leaf: LayerCache, count: int, ahead: int = 0) -> bool:
+    """Whether ``count`` tokens can be trimmed from a cache, exactly.
+
+    With ``ahead``: whether that will be so once it holds ``ahead`` tokens more.
+    """
+    if count == 0:
+        return True
+    if isinstance(leaf, RotatingKVCache):  # exact until the first key is overwritten
+        return bool(leaf.offset + ahead < leaf.max_size)
+    if isinstance(leaf, ChunkedKVCache):  # exact until keys are dropped at the front
+        return bool(leaf.start_position == 0 and leaf.offset + ahead <= leaf.chunk_size)
+    if isinstance(leaf, ConcatenateKVCache):  # its trim does not remove the keys
+        return False
+    return bool(leaf.is_trimmable())
+
+
+def cheap_to_keep(leaf: LayerCache) -> bool:
+    """Whether keeping an old state is cheap, as it is replaced or trimmed, not updated in place."""
+    return sliceable(leaf) or isinstance(leaf, (ArraysCache, ConcatenateKVCache))
+
+
+def restore(caches: Iterable[LayerCache], states: Iterable[LayerCache]) -> None:
+    """Put copies of ``states`` in place of those of the ``leaves`` that are not sliceable."""
+    others = (leaf for leaf in leaves(caches) if not sliceable(leaf))
+    for leaf, state in zip(others, states, strict=True):
+        leaf.__dict__.update(copied(state).__dict__)

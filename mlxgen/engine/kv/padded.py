@@ -10,15 +10,12 @@ One pass reads the weights once for all prompts, instead of once for each.
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from .alone import Alone
-from .held import Fed, gathered
-from .layers import CacheFactory, LayerCache, Model, leaves, refilled
-from .slot_caches import first_tokens
+from .layers import CacheFactory, LayerCache, Model, fill, keys_and_values, leaves, owned
 
 LONGEST = 128  # tokens; for longer prompts a pass of their own is as fast
 WASTE = 1.5  # a pass may run that many times the tokens of all prompts, including padding
@@ -35,28 +32,24 @@ def alike(lengths: Tokens[int]) -> bool:
 
 
 def run_padded(
-    model: Model, make: CacheFactory, runs: Tokens[Tokens[Fed]], stores: Tokens[Alone]
+    model: Model,
+    make: CacheFactory,
+    tokens: mx.array,
+    lengths: Tokens[int],
+    stores: Tokens[Alone],
 ) -> None:
-    """Run prompts of at least one token each into empty ``stores``; nothing is evaluated."""
-    longest = max(map(len, runs))
+    """Run prompts into empty ``stores``, rows of ``tokens`` [n, most] that are padded at their
+    ends; nothing is evaluated."""
     caches = make()
-    model(mx.stack([gathered([*run, *[0] * (longest - len(run))]) for run in runs]), cache=caches)
-    layers = list(leaves(caches))
-    for row, (run, store) in enumerate(zip(runs, stores, strict=True)):
-        taken = (_row_of(layer, row, len(run)) for layer in layers)
-        store.caches, store.length = refilled(caches, taken), len(run)
+    model(tokens, cache=caches)
+    for row, (length, store) in enumerate(zip(lengths, stores, strict=True)):
+        for leaf, full in zip(leaves(store.caches), leaves(caches), strict=True):
+            own = [owned(a[row : row + 1, :, :length]) for a in keys_and_values(full)]
+            fill(leaf, own, length)
+        store.length = length
 
 
 def _room(layer: LayerCache) -> int:
     if type(layer) is RotatingKVCache and layer.keep == 0:
         return min(LONGEST, int(layer.max_size) - 1)
     return LONGEST if type(layer) is KVCache else 0
-
-
-def _row_of(layer: Any, row: int, length: int) -> LayerCache:
-    own = first_tokens(layer.keys, layer.values, row, length)
-    if not isinstance(layer, RotatingKVCache):
-        return own
-    window = RotatingKVCache(layer.max_size)  # not full yet, so in order
-    window.keys, window.values, window.offset, window._idx = own.keys, own.values, length, length
-    return window

@@ -14,99 +14,95 @@ sequence has to roll its keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
-from .layers import LayerCache, owned
+from .layers import LayerCache, fill, narrowed, owned
 
 GROWTH = 256  # places that are added at a time
 SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
 
 SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of these
+States: TypeAlias = list[mx.array | None]
 
 
 class Pass:
     """Where the tokens of one forward pass go; shared by the caches of all layers.
 
-    Each of ``slots`` gets ``count`` tokens, from its position on. If ``count`` is 1, a slot may
-    occur several times, with increasing positions. ``spread``: the slots are 0, 1, 2 ..., so
-    nothing has to be gathered. ``whole``: they are all the slots in use, whose number is ``held``.
+    Each of ``slots`` gets ``count`` tokens, from its position on. ``spread``: the slots are 0, 1,
+    2 ..., so nothing has to be gathered. ``whole``: they are all the slots in use, whose number is
+    ``held``. ``even``: all positions are the same.
     """
 
-    __slots__ = ("_at", "_masks", "_where", "count", "positions", "slots", "spread", "whole")
-
-    def __init__(
-        self, slots: list[int], positions: list[int], *, held: int, count: int = 1
-    ) -> None:
+    def __init__(self, slots: list[int], positions: list[int], *, held: int, count: int) -> None:
         self.slots = slots
         self.positions = positions
+        self.count = count
+        self.end = max(positions) + count  # one more than the highest position
         self.spread = slots == list(range(len(slots)))
         self.whole = self.spread and len(slots) == held
-        self.count = count
-        self._where: mx.array | None = None
-        self._at: mx.array | None = None
+        self.even = min(positions) == max(positions)
+        self._places: dict[tuple[int | None, int], mx.array] = {}
         self._masks: dict[tuple[int | None, int | None], mx.array] = {}
 
-    @property
+    @cached_property
     def where(self) -> mx.array:
-        """The slots as an array [tokens]."""
-        if self._where is None:
-            self._where = mx.array(self.slots, mx.int32)
-        return self._where
+        """The slots as an array [slots]."""
+        return mx.array(self.slots, mx.int32)
 
-    @property
-    def at(self) -> mx.array:
-        """The positions as an array [tokens]."""
-        if self._at is None:
-            self._at = mx.array(self.positions, mx.int32)
-        return self._at
-
-    @property
+    @cached_property
     def offset(self) -> mx.array | int:
         """The number of tokens before these, as rotary embeddings need it."""
-        return self.positions[0] if self.count > 1 and len(self.slots) == 1 else self.at
+        one = self.count > 1 and len(self.slots) == 1
+        return self.positions[0] if one else mx.array(self.positions, mx.int32)
 
-    @property
-    def end(self) -> int:
-        """One more than the highest position."""
-        return max(self.positions) + self.count
+    @cached_property
+    def offset_after(self) -> mx.array | int:
+        """The number of tokens once these are stored."""
+        return self.offset + self.count
+
+    @cached_property
+    def _own(self) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+        """The position of each token [slots, count]."""
+        return np.add.outer(self.positions, np.arange(self.count)).astype(np.int32)
+
+    def places(self, ring: int | None, rows: int) -> mx.array:
+        """The place of each token [rows, count]; 0 in the rows behind those of ``slots``."""
+        if (ring, rows) not in self._places:
+            places = np.zeros((rows, self.count), np.int32)
+            places[: len(self.slots)] = self._own if ring is None else self._own % ring
+            self._places[ring, rows] = mx.array(places)
+        return self._places[ring, rows]
 
     def mask(self, window: int | None, ring: int | None) -> mx.array:
         """Which places each token sees: bool [slots, 1, count, places].
 
         Place s holds the latest position up to the token's own that falls there.
         """
-        known = self._masks.get((window, ring))
-        if known is not None:
-            return known
-        places = mx.arange(self.end if ring is None else min(self.end, ring))
-        own = self.at[:, None, None, None]
-        if self.count > 1:
-            own = own + mx.arange(self.count)[:, None]
-        if ring is None:
-            seen = places <= own
-            if window is not None:
-                seen = seen & (places > own - window)
-        else:
-            ago = (own - places) % ring
-            seen = ago <= own
-            if window is not None:
-                seen = seen & (ago < window)
-        self._masks[window, ring] = seen
-        return seen
+        if (window, ring) not in self._masks:
+            places = mx.arange(self.end if ring is None else min(self.end, ring))
+            own = mx.array(self._own[:, None, :, None])
+            ago = own - places if ring is None else (own - places) % ring
+            seen = places <= own if ring is None else ago <= own
+            self._masks[window, ring] = seen if window is None else seen & (ago < window)
+        return self._masks[window, ring]
 
 
 class SlotKeys:
-    """Keys and values of an attention layer: [slots, heads, places, width]."""
+    """Keys and values of an attention layer: [slots, heads, places, width].
+
+    They are ``None`` while no slot is in use.
+    """
 
     def __init__(self, window: int | None = None) -> None:
         self.window = window
         self.ring = window + SLACK if window is not None else None
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.keys: Any = None
+        self.values: Any = None
         self.offset: mx.array | int = 0
         self._pass: Pass | None = None
 
@@ -115,21 +111,11 @@ class SlotKeys:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Store the keys and values of a pass; return those that its tokens may look at."""
         step = self._pass
-        assert step is not None and self.keys is not None and self.values is not None
-        end = step.end if self.ring is None else min(step.end, self.ring)
+        assert step is not None
         self.keys = self._store(step, self.keys, keys)
         self.values = self._store(step, self.values, values)
-        self.offset = step.offset + step.count
-        if len(step.slots) == 1:
-            slot = step.slots[0]
-            return self.keys[slot : slot + 1, :, :end], self.values[slot : slot + 1, :, :end]
-        if step.spread:
-            count = len(step.slots)
-            return self.keys[:count, :, :end], self.values[:count, :, :end]
-        return (
-            mx.take(self.keys, step.where, axis=0)[:, :, :end],
-            mx.take(self.values, step.where, axis=0)[:, :, :end],
-        )
+        self.offset = step.offset_after
+        return self._seen(step, self.keys), self._seen(step, self.values)
 
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
@@ -138,28 +124,18 @@ class SlotKeys:
         step = self._pass
         assert step is not None
         window = window_size or self.window
-        alike = step.count == 1 and min(step.positions) == step.end - 1
+        alike = step.count == 1 and step.even
         if alike and not return_array and (window is None or step.end <= window):
             return None
         return step.mask(window, self.ring)
 
-    def is_trimmable(self) -> bool:
-        return False
-
     def empty(self) -> bool:
         return self.keys is None
-
-    @property
-    def nbytes(self) -> int:
-        if self.keys is None or self.values is None:
-            return 0
-        return int(self.keys.nbytes + self.values.nbytes)
 
     # the slots
 
     def begin(self, step: Pass) -> None:
         """Prepare for a forward pass: ``step`` says where its tokens go."""
-        assert self.keys is not None and self.values is not None
         self._pass = step
         self.offset = step.offset
         self._reserve(self.keys.shape[0], step.end)
@@ -168,58 +144,43 @@ class SlotKeys:
         """Note that the graph of the forward pass is built."""
         self._pass = None
 
-    def put(self, slot: int, layer: KVCache | RotatingKVCache, slots: int) -> None:
+    def put(self, slot: int, leaf: KVCache | RotatingKVCache, slots: int) -> None:
         """Copy one sequence's keys to ``slot``; makes room for ``slots`` sequences."""
-        keys, values = layer.keys, layer.values
-        assert keys is not None and values is not None
-        if isinstance(layer, RotatingKVCache):
-            kept = layer.size()
-            keys = layer._temporal_order(keys)[..., -kept:, :]
-            values = layer._temporal_order(values)[..., -kept:, :]
-        else:
-            kept = layer.offset
-            keys, values = keys[..., :kept, :], values[..., :kept, :]
-        if self.keys is None or self.values is None:
-            self.keys = mx.zeros((slots, keys.shape[1], 0, keys.shape[3]), keys.dtype)
-            self.values = mx.zeros((slots, values.shape[1], 0, values.shape[3]), values.dtype)
-        self._reserve(slots, layer.offset)
-        start = layer.offset - kept
-        for first, last in self._pieces(start, kept):
-            place = first if self.ring is None else first % self.ring
-            part = slice(first - start, last - start)
-            self.keys[slot, :, place : place + last - first] = keys[0, :, part]
-            self.values[slot, :, place : place + last - first] = values[0, :, part]
+        new = narrowed(leaf).keys_and_values()
+        if self.keys is None:
+            self.keys, self.values = (
+                mx.zeros((slots, a.shape[1], 0, a.shape[3]), a.dtype) for a in new
+            )
+        self._reserve(slots, leaf.offset)
+        count = new[0].shape[2]
+        for places, part in self._pieces(leaf.offset - count, count):
+            for held, array in zip((self.keys, self.values), new, strict=True):
+                held[slot, :, places] = array[0, :, part]
 
-    def get(self, slot: int, length: int) -> KVCache | RotatingKVCache:
-        """A copy of the first ``length`` tokens of a slot, as mlx-lm's cache of one sequence."""
-        assert self.keys is not None and self.values is not None
-        if self.window is None or self.ring is None:
-            return first_tokens(self.keys, self.values, slot, length)
-        kept = min(length, self.window)
-        places = mx.arange(length - kept, length) % self.ring
-        layer = RotatingKVCache(self.window)
-        layer.keys = mx.take(self.keys[slot : slot + 1], places, axis=2)
-        layer.values = mx.take(self.values[slot : slot + 1], places, axis=2)
-        layer.offset, layer._idx = length, kept
-        return layer
+    def get(self, slot: int, length: int, leaf: KVCache | RotatingKVCache) -> None:
+        """Copy the first ``length`` tokens of a slot to an empty cache of one sequence."""
+        row = (self.keys[slot : slot + 1], self.values[slot : slot + 1])
+        if self.ring is None or self.window is None:
+            fill(leaf, [owned(array[:, :, :length]) for array in row], length)
+        else:
+            places = mx.arange(max(0, length - self.window), length) % self.ring
+            fill(leaf, [mx.take(array, places, axis=2) for array in row], length)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""
-        assert self.keys is not None and self.values is not None
         end = length if self.ring is None else min(length, self.ring)
-        self.keys[target, :, :end] = self.keys[source, :, :end]
-        self.values[target, :, :end] = self.values[source, :, :end]
+        for held in (self.keys, self.values):
+            held[target, :, :end] = held[source, :, :end]
 
     def clear(self) -> None:
         """Free everything."""
         self.keys = self.values = None
 
     def arrays(self) -> list[mx.array]:
-        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+        return [] if self.keys is None else [self.keys, self.values]
 
     def trim(self, slots: int, places: int) -> None:
         """Free what is beyond ``slots`` slots and ``places`` places."""
-        assert self.keys is not None and self.values is not None
         room = self._room(places)
         if self.keys.shape[0] > slots or self.keys.shape[2] > room:
             self.keys = owned(self.keys[:slots, :, :room])
@@ -230,7 +191,6 @@ class SlotKeys:
         return room if self.ring is None else min(room, self.ring)
 
     def _reserve(self, slots: int, places: int) -> None:
-        assert self.keys is not None and self.values is not None
         have, _, room, _ = self.keys.shape
         wanted = max(room, self._room(places))
         if slots > have or wanted > room:
@@ -238,32 +198,36 @@ class SlotKeys:
             self.keys, self.values = mx.pad(self.keys, more), mx.pad(self.values, more)
 
     def _store(self, step: Pass, held: mx.array, new: mx.array) -> mx.array:
-        slots, start = step.slots, step.positions[0]
-        if len(slots) == 1 or (step.spread and min(step.positions) == max(step.positions)):
-            for first, last in self._pieces(start, step.count):
-                place = first if self.ring is None else first % self.ring
-                held[slots[0] : slots[0] + len(slots), :, place : place + last - first] = new[
-                    :, :, first - start : last - start
-                ]
-            return held
-        at = step.at[:, None] + mx.arange(step.count)
-        if self.ring is not None:
-            at = at % self.ring
-        if step.whole:  # along all rows at once, including those without a sequence
-            spare = held.shape[0] - len(slots)
-            if spare:
-                at = mx.pad(at, [(0, spare), (0, 0)])
+        rows = len(step.slots)
+        if rows == 1 or (step.spread and step.even):
+            first = step.slots[0]
+            for places, part in self._pieces(step.positions[0], step.count):
+                held[first : first + rows, :, places] = new[:, :, part]
+        elif step.whole:  # along all rows at once, including those without a sequence
+            at = step.places(self.ring, held.shape[0])
+            if spare := held.shape[0] - rows:
                 new = mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)])
             return mx.put_along_axis(held, at[:, None, :, None], new, axis=2)
-        held[step.where[:, None], :, at] = new.transpose(0, 2, 1, 3)
+        else:
+            at = step.places(self.ring, rows)
+            held[step.where[:, None], :, at] = new.transpose(0, 2, 1, 3)
         return held
 
-    def _pieces(self, start: int, count: int) -> list[tuple[int, int]]:
-        """``count`` positions from ``start`` on, cut where the ring wraps around."""
-        if self.ring is None or start % self.ring + count <= self.ring:
-            return [(start, start + count)]
-        cut = start - start % self.ring + self.ring
-        return [(start, cut), (cut, start + count)]
+    def _seen(self, step: Pass, held: mx.array) -> mx.array:
+        end = step.end if self.ring is None else min(step.end, self.ring)
+        if len(step.slots) == 1 or step.spread:
+            first = step.slots[0]
+            return held[first : first + len(step.slots), :, :end]
+        return mx.take(held, step.where, axis=0)[:, :, :end]
+
+    def _pieces(self, start: int, count: int) -> list[tuple[slice, slice]]:
+        """The places of ``count`` positions from ``start`` on, and which of them these are; cut
+        where the ring wraps around."""
+        first = start if self.ring is None else start % self.ring
+        if self.ring is None or first + count <= self.ring:
+            return [(slice(first, first + count), slice(count))]
+        cut = self.ring - first
+        return [(slice(first, self.ring), slice(cut)), (slice(count - cut), slice(cut, count))]
 
 
 class SlotState(ArraysCache):  # type: ignore[misc]
@@ -275,29 +239,20 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self._held: list[mx.array | None] = [None] * size
-        self._before: list[mx.array | None] = self._held
+        self._held: States = [None] * size
+        self._before = self._held
         self._pass: Pass | None = None
 
     def begin(self, step: Pass) -> None:
         self._pass = step
-        if step.whole:
-            self.cache = list(self._held)
-        else:
-            self.cache = [None if a is None else a[step.where] for a in self._held]
+        self.cache = list(self._held) if step.whole else _rows(self._held, step.where)
 
     def end(self) -> None:
-        step = self._pass
+        step, new = self._pass, self.cache
         assert step is not None
-        self._before, self._pass = self._held, None
-        if step.whole:
-            self._held = self.cache
-        else:
-            self._held = [
-                _replaced(old, step.where, new)
-                for old, new in zip(self._before, self.cache, strict=True)
-            ]
-        self.cache = [None] * len(self._held)
+        self._pass, self.cache = None, [None] * len(new)
+        self._before = self._held
+        self._held = new if step.whole else _replaced(self._held, step.where, new)
 
     @property
     def slots(self) -> int:
@@ -306,75 +261,54 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     def undo(self, slot: int) -> None:
         """Undo the last pass for one slot."""
-        where = mx.array([slot])
-        self._held = [
-            None if new is None or old is None else _replaced(new, where, old[where])
-            for new, old in zip(self._held, self._before, strict=True)
-        ]
+        self.restore(slot, _rows(self._before, mx.array([slot])))
 
-    def put(self, slot: int, layer: ArraysCache, slots: int) -> None:
+    def put(self, slot: int, leaf: ArraysCache, slots: int) -> None:
         """Append the state of one sequence as that of ``slot``, the last one."""
         assert slot == self.slots
-        self._held = [
+        self._held = self._before = [
             new if old is None else mx.concatenate([old, new])
-            for old, new in zip(self._held, layer.cache, strict=True)
+            for old, new in zip(self._held, leaf.cache, strict=True)
         ]
-        self._before = self._held
 
-    def get(self, slot: int, length: int) -> ArraysCache:
-        layer = ArraysCache(len(self._held))
-        layer.cache = self.copy_of(slot)
-        return layer
+    def get(self, slot: int, length: int, leaf: ArraysCache) -> None:
+        leaf.cache = self.copy_of(slot)
 
-    def copy_of(self, slot: int) -> list[mx.array | None]:
+    def copy_of(self, slot: int) -> States:
         """The state of one slot, in arrays that keep no other buffer alive."""
         return [None if a is None else owned(a[slot : slot + 1]) for a in self._held]
 
-    def restore(self, slot: int, state: Sequence[mx.array | None]) -> None:
+    def restore(self, slot: int, state: States) -> None:
         """Restore a state that ``copy_of`` gave."""
-        where = mx.array([slot])
-        self._held = [
-            old if old is None or new is None else _replaced(old, where, new)
-            for old, new in zip(self._held, state, strict=True)
-        ]
+        self._held = _replaced(self._held, mx.array([slot]), state)
 
     def move(self, source: int, target: int, length: int) -> None:
-        where = mx.array([target])
-        self._held = [
-            None if a is None else _replaced(a, where, a[source : source + 1]) for a in self._held
-        ]
+        self.restore(target, _rows(self._held, mx.array([source])))
 
-    def drop_last(self) -> None:
-        """Forget the last slot."""
-        self._held = [None if a is None else a[:-1] for a in self._held]
-        self._before = self._held
+    def keep(self, slots: int) -> None:
+        """Forget the slots after the first ones."""
+        self._held = self._before = [None if a is None else a[:slots] for a in self._held]
 
     def clear(self) -> None:
-        self._held = [None] * len(self._held)
-        self._before = self._held
+        self._held = self._before = [None] * len(self._held)
 
     def arrays(self) -> list[mx.array]:
         return [a for a in self._held if a is not None]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(int(a.nbytes) for a in self._held if a is not None)
+
+def _rows(states: States, where: mx.array) -> States:
+    return [None if a is None else a[where] for a in states]
 
 
-def first_tokens(keys: mx.array, values: mx.array, row: int, length: int) -> KVCache:
-    """The first ``length`` places of a row, as mlx-lm's cache of one sequence."""
-    layer = KVCache()
-    layer.keys = owned(keys[row : row + 1, :, :length])
-    layer.values = owned(values[row : row + 1, :, :length])
-    layer.offset = length
-    return layer
-
-
-def _replaced(old: mx.array | None, where: mx.array, new: mx.array | None) -> mx.array | None:
-    if old is None or new is None:
-        return new
-    changed = mx.array(old)
-    changed[where] = new
+def _replaced(states: States, where: mx.array, rows: States) -> States:
+    """The states with other ``rows`` at some places."""
+    changed: States = []
+    for old, new in zip(states, rows, strict=True):
+        if old is not None and new is not None:
+            whole = mx.array(old)
+            whole[where] = new
+            new = whole
+        changed.append(new)
     return changed
 
 

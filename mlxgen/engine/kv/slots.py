@@ -14,10 +14,10 @@ import mlx.core as mx
 
 from ...errors import StateError
 from .alone import Alone
-from .checkpoints import Checkpoints
+from .checkpoints import EVERY, Checkpoints
 from .footprint import Footprint
-from .layers import CacheFactory, Model, leaves, refilled
-from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, slot_layer
+from .layers import CacheFactory, Model, leaves
+from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, States, slot_layer
 
 FEW = 4  # slots that are added at a time; twice as many once there are 16
 WASTE = 2  # there may be that many times as much padding as tokens
@@ -35,8 +35,7 @@ class Slot:
 
     def __init__(self, slots: Slots, index: int, length: int) -> None:
         self._slots: Slots | None = slots
-        # States of the recurrent layers, in order
-        self._checkpoints: Checkpoints[tuple[list[mx.array | None], ...]] = Checkpoints()
+        self._checkpoints: Checkpoints[list[States]] = Checkpoints()  # of the recurrent layers
         self._reached = length  # its greatest length so far: it tells what a ring has overwritten
         # What a full window dropped before the sequence joined is lost.
         self._least = length - 1 if slots.window is not None and length > slots.window else 0
@@ -58,7 +57,7 @@ class Slot:
     @property
     def needs_snapshots(self) -> bool:
         """Whether there may be places to which only a snapshot leads back."""
-        return True
+        return self.slots.recurrent
 
     @property
     def nbytes(self) -> int:
@@ -77,20 +76,14 @@ class Slot:
         self.length += count
         self._reached = max(self._reached, self.length)
 
-    def keep_place(self, count: int) -> None:
-        """Remember this place if a pass of ``count`` tokens could not be undone."""
-        if self._checkpoints.is_due(self.length, 1) and not self.can_undo(count):
-            self._remember()
-
-    def checkpoint(self) -> None:
-        """Remember this place if one is due, and nothing else could lead back to it later."""
-        if self.slots.recurrent and self._checkpoints.is_due(self.length):
-            self._remember()
-
-    def _remember(self) -> None:
-        states = tuple(layer.copy_of(self.index) for layer in self.slots.states)
-        mx.async_eval(states)  # a copy that is not computed keeps the states of all slots alive
-        self._checkpoints.add(self.length, states)
+    def checkpoint(self, before: int = 0) -> None:
+        """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
+        due, and nothing else could lead back to it later."""
+        due = self._checkpoints.is_due(self.length, 1 if before else EVERY)
+        if self.slots.recurrent and due and before != 1:
+            states = [layer.copy_of(self.index) for layer in self.slots.states]
+            mx.async_eval(states)  # else a copy keeps the states of all slots alive
+            self._checkpoints.add(self.length, states)
 
     def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many if possible, else fewer."""
@@ -156,7 +149,7 @@ class Slots:
     @property
     def nbytes(self) -> int:
         """The bytes of all buffers."""
-        return sum(int(layer.nbytes) for layer in self._flat)
+        return sum(array.nbytes for array in self.arrays())
 
     def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
         """The bytes of all buffers once the suitable ones of some sequences have joined and the
@@ -263,8 +256,8 @@ class Slots:
     def _drop_behind(self, count: int) -> None:
         """Drop what the layers hold after the first ``count`` slots; all if no slot is in use."""
         for state in self.states:
-            while state.slots > count:
-                state.drop_last()
+            if state.slots > count:
+                state.keep(count)
         if not self._members:
             self._room = 0
             for layer in self._flat:
@@ -274,62 +267,32 @@ class Slots:
         """The sequence of a slot in caches of its own."""
         caches = self.make()
         if member.length:
-            taken = (layer.get(member.index, member.length) for layer in self._flat)
-            caches = refilled(caches, taken)
+            for layer, leaf in zip(self._flat, leaves(caches), strict=True):
+                layer.get(member.index, member.length, leaf)
         return Alone(self.make, caches, member.length)
 
-    def forward(self, model: Model, tokens: mx.array, members: Tokens[Slot]) -> mx.array:
-        """Run one token of each member: ``tokens`` [n, 1]; returns logits [n, vocab], lazy.
-
-        Unless a layer is recurrent, a member may occur several times, with its next tokens in
-        order. If the members are in the order of the slots, nothing has to be gathered.
-        """
-        positions = []
-        for member in members:
-            positions.append(member.length)
-            member.advance(1)
-        indexes = [member.index for member in members]
-        step = Pass(indexes, positions, held=len(self))
-        logits = self._through(model, tokens, step)[:, -1, :]
-        self._undoable = frozenset(indexes)
-        for member in members:
-            member.checkpoint()
-        return logits
-
-    def run(self, model: Model, tokens: mx.array, member: Slot) -> mx.array:
-        """Run the next ``tokens`` [1, n] of one member; returns the last logits, lazy.
-
-        These are [1, m, vocab]. The tokens run in pieces of ``SLACK``, and m is the length of the
-        last piece.
-        """
-        if tokens.shape[1] == 1:
-            return self.forward(model, tokens, [member])[:, None]
-        logits = tokens  # n is at least 2
-        for start in range(0, tokens.shape[1], SLACK):
-            piece = tokens[:, start : start + SLACK]
-            step = Pass([member.index], [member.length], held=len(self), count=piece.shape[1])
-            logits = self._through(model, piece, step)
-            member.advance(piece.shape[1])
-        self._undoable = frozenset()
-        member.checkpoint()
-        return logits
-
-    def run_side_by_side(
+    def run(
         self, model: Model, tokens: mx.array, lengths: Tokens[int], members: Tokens[Slot]
     ) -> mx.array:
-        """Run the next ``lengths`` tokens of several members; logits [n, most, vocab], lazy.
+        """Run the next ``lengths`` tokens of several members; logits [n, m, vocab], lazy.
 
-        The rows of ``tokens`` [n, most] are padded at their ends, by at most ``SLACK``. Not for
-        recurrent layers: their states would take in the padding.
+        The rows of ``tokens`` [n, most] are padded at their ends, but not with recurrent layers:
+        their states would take in the padding. If the members are in the order of the slots,
+        nothing has to be gathered. The tokens run in pieces of ``SLACK``, of which there may be
+        several only for one member; m is the length of the last piece.
         """
-        indexes = [member.index for member in members]
-        positions = [member.length for member in members]
-        most = tokens.shape[1]
-        step = Pass(indexes, positions, held=len(self), count=most)
-        logits = self._through(model, tokens, step)
+        indexes, most = [member.index for member in members], tokens.shape[1]
+        for start in range(0, most, SLACK):
+            piece = tokens[:, start : start + SLACK]
+            positions, count = [member.length for member in members], piece.shape[1]
+            step = Pass(indexes, positions, held=len(self), count=count)
+            logits = self._through(model, piece, step)
+            for member in members:
+                member.advance(count)  # in a ring, the padding has overwritten older keys
+        self._undoable = frozenset(indexes if most == 1 else ())
         for member, length in zip(members, lengths, strict=True):
-            member.advance(most)  # in a ring, the padding has overwritten older keys
             member.length -= most - length
+            member.checkpoint()
         return logits
 
     def undo(self, index: int, count: int) -> bool:

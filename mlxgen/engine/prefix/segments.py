@@ -11,17 +11,11 @@ array, to which nothing writes. So ``nbytes`` is exact, and dropping one frees i
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import mlx.core as mx
-from mlx_lm.models.cache import (
-    ChunkedKVCache,
-    QuantizedKVCache,
-    RotatingKVCache,
-)
 
 from ..kv.layers import (
     CacheFactory,
@@ -29,14 +23,17 @@ from ..kv.layers import (
     arrays_in,
     can_trim,
     copied,
+    fill,
+    keys_and_values,
     leaves,
+    narrowed,
     owned,
+    restore,
     sliceable,
 )
 
 Piece: TypeAlias = tuple[mx.array, ...]
-"""One layer's keys, then its values, with time on axis -2: one array each, three if quantised.
-Empty for a layer that the model never fills."""
+"""One layer's ``keys_and_values``."""
 
 
 def holds(caches: Sequence[LayerCache], length: int) -> bool:
@@ -61,7 +58,7 @@ class Segment:
     def of(cls, caches: Sequence[LayerCache], start: int, stop: int) -> Segment:
         """A copy of the tokens ``start`` to ``stop``, not evaluated yet."""
         cut = tuple(
-            tuple(owned(array[..., start:stop, :]) for array in _arrays_of(leaf))
+            tuple(owned(array[..., start:stop, :]) for array in keys_and_values(leaf))
             for leaf in leaves(caches)
             if sliceable(leaf)
         )
@@ -97,7 +94,7 @@ class Snapshot:
     @classmethod
     def of(cls, caches: Sequence[LayerCache], length: int) -> Snapshot:
         """A copy of the state, not evaluated yet, without keys that no later token can see."""
-        kept = (_narrowed(leaf) for leaf in leaves(caches) if not sliceable(leaf))
+        kept = [narrowed(leaf) for leaf in leaves(caches) if not sliceable(leaf)]
         return cls(tuple(copied(leaf, owned) for leaf in kept), length)
 
     def arrays(self) -> list[mx.array]:
@@ -122,63 +119,24 @@ def assemble(
     overwrite in place. A snapshot's arrays are shared; a write in place copies them first.
     """
     caches = make()
-    column = 0
-    states = iter(snapshot.leaves if snapshot is not None else ())
-    for leaf in leaves(caches):
-        if sliceable(leaf):
-            _fill(leaf, [(segment.layers[column], n) for segment, n in runs], length, capacity)
-            column += 1
-        else:
-            leaf.__dict__.update(copied(next(states)).__dict__)
-            if snapshot is not None and snapshot.length > length:
+    sliced = [leaf for leaf in leaves(caches) if sliceable(leaf)]
+    for column, leaf in enumerate(sliced):
+        pieces = [(segment.layers[column], n) for segment, n in runs]
+        fill(leaf, _joined(pieces, capacity - length), length)
+    if snapshot is not None:
+        restore(caches, snapshot.leaves)
+        for leaf in leaves(caches):
+            if not sliceable(leaf) and snapshot.length > length:
                 leaf.trim(snapshot.length - length)
     return caches
 
 
-def _arrays_of(leaf: LayerCache) -> Piece:
-    if leaf.keys is None:
-        return ()
-    if isinstance(leaf, QuantizedKVCache):
-        return (*leaf.keys, *leaf.values)
-    return (leaf.keys, leaf.values)
-
-
-def _fill(leaf: LayerCache, runs: list[tuple[Piece, int]], length: int, capacity: int) -> None:
-    """Set a fresh sliceable cache to the first tokens of each piece, one after the other."""
+def _joined(runs: list[tuple[Piece, int]], spare: int) -> Piece:
+    """The first tokens of each piece, one after the other, and zeros for ``spare`` more."""
     joined = []
     for same in zip(*(piece for piece, _ in runs), strict=True):
         parts = [a[..., :n, :] for a, (_, n) in zip(same, runs, strict=True)]
-        if capacity > length:
-            shape = (*same[0].shape[:-2], capacity - length, same[0].shape[-1])
-            parts.append(mx.zeros(shape, same[0].dtype))
-        joined.append(mx.concatenate(parts, axis=-2))
-    if not joined:
-        return
-    half = len(joined) // 2
-    if isinstance(leaf, QuantizedKVCache):
-        leaf.keys, leaf.values = tuple(joined[:half]), tuple(joined[half:])
-    else:
-        leaf.keys, leaf.values = joined
-    leaf.offset = length
-
-
-def _narrowed(leaf: LayerCache) -> LayerCache:
-    """The same state with only the keys that later tokens can see; shares arrays with ``leaf``.
-
-    A prefill in large chunks leaves more keys in a window than the next token sees, and every
-    update leaves room for more.
-    """
-    if type(leaf) is RotatingKVCache and leaf.keys is not None:
-        twin = copy.copy(leaf)
-        keys, values = leaf._temporal_order(leaf.keys), leaf._temporal_order(leaf.values)
-        spare = keys.shape[2] - leaf.max_size
         if spare > 0:
-            keys, values = leaf._trim(spare, keys), leaf._trim(spare, values)
-        twin.keys, twin.values, twin._idx = keys, values, keys.shape[2]
-        return twin
-    if type(leaf) is ChunkedKVCache and leaf.keys is not None:
-        twin = copy.copy(leaf)
-        twin.maybe_trim_front()
-        twin.keys, twin.values = twin.keys_and_values()
-        return twin
-    return leaf
+            parts.append(mx.zeros((*same[0].shape[:-2], spare, same[0].shape[-1]), same[0].dtype))
+        joined.append(mx.concatenate(parts, axis=-2))
+    return tuple(joined)

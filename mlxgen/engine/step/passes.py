@@ -56,8 +56,8 @@ class Passes:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
-        # Whether short runs go into the common pass. That copies the keys of every row, and
-        # saves a pass over the weights: worth it if memory is fast, not on a CPU.
+        # Whether short runs go into the common pass. That pads every row to the longest of them,
+        # and saves a pass over the weights: worth it where a few tokens cost as much as one.
         self.merges = mx.default_device() != mx.Device(mx.cpu)
 
     # ---- prompts ---------------------------------------------------------------------------
@@ -147,71 +147,57 @@ class Passes:
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
         """A common pass for the last token of each, and what has to go before it or apart.
 
-        What is pending before the last token goes first if it is long; drafts have a pass of
-        their own if the common one would have to copy keys for them.
+        What is pending before the last token goes first if it is long; drafts have
+        passes of their own if the common one is not to be padded for them.
         """
         slots = self.runner.slots
         assert slots is not None
         merges = self.merges and not slots.recurrent
-        first: list[Row] = []
+        first: list[Work] = []
         apart: list[Work] = []
         common: list[Work] = []
         for each in work:
             handle, tokens, count = each
             early = len(tokens) - count
             if early and not (merges and early <= SHORT_RUN):
-                first.append((handle.kv, tokens[:early]))
-                handle.passes += 1
+                first.append(Work(handle, tokens[:early]))
                 tokens = tokens[early:]
             (apart if count > 1 and not merges else common).append(Work(handle, tokens, count))
-        self._run_rows(first)
+        for group in self._groups(first):
+            self._run_group(group)
         for handle, tokens, _ in apart:
             handle.kv.snapshot(before=len(tokens))
-        arrays = []
-        found = self._run_rows([(handle.kv, tokens) for handle, tokens, _ in apart])
-        for each, (logits, at) in zip(apart, found, strict=True):
-            each.done(logits, at)
-            arrays.append(logits)
-        if common:
-            arrays.append(self._run_common(common))
-        return arrays
+        groups = [*self._groups(apart), *([common] if common else [])]
+        return [self._run_group(group) for group in groups]
 
-    def _run_common(self, work: list[Work]) -> mx.array:
-        """Short runs of several handles, token by token side by side."""
-        work.sort(key=lambda each: _slot(each.handle.kv).index)  # so that nothing is gathered
-        rows = [(handle.kv, tokens) for handle, tokens, _ in work]
-        logits: mx.array = self.runner.do(_run(rows, merged=True))
-        end = 0
-        for each in work:
-            each.handle.kv.took(each.tokens)
-            end += len(each.tokens)
-            each.done(logits, end - each.wanted)
-        return logits
-
-    def _run_rows(self, rows: Sequence[Row]) -> list[tuple[mx.array, int]]:
-        """Run the next tokens of several slots, in as few passes as their lengths allow.
-
-        For each, the logits [.., vocab] of its pass, and the index of its first ones.
-        """
+    def _groups(self, work: Sequence[Work]) -> list[list[Work]]:
+        """Those whose runs are alike enough to go together, in as few groups as possible."""
         slots = self.runner.slots
-        found: dict[KV, tuple[mx.array, int]] = {}
-        left = sorted(rows, key=lambda row: len(row[1]))
+        groups = []
+        left = sorted(work, key=lambda each: len(each.tokens))
         while left:
             group = [left.pop()]
-            most = len(group[0][1])
-            padded = slots is not None and not slots.recurrent and most <= LONGEST
-            while left and padded and alike([len(run) for _, run in (*group, left[-1])]):
+            padded = slots is not None and not slots.recurrent and len(group[0].tokens) <= LONGEST
+            while left and padded and alike([len(each.tokens) for each in (*group, left[-1])]):
                 group.append(left.pop())
-            group.sort(key=lambda row: _slot(row[0]).index)  # so that nothing may be gathered
-            logits = self.runner.do(_run(group))
-            for i, (kv, run) in enumerate(group):
-                kv.took(run)
-                found[kv] = logits, i * most
-        return [found[kv] for kv, _ in rows]
+            groups.append(group)
+        return groups
+
+    def _run_group(self, group: list[Work]) -> mx.array:
+        """Run what is next for several slots, side by side in one pass."""
+        group.sort(key=lambda each: _slot(each.handle.kv).index)  # so that nothing is gathered
+        logits: mx.array = self.runner.do(_run([(each.handle.kv, each.tokens) for each in group]))
+        longest, width = max(len(each.tokens) for each in group), logits.shape[1]
+        logits = logits.reshape(-1, logits.shape[-1])
+        for end, each in enumerate(group, 1):
+            each.handle.kv.took(each.tokens)
+            padding = longest - len(each.tokens)
+            each.done(logits, end * width - padding - each.wanted)
+        return logits
 
 
-def _run(rows: Sequence[Row], *, merged: bool = False) -> Run:
-    return Run(tuple((kv.number, tuple(tokens)) for kv, tokens in rows), merged)
+def _run(rows: Sequence[Row]) -> Run:
+    return Run(tuple((kv.number, tuple(tokens)) for kv, tokens in rows))
 
 
 def _slot(kv: KV) -> Slot:

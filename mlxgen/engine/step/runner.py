@@ -34,7 +34,7 @@ from ..kv.commands import (
     Trim,
     Wait,
 )
-from ..kv.held import gathered
+from ..kv.held import stacked
 from ..kv.layers import CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
@@ -75,11 +75,7 @@ class Runner:
             case Trim(kv, to):
                 self._stores[kv].go_back(to)
             case Snapshot(kv, before):
-                store = self._stores[kv]
-                if before:
-                    store.keep_place(before)
-                else:
-                    store.checkpoint()
+                self._stores[kv].checkpoint(before)
             case Expect(kv):
                 self._stores[kv].expect_rewinds()
             case Submit(kv):
@@ -135,31 +131,15 @@ class Runner:
         return store
 
     def _run(self, run: Run) -> mx.array | None:
-        """Logits: alone [1, tokens, vocab], else [tokens, vocab], side by side [caches * longest,
-        vocab]."""
+        """Logits [caches, longest, vocab], if the caches are in slots or there is one."""
+        tokens = stacked([tokens for _, tokens in run.rows])
+        lengths = [len(tokens) for _, tokens in run.rows]
         if isinstance(self._stores[run.rows[0][0]], Slot):
-            return self._run_in_slots(run)
+            assert self.slots is not None
+            members = [self._slot(kv) for kv, _ in run.rows]
+            return self.slots.run(self.model, tokens, lengths, members)
         stores = [self._alone(kv) for kv, _ in run.rows]
         if len(stores) == 1:
-            return stores[0].forward(self.model, gathered(run.rows[0][1])[None])
-        run_padded(self.model, self.make, [tokens for _, tokens in run.rows], stores)
+            return stores[0].forward(self.model, tokens)
+        run_padded(self.model, self.make, tokens, lengths, stores)
         return None
-
-    def _run_in_slots(self, run: Run) -> mx.array:
-        slots = self.slots
-        assert slots is not None
-        members = [self._slot(kv) for kv, _ in run.rows]
-        if run.merged:
-            fed = [token for _, tokens in run.rows for token in tokens]
-            every = [m for m, (_, tokens) in zip(members, run.rows, strict=True) for _ in tokens]
-            return slots.forward(self.model, gathered(fed)[:, None], every)
-        arrays = [gathered(tokens) for _, tokens in run.rows]
-        lengths = [len(tokens) for _, tokens in run.rows]
-        if len(members) == 1:
-            return slots.run(self.model, arrays[0][None], members[0])[0]
-        longest = max(lengths)
-        together = mx.stack(
-            [mx.pad(a, (0, longest - n)) for a, n in zip(arrays, lengths, strict=True)]
-        )
-        logits = slots.run_side_by_side(self.model, together, lengths, members)
-        return logits.reshape(-1, logits.shape[-1])

@@ -7,6 +7,7 @@ import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from mlxgen.engine.kv.alone import Alone
+from mlxgen.engine.kv.held import stacked
 from mlxgen.engine.kv.padded import LONGEST, alike, longest_padded, run_padded
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
@@ -31,7 +32,7 @@ def test_prompts_of_different_lengths_go_on_as_they_would_alone(kind: str) -> No
     model, make = cache_kinds()[kind]()
     prompts = [[1, 2, 3, 4, 5, 6, 7], [8], [i % VOCAB for i in range(longest_padded(make))]]
     kvs = [Alone(make) for _ in prompts]
-    run_padded(model, make, prompts, kvs)
+    run_padded(model, make, stacked(prompts), [len(prompt) for prompt in prompts], kvs)
     for prompt, kv in zip(prompts, kvs, strict=True):
         assert kv.length == len(prompt)
         for token in (9, 10, 11):

@@ -53,11 +53,10 @@ class Rows:
             self.feed(history, member)
         for (history, _), token in zip(rows, tokens, strict=True):
             history.append(token)
-        logits = self.slots.forward(
-            self.model, mx.array([[h[-1]] for h, _ in rows]), [m for _, m in rows]
-        )
+        last = mx.array([[history[-1]] for history, _ in rows])
+        logits = self.slots.run(self.model, last, [1] * len(rows), [m for _, m in rows])
         for row, (history, _) in zip(logits, rows, strict=True):
-            same(row, alone(self.model, self.make, history))
+            same(row[-1], alone(self.model, self.make, history))
         self.slots.check_integrity()
 
     def run(self, runs: dict[int, list[int]]) -> None:
@@ -66,9 +65,7 @@ class Rows:
         most = max(map(len, runs.values()))
         tokens = mx.array([[*run, *[0] * (most - len(run))] for run in runs.values()])
         lengths = [len(run) for run in runs.values()]
-        logits = self.slots.run_side_by_side(
-            self.model, tokens, lengths, [member for _, member in chosen]
-        )
+        logits = self.slots.run(self.model, tokens, lengths, [member for _, member in chosen])
         for i, ((history, member), run) in enumerate(zip(chosen, runs.values(), strict=True)):
             history += run
             assert member.length == len(history)
@@ -85,7 +82,7 @@ class Rows:
             del self.rows[place]
             self.join(history)
             return
-        self.slots.run(self.model, mx.array([missing]), member)
+        self.slots.run(self.model, mx.array([missing]), [len(missing)], [member])
 
     def rewind(self, place: int, count: int) -> None:
         history, member = self.rows[place]
@@ -118,7 +115,7 @@ def test_a_run_of_one_row_leaves_the_others_as_they_are(kind: str) -> None:
     rows.join([4, 5, 6, 7])
     history, member = rows.rows[0]
     history += range(10, 40)
-    logits = rows.slots.run(rows.model, mx.array([history[3:]]), member)
+    logits = rows.slots.run(rows.model, mx.array([history[3:]]), [len(history) - 3], [member])
     same(logits[0, -1], alone(rows.model, rows.make, history))
     rows.step([1, 2])
 
@@ -153,15 +150,10 @@ def test_short_runs_of_several_rows_go_through_together(kind: str) -> None:
     rows = Rows(kind)
     for start in (1, 30, 60):
         rows.join([start, start + 1])
-    members = [member for _, member in rows.rows]
-    order = [members[2], members[0], members[2], members[2]]
-    tokens = [[5], [6], [7], [8]]
-    logits = rows.slots.forward(rows.model, mx.array(tokens), order)
-    same(logits[3], alone(rows.model, rows.make, [60, 61, 5, 7, 8]))
-    same(logits[1], alone(rows.model, rows.make, [1, 2, 6]))
-    rows.rows[2][0].extend([5, 7, 8])
-    rows.rows[0][0].append(6)
+    rows.run({2: [5, 7, 8], 0: [6]})
     rows.step([1, 2, 3])
+    rows.run({0: [1], 1: [2, 3], 2: [4]})
+    rows.step([4, 5, 6])
 
 
 @pytest.mark.parametrize("kind", BATCHED)
@@ -184,7 +176,7 @@ def test_a_ring_gives_back_what_its_slack_holds_and_says_where_it_cannot() -> No
         history, member = rows.rows[0]
         run = [(start + i) % VOCAB for i in range(60)]
         history += run
-        rows.slots.run(rows.model, mx.array([run]), member)
+        rows.slots.run(rows.model, mx.array([run]), [60], [member])
     rows.rewind(0, SLACK)
     assert rows.rows[0][1].length == len(rows.rows[0][0])
     rows.step([3])

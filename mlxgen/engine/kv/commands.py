@@ -7,36 +7,31 @@ named by a number. A token that the host has not read yet is a ``Later``; writin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeAlias, get_args
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 from ...tokens import Token
 from .held import Fed, Later
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One forward pass over the next tokens of each cache; its result is the logits.
+class Run(NamedTuple):
+    """One forward pass over the next tokens of each cache, side by side, padded to the longest run;
+    its result is the logits [caches, longest, vocab].
 
-    Caches in slots run together. A cache on its own runs alone; several empty ones run together,
-    padded to the longest, and give no logits. ``merged``: the tokens of all slots are in one
-    column, one after the other; otherwise their runs are side by side.
+    Caches in slots run together. A cache on its own runs alone; several empty ones run together
+    and give no logits.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]
-    merged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Trim:
+class Trim(NamedTuple):
     """Go back to at most ``to`` tokens."""
 
     kv: int
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Remember a place that a later ``Trim`` could not go back to.
 
     ``before`` is the number of tokens of the pass that follows; with 0, a place is remembered
@@ -47,66 +42,57 @@ class Snapshot:
     before: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Expect:
+class Expect(NamedTuple):
     """Expect rewinds: snapshots are worth a copy from now on."""
 
     kv: int
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(NamedTuple):
     """Start computing what a cache holds."""
 
     kv: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Wait until what a cache holds is computed."""
 
     kv: int
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """Make a new cache ``twin``, in caches of its own, that holds what ``kv`` holds."""
 
     kv: int
     twin: int
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(NamedTuple):
     """Move from caches of its own to a slot."""
 
     kv: int
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(NamedTuple):
     """Move from a slot to caches of its own."""
 
     kv: int
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(NamedTuple):
     """Hold nothing, in caches of its own; also the first command of a new cache."""
 
     kv: int
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(NamedTuple):
     """Hold what the prefix cache has of these tokens; the result is the new place, or None."""
 
     kv: int
     tokens: tuple[Token, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(NamedTuple):
     """Put what is held into the prefix cache.
 
     The prefix cache may use ``room`` bytes, or with ``None`` its own limit.
@@ -117,15 +103,13 @@ class Keep:
     room: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Shrink:
+class Shrink(NamedTuple):
     """Evict from the prefix cache until it holds at most ``to`` bytes."""
 
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class Clear:
+class Clear(NamedTuple):
     """Free all slots, whatever is in them."""
 
 
@@ -147,21 +131,22 @@ class Device(Protocol):
 
 def written(command: Command) -> dict[str, Any]:
     """A command as a JSON object; this waits for tokens that are not known yet."""
-    if isinstance(command, Run):
-        rows = [
-            [kv, [t.read() if isinstance(t, Later) else t for t in run]] for kv, run in command.rows
-        ]
-        return {"do": "Run", "rows": rows, "merged": command.merged}
-    return {"do": type(command).__name__, **asdict(command)}
+    fields = {name: _lists(value) for name, value in command._asdict().items()}
+    return {"do": type(command).__name__, **fields}
 
 
 def read(text: Mapping[str, Any]) -> Command:
     """The command that ``written`` turned into this object."""
-    fields = dict(text)
-    kind = _KINDS[fields.pop("do")]
-    if kind is Run:
-        fields["rows"] = tuple((kv, tuple(run)) for kv, run in fields["rows"])
-    elif "tokens" in fields:
-        fields["tokens"] = tuple(fields["tokens"])
-    command: Command = kind(**fields)
+    fields = {name: _tuples(value) for name, value in text.items()}
+    command: Command = _KINDS[fields.pop("do")](**fields)
     return command
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, Later):
+        return value.read()
+    return [_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

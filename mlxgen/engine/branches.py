@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -142,8 +142,7 @@ class Plan(Protocol[Made]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A checked ``Branch``: ``run`` is appended now; ``steering`` is for the token to sample."""
 
     backtrack: int
@@ -161,7 +160,19 @@ def decide(answer: Any, *, length: int, vocab_size: int) -> list[Decision] | Wai
             f"expected a list of Branch, or a Wait, from mid_process, got {answer!r}; return [] "
             "to stop",
         )
-    return [_decision(f"branches[{i}]", b, length, vocab_size) for i, b in enumerate(answer)]
+    decisions = []
+    for i, branch in enumerate(answer):
+        try:
+            decisions.append(_decision(branch, length, vocab_size))
+        except OptionError as error:
+            raise _inside(f"branches[{i}]", error) from None
+    return decisions
+
+
+def _inside(outer: str, error: OptionError) -> OptionError:
+    """The error of something in ``outer``: names are made only for errors."""
+    field = f"{outer}.{error.field}" if error.field else outer
+    return OptionError(field, str(error).removeprefix(f"{error.field}: "))
 
 
 def name_of(path: Path) -> Path:
@@ -175,62 +186,62 @@ def name_of(path: Path) -> Path:
     return path[:end]
 
 
-def _decision(name: str, branch: Any, length: int, vocab_size: int) -> Decision:
+def _decision(branch: Any, length: int, vocab_size: int) -> Decision:
     if not isinstance(branch, Branch):
-        raise OptionError(name, f"expected a Branch, got {branch!r}")
+        raise OptionError("", f"expected a Branch, got {branch!r}")
     back = branch.backtrack
     if back.__class__ is not int or back:
-        back = _count(f"{name}.backtrack", back)
+        back = _count("backtrack", back)
     left = length - back
     if left < 0:
         raise OptionError(
-            f"{name}.backtrack",
+            "backtrack",
             f"expected at most the history's {length} tokens, got {back}",
         )
     if branch.sample_mask is None:
-        run = _only_run(name, branch, vocab_size)
+        run = _only_run(branch, vocab_size)
         if not left and not run:
             raise OptionError(
-                f"{name}.backtrack",
+                "backtrack",
                 f"taking back {back} tokens leaves no token; keep or append one",
             )
         return Decision(back, run, None)
     if not left:
         raise OptionError(
-            f"{name}.backtrack",
+            "backtrack",
             f"taking back {back} leaves no token to sample after; keep one, or append some "
             "without a sample_mask first",
         )
-    return Decision(back, (), _steering(name, branch, left, vocab_size))
+    return Decision(back, (), _steering(branch, left, vocab_size))
 
 
-def _only_run(name: str, branch: Branch, vocab_size: int) -> tuple[Token, ...]:
+def _only_run(branch: Branch, vocab_size: int) -> tuple[Token, ...]:
     """The run of a branch that samples nothing."""
-    runs = _runs(f"{name}.ff_tokens", branch.ff_tokens, vocab_size)
+    runs = _runs("ff_tokens", branch.ff_tokens, vocab_size)
     if len(runs) != 1:
         raise OptionError(
-            f"{name}.ff_tokens",
+            "ff_tokens",
             f"expected exactly one run without a sample_mask, got {len(runs)}; pass the run to "
             "append, or a sample_mask",
         )
     for field, value in (("splices", branch.splices), ("temperature", branch.temperature)):
         if value is not None and value != ():
             raise OptionError(
-                f"{name}.{field}",
+                field,
                 f"nothing is sampled without a sample_mask, got {value!r}; leave it out, or pass a "
                 "sample_mask",
             )
     return runs[0]
 
 
-def _steering(name: str, branch: Branch, left: int, vocab_size: int) -> Steering:
-    words = _words(f"{name}.sample_mask", branch.sample_mask, vocab_size)
+def _steering(branch: Branch, left: int, vocab_size: int) -> Steering:
+    words = _words("sample_mask", branch.sample_mask, vocab_size)
     temperature = branch.temperature
     if temperature is not None:
-        temperature = OPTIONS["temperature"].rule.check(f"{name}.temperature", temperature)
+        temperature = OPTIONS["temperature"].rule.check("temperature", temperature)
     runs: dict[Token, tuple[Token, ...]] = {}
     if len(branch.ff_tokens):
-        field = f"{name}.ff_tokens"
+        field = "ff_tokens"
         for run in _runs(field, branch.ff_tokens, vocab_size):
             if not run:
                 raise OptionError(field, "expected runs of at least one token, got an empty one")
@@ -239,23 +250,30 @@ def _steering(name: str, branch: Branch, left: int, vocab_size: int) -> Steering
             runs[run[0]] = run
     splices: tuple[Replacement, ...] = ()
     if len(branch.splices):
-        splices = tuple(
-            _replacement(f"{name}.splices[{i}]", splice, left, vocab_size)
-            for i, splice in enumerate(branch.splices)
-        )
+        splices = _replacements(branch.splices, left, vocab_size)
     return Steering(words, temperature, runs, splices)
 
 
-def _replacement(name: str, splice: Any, left: int, vocab_size: int) -> Replacement:
+def _replacements(splices: Sequence[Any], left: int, vocab_size: int) -> tuple[Replacement, ...]:
+    found = []
+    for i, splice in enumerate(splices):
+        try:
+            found.append(_replacement(splice, left, vocab_size))
+        except OptionError as error:
+            raise _inside(f"splices[{i}]", error) from None
+    return tuple(found)
+
+
+def _replacement(splice: Any, left: int, vocab_size: int) -> Replacement:
     if not isinstance(splice, Splice):
-        raise OptionError(name, f"expected a Splice, got {splice!r}")
-    when = frozenset(_tokens(f"{name}.when_sampled", splice.when_sampled, vocab_size))
-    back = _count(f"{name}.backtrack", splice.backtrack)
-    tokens = _tokens(f"{name}.ff_tokens", splice.ff_tokens, vocab_size)
+        raise OptionError("", f"expected a Splice, got {splice!r}")
+    when = frozenset(_tokens("when_sampled", splice.when_sampled, vocab_size))
+    back = _count("backtrack", splice.backtrack)
+    tokens = _tokens("ff_tokens", splice.ff_tokens, vocab_size)
     most = left + 1  # including the sampled one
     if back > most or (back == most and not tokens):
         raise OptionError(
-            f"{name}.backtrack",
+            "backtrack",
             f"taking back {back} of the {most} tokens that there are then leaves no token; "
             "keep or append one",
         )
@@ -325,12 +343,15 @@ def _tokens(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
     if isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__iter__"):
         raise OptionError(field, f"expected a collection of token ids, got {tokens!r}")
     ids = tuple(tokens)
+    plain = True
     for token in ids:
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise OptionError(field, f"expected token ids, got {token!r}")
+        if type(token) is not int:
+            if isinstance(token, bool) or not hasattr(token, "__index__"):
+                raise OptionError(field, f"expected token ids, got {token!r}")
+            plain = False
         if not 0 <= token < vocab_size:
             raise OptionError(field, f"expected token ids from 0 to {vocab_size - 1}, got {token}")
-    return ids if all(type(token) is int for token in ids) else tuple(int(t) for t in ids)
+    return ids if plain else tuple(map(int, ids))
 
 
 def _count(field: str, value: Any) -> int:

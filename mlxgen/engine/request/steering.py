@@ -7,14 +7,14 @@ what replaces a sampled token is known before any part of the request has seen t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ...filters import Int32Words
 from ...tokens import Token
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(NamedTuple):
     """A checked ``Splice``; ``when`` is ``None`` for any token."""
 
     when: frozenset[Token] | None
@@ -22,8 +22,7 @@ class Replacement:
     tokens: tuple[Token, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Steering:
+class Steering(NamedTuple):
     """How one position is drawn, and what follows from the token.
 
     - ``words``: the tokens that may be drawn; ``None`` for all.
@@ -33,7 +32,7 @@ class Steering:
 
     words: Int32Words | None = None
     temperature: float | None = None
-    runs: Mapping[Token, tuple[Token, ...]] = field(default_factory=dict)
+    runs: Mapping[Token, tuple[Token, ...]] = MappingProxyType({})
     splices: tuple[Replacement, ...] = ()
 
     @property

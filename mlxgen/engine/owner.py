@@ -61,7 +61,7 @@ class OneAtATime:
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             raise StateError(
                 f"another call of this {self._what} has not returned (it is in another thread, or "
                 f"made this call); wait for it, or make one {self._what} per thread"

@@ -180,7 +180,6 @@ class Session:
                 view = DrawnView(Drawn(self._sampler, array, [next_draw(request)], request.want), 0)
                 verdict = accept(request, view.token, view)
                 if verdict is not Verdict.AGAIN or request.position != begun:
-                    self._shrink()
                     return self._chunk(view.token, begun, verdict)
 
     def push_token(self, token: Token) -> Chunk:
@@ -192,9 +191,7 @@ class Session:
             )
         with self._turn:
             begun = request.position
-            verdict = push(request, token)
-            self._shrink()
-            return self._chunk(token, begun, verdict)
+            return self._chunk(token, begun, push(request, token))
 
     def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
         """Take back the last ``tokens`` tokens, or all after the first ``to`` generated ones.
@@ -203,7 +200,7 @@ class Session:
         """
         with self._turn:
             rewind(self._request, self._request.target_of(tokens, to, self._request.position))
-            self._shrink()
+            self._held = min(self._held, len(self._request.history))
 
     def fork(self, n: int = 1) -> list[Session]:
         """Make ``n`` independent sessions that go on from here, each with a seed of its own."""
@@ -222,10 +219,6 @@ class Session:
             end(request, reason)
             return take(request)[-1]
 
-    def _shrink(self) -> None:
-        """Count positions that were taken back as no longer valid in the caller's cache."""
-        self._held = min(self._held, len(self._request.history))
-
     def _open(self) -> Request:
         request = self._request
         if request.finish_reason is not None:
@@ -238,6 +231,7 @@ class Session:
         chunks = take(self._request)
         if verdict is not Verdict.AGAIN:
             return chunks[-1]
+        self._held = min(self._held, len(self._request.history))
         rewound = begun + 1 - self._request.position
         text = "".join(chunk.text for chunk in chunks)
         return Chunk(text, token, begun, rewound=rewound)

@@ -152,13 +152,17 @@ class TextDecoder:
         stop = min(stop, self._end)
         if start >= stop:
             return ""
+        if start == self.end(len(self._ends) - 1):
+            return self._parts[-1][: stop - start]
         first = bisect_right(self._ends, start)
         last = bisect_left(self._ends, stop, first)
         base = self._ends[first - 1] if first else 0
         return "".join(self._parts[first : last + 1])[start - base : stop - base]
 
-    def end(self, n: int) -> int:
-        """Characters complete after the first ``n`` tokens."""
+    def end(self, n: int | None = None) -> int:
+        """Characters complete after the first ``n`` tokens, by default after all."""
+        if n is None:
+            return self._end
         return self._ends[n - 1] if n else 0
 
     def pending(self, n: int) -> bytes:

@@ -110,7 +110,7 @@ class Transcript:
         held = self._stops.held if self._stops is not None else 0
         if with_bans and self._bans is not None:
             held = max(held, self._bans.held)
-        return self._decoder.end(len(self._decoder)) - held
+        return self._decoder.end() - held
 
     def settled(self, hold: int, floor: int) -> int:
         """How many tokens nothing can reach any more, if rewinds never pass this count.

@@ -171,14 +171,16 @@ def _offer(
             token, forced, from_draft = heard.token, False, False
         withheld, exhausted = heard.withheld, heard.exhausted
     request.strayed = withheld
-    attempts = request.attempt
+    attempts = request.retries.attempts.get(position, 0)
     event = request.advance(token, () if withheld else fed(request, token))
     reason = ending.reason(request, token, event)
     if reason is not None and not isinstance(event, BanMatch):
         event = _ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
         return _ban(request, event)
-    if not _keeps_end_in_reach(request, None if withheld else token):
+    if request.closing is not None and not _keeps_end_in_reach(
+        request, None if withheld else token
+    ):
         request.rewind(request.base + position)
         return _declined(request)  # from now on only the way to the end is allowed
     request.retries.accepted()

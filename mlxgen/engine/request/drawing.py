@@ -22,13 +22,13 @@ from .request import Request
 
 def next_draw(request: Request) -> DrawRow:
     """The next draw. Raises ``DeadEndError`` if no token is left for it."""
-    steering, retries = request.steering, request.retries
+    steering, retries, position = request.steering, request.retries, request.position
     return DrawRow(
         request.options.sampling,
         request.seed,
-        request.position,
-        request.attempt,
-        next_mask(request),
+        position,
+        retries.attempts.get(position, 0),
+        _mask(request, request.closing, retries.excluded(position)),
         request.counts,
         retries.temperature if steering is None else steering.temperature,
     )
@@ -90,7 +90,8 @@ def _mask(
             step = closing.avoid(excluded)
         if step:
             return words_of(step, vocab_size)
-    excluded = excluded.union(too_early(request))
+    if early := too_early(request):
+        excluded = excluded.union(early)
     steered = request.steering.words if request.steering is not None else None
     if steered is not None:
         words = steered if words is None else words & steered

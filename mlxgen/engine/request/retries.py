@@ -52,7 +52,8 @@ class Retries:
 
     def excluded(self, position: int) -> frozenset[Token]:
         """The tokens that the next draw at ``position`` must not give."""
-        return self.banned.get(position, frozenset()) | self.exclude
+        banned = self.banned.get(position)
+        return self.exclude if banned is None else banned | self.exclude
 
     @property
     def differs(self) -> bool:
@@ -61,7 +62,7 @@ class Retries:
 
     def accepted(self) -> None:
         """Note that the next draw was accepted: what a hook wanted of it is done."""
-        if self.differs or self.unmet:
+        if self.exclude or self.temperature is not None or self.unmet:
             self._forget_wish()
 
     def ask(

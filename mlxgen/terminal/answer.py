@@ -8,10 +8,9 @@ ended or was stopped.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import TracebackType
 
 from ..chat.answer import AnswerReader
 from ..chat.calls.use import Form
@@ -19,7 +18,7 @@ from ..chat.dialect import Dialect
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..chat.template.format import Chat
 from ..chat.turn import Turn, plan_turn
-from ..engine import Chunk, FinishReason, Options, Stream, Usage
+from ..engine import Chunk, FinishReason, Options, Stream, in_common
 from ..errors import OptionError, PromptError
 from ..model import LanguageModel
 from ..tokens import Token
@@ -39,10 +38,16 @@ class Answerer:
         Options.of(conversation.options | {"close_json": None}).check_vocabulary(self.lm.vocab_size)
         if conversation.form is not None:
             conversation.form.bind(self.lm.tokenizer, self.lm.vocab_size)
-            self._check_form()
+            if not self._dialect.takes_forms:
+                raise OptionError(
+                    "filters",
+                    "this model writes headers before its text, so it cannot follow a form; say "
+                    "/json off, /regex off or /lark off",
+                )
 
-    def begin(self, conversation: Conversation) -> Answer:
-        """Start the answer to the waiting message.
+    @contextmanager
+    def begin(self, conversation: Conversation) -> Iterator[Answer]:
+        """A context in which the answer to the waiting message runs.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
@@ -52,20 +57,11 @@ class Answerer:
         options = conversation.options
         if plan.spec is not None:
             options["filters"] = [plan.spec]
-        places = [] if lm.prefix_cache.any_length else self._places(conversation, plan.prompt.ids)
-        return Answer(
-            lm.stream(plan.prompt, **options),
-            AnswerReader(plan.reading),
-            places=places,
-            max_context=lm.max_context,
-        )
-
-    def _check_form(self) -> None:
-        if not self._dialect.takes_forms:
-            raise OptionError(
-                "filters",
-                "this model writes headers before its text, so it cannot follow a form; say "
-                "/json off, /regex off or /lark off",
+        ids = list(plan.prompt.ids)
+        places = [] if lm.prefix_cache.any_length else self._places(conversation, ids)
+        with lm.stream(plan.prompt, **options) as stream:
+            yield Answer(
+                stream, AnswerReader(plan.reading), places=places, max_context=lm.max_context
             )
 
     def _check_room(self, tokens: int) -> None:
@@ -76,22 +72,23 @@ class Answerer:
                 "exchanges with /undo, start over with /clear, or write less"
             )
 
-    def _places(self, conversation: Conversation, prompt: Sequence[Token]) -> list[int]:
+    def _places(self, conversation: Conversation, prompt: list[Token]) -> list[int]:
         """Where later prompts may differ from this one: before the last message, after it (its
         answer may be rendered without the reasoning later), and at the end."""
         messages, places = conversation.messages, {len(prompt) - 1}
         for said in (messages[:-1], messages):
-            with contextlib.suppress(PromptError):  # a template may need more messages
+            with suppress(PromptError):  # a template may need more messages
                 begun = replace(_chat(conversation), messages=said, add_generation_prompt=False)
-                places.add(_in_common(begun.tokens(self.lm.vocabulary), prompt))
+                places.add(in_common(begun.tokens(self.lm.vocabulary), prompt))
         return sorted(places)
 
 
 class Answer:
-    """One answer: a context manager, and an iterator over the events of each token.
+    """One answer: an iterator over the events of each token.
 
     ``finish`` returns the last events; after it, ``text``, ``reasoning`` and the rest no longer
-    change. Without it, as after an error, nothing goes into the prefix cache.
+    change. Without it, as after an error, nothing goes into the prefix cache. ``usage`` has the
+    tokens and seconds up to the end.
     """
 
     def __init__(
@@ -108,20 +105,9 @@ class Answer:
         self._max_context = max_context
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._usage = stream.usage
+        self.usage = stream.usage
         self.last: Chunk | None = None
         self.drafted = 0  # tokens of the answer that a draft had proposed
-
-    def __enter__(self) -> Answer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stream.close()
 
     def __iter__(self) -> Iterator[Sequence[ChatEvent]]:
         for place in self._places:
@@ -134,9 +120,9 @@ class Answer:
 
     def finish(self) -> Sequence[ChatEvent]:
         """End the answer here and cache what it has run; returns the last events, if any."""
-        self._usage = self._stream.usage
+        self.usage = self._stream.usage
         ended = self.finish_reason is not None
-        rest = [] if ended else self._noted(self._reader.cancel(self._usage))
+        rest = [] if ended else self._noted(self._reader.cancel(self.usage))
         self._stream.keep()
         return rest
 
@@ -156,14 +142,9 @@ class Answer:
         return self.last.finish_reason if self.last is not None else None
 
     @property
-    def usage(self) -> Usage:
-        """Tokens and seconds up to the end."""
-        return self._usage
-
-    @property
     def fills_context(self) -> bool:
         """Whether there is no room for another token."""
-        used = self._usage.prompt_tokens + self._usage.completion_tokens
+        used = self.usage.prompt_tokens + self.usage.completion_tokens
         return self._max_context is not None and used >= self._max_context
 
     def _noted(self, events: Sequence[ChatEvent]) -> Sequence[ChatEvent]:
@@ -186,12 +167,3 @@ def _chat(conversation: Conversation) -> Chat:
         template=conversation.template,
         allow_control_tokens=conversation.allow_control_tokens,
     )
-
-
-def _in_common(first: Sequence[Token], second: Sequence[Token]) -> int:
-    count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count

@@ -8,16 +8,16 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
 from ..filters import AllOf, JsonSchema, Lark, Regex, Specification
-from ..options.table import OPTIONS
+from ..options.table import OPTIONS, checked
 
 # Options that /set does not take, and what to do instead.
 _ELSEWHERE = {
@@ -58,10 +58,13 @@ class Conversation:
     """See the module. ``ask``, ``retry`` and ``edit`` leave a message waiting; ``answered`` or
     ``withdraw`` must follow.
 
-    ``settings`` are options of ``LanguageModel.stream``; by default an answer may fill the
-    context. ``template`` has further variables of the chat template. ``defaults`` are the model's
-    values for options that are not set, and ``allow_control_tokens`` is that of ``Chat``; neither
-    is saved with the conversation.
+    - ``settings``: the options of ``LanguageModel.stream`` that were set; by default an answer may
+      fill the context. ``defaults``: the model's values for options that are not set.
+    - ``forms``: what answers must match (see ``FORMS``): a JSON schema, a regular expression, a
+      grammar; by kind.
+    - ``template``: further variables of the chat template; ``allow_control_tokens`` as in ``Chat``.
+
+    ``defaults`` and ``allow_control_tokens`` are not saved with the conversation.
     """
 
     def __init__(
@@ -69,16 +72,15 @@ class Conversation:
         *,
         system: str | None = None,
         template: Mapping[str, Any] | None = None,
-        defaults: Mapping[str, Any] = MappingProxyType({}),
+        defaults: Mapping[str, Any] | None = None,
         allow_control_tokens: bool = False,
     ) -> None:
         self.exchanges: list[Exchange] = []
         self.template: dict[str, Any] = dict(template or {})
-        self.defaults = defaults
+        self.defaults: dict[str, Any] = dict(defaults or {})
         self.allow_control_tokens = allow_control_tokens
-        self._system: str | None = None
-        self._settings: dict[str, Any] = {}
-        self._forms: dict[str, Any] = {}
+        self.settings: Mapping[str, Any] = {}
+        self.forms: Mapping[str, Any] = {}
         self._waiting: _Waiting | None = None
         self.system = system
 
@@ -153,68 +155,47 @@ class Conversation:
 
     def fork(self) -> Conversation:
         """An independent copy."""
-        twin = Conversation(
-            system=self._system,
-            template=self.template,
-            defaults=self.defaults,
-            allow_control_tokens=self.allow_control_tokens,
-        )
-        twin.exchanges = list(self.exchanges)
-        twin._settings, twin._forms = dict(self._settings), dict(self._forms)
-        twin._waiting = self._waiting
-        return twin
+        return deepcopy(self)
 
     # ---- settings and forms ----
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """The options that were set."""
-        return self._settings
-
-    @property
-    def forms(self) -> Mapping[str, Any]:
-        """What answers must match: a JSON schema, a regular expression, a grammar; by kind."""
-        return self._forms
-
-    @property
     def form(self) -> Specification | None:
         """The specification of all forms together."""
-        return _specification(self._forms)
+        made = _specifications(self.forms)
+        return None if not made else made[0] if len(made) == 1 else AllOf(*made)
 
     @property
     def options(self) -> dict[str, Any]:
         """The options for ``LanguageModel.stream``, without ``filters``."""
-        return {"max_tokens": None, **self.defaults, **self._settings}
+        return {"max_tokens": None, **self.defaults, **self.settings}
 
     def set(self, name: str, value: Any) -> None:
         """Set an option; ``None`` is its default. Raises ``OptionError`` for an invalid one."""
-        name = name.replace("-", "_")
-        changed = {**self._settings, name: _with_ids(name, value)}
-        _check(changed, self._forms)
-        self._settings = {key: kept for key, kept in changed.items() if kept is not None}
+        self._configure({**self.settings, name.replace("-", "_"): value}, self.forms)
 
     def require(self, kind: str, source: Any) -> None:
-        """Require a form of answers (see ``FORMS``); ``None`` lifts it.
+        """Require a form of answers; ``None`` lifts it.
 
         ``close_json`` needs a form, so it is reset with the last one.
         """
-        changed = {key: kept for key, kept in self._forms.items() if key != kind}
-        if source is not None:
-            changed[kind] = source
-        settings = dict(self._settings)
-        if not changed:
-            settings.pop("close_json", None)
-        _check(settings, changed)
-        self._forms, self._settings = changed, settings
+        forms = _given({**self.forms, kind: source})
+        lifted = {} if forms else {"close_json": None}
+        self._configure({**self.settings, **lifted}, forms)
+
+    def _configure(self, settings: Mapping[str, Any], forms: Mapping[str, Any]) -> None:
+        """Take settings and forms that are valid together; ``None`` is as if it was not there."""
+        settings = {name: _with_ids(name, value) for name, value in settings.items()}
+        for name in settings:
+            if name in _ELSEWHERE:
+                raise OptionError(name, _ELSEWHERE[name])
+        Options.of({"max_tokens": None, **settings, "filters": _specifications(forms)})
+        self.settings, self.forms = _given(settings), _given(forms)
 
     def values(self) -> dict[str, Any]:
         """Every option that can be set, with its value in force."""
-        options = Options.of({**self.options, "filters": _filters(self._forms)})
-        sampling = options.sampling
-        return {
-            name: getattr(sampling if hasattr(sampling, name) else options, name)
-            for name in SETTABLE
-        }
+        values = checked(self.options)
+        return {name: values[name] for name in SETTABLE}
 
     # ---- JSON ----
 
@@ -222,8 +203,8 @@ class Conversation:
         """The conversation as JSON data."""
         return {
             "messages": self.messages,
-            "settings": dict(self._settings),
-            "forms": dict(self._forms),
+            "settings": dict(self.settings),
+            "forms": dict(self.forms),
             "template": dict(self.template),
         }
 
@@ -244,13 +225,11 @@ class Conversation:
                 raise OptionError(key, f"expected a JSON object, got {type(data[key]).__name__}")
         found = cls(template=data.get("template"))
         found._take_messages(data["messages"])
-        for kind, source in data.get("forms", {}).items():
+        forms = data.get("forms", {})
+        for kind in forms:
             if kind not in FORMS:
                 raise OptionError(f"forms.{kind}", f"expected one of {', '.join(FORMS)}")
-            found.require(kind, source)
-        settings = {name: _with_ids(name, v) for name, v in data.get("settings", {}).items()}
-        _check(settings, found._forms)
-        found._settings = {name: value for name, value in settings.items() if value is not None}
+        found._configure(data.get("settings", {}), forms)
         return found
 
     def _take_messages(self, messages: Any) -> None:
@@ -302,21 +281,12 @@ def _checked(text: str, what: str) -> str:
     return text
 
 
-def _check(settings: Mapping[str, Any], forms: Mapping[str, Any]) -> None:
-    for name in settings:
-        if name in _ELSEWHERE:
-            raise OptionError(name, _ELSEWHERE[name])
-    Options.of({"max_tokens": None, **settings, "filters": _filters(forms)})
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _filters(forms: Mapping[str, Any]) -> list[Specification] | None:
-    spec = _specification(forms)
-    return None if spec is None else [spec]
-
-
-def _specification(forms: Mapping[str, Any]) -> Specification | None:
-    made: Sequence[Specification] = [FORMS[kind](source) for kind, source in forms.items()]
-    return None if not made else made[0] if len(made) == 1 else AllOf(*made)
+def _specifications(forms: Mapping[str, Any]) -> list[Specification]:
+    return [FORMS[kind](source) for kind, source in _given(forms).items()]
 
 
 def _with_ids(name: str, value: Any) -> Any:

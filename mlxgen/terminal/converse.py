@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TextIO
 
 from ..chat.events import ChatEvent, Mark, Reasoning, Text
@@ -30,63 +31,52 @@ Report = Callable[[Usage, Chunk | None, int], Iterable[str]]
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 
+@dataclass(slots=True)
 class TerminalChat:
     """See the module. Call ``run`` once; ``report`` gives further lines about each answer.
 
     ``interactive``: a person is typing, who is greeted and can try again after an error.
     """
 
-    def __init__(
-        self,
-        answerer: Answerer,
-        conversation: Conversation,
-        reader: Reader,
-        *,
-        out: TextIO,
-        notes: TextIO,
-        interactive: bool = False,
-        dims: bool = False,
-        report: Report | None = None,
-    ) -> None:
-        self.conversation = conversation
-        self.reader = reader
-        self._answerer = answerer
-        self._out = out
-        self._notes = notes
-        self._interactive = interactive
-        self._dims = dims
-        self._report = report
-        self._status = 0
+    answerer: Answerer
+    conversation: Conversation
+    reader: Reader
+    out: TextIO
+    notes: TextIO
+    interactive: bool = False
+    dims: bool = False
+    report: Report | None = None
+    status: int = 0
 
     def run(self, first: str | None = None, *, notice: str | None = None) -> int:
         """Converse until the input ends, beginning with ``first``; returns the exit status.
 
         ``notice`` is shown once the settings are checked.
         """
-        self._answerer.check(self.conversation)
+        self.answerer.check(self.conversation)
         if notice is not None:
             self.note(notice)
-        if self._interactive:
-            self.note(f"{self._answerer.lm.name}: /help lists the commands, Ctrl-D ends")
+        if self.interactive:
+            self.note(f"{self.answerer.lm.name}: /help lists the commands, Ctrl-D ends")
         begun = Typed("" if first is None else first, quoted=True)
         going = self._guarded(lambda: begun)
         while going:
             going = self._guarded(self.reader.read)
-        return self._status
+        return self.status
 
     def note(self, line: str) -> None:
         """Tell the person something."""
-        print(line, file=self._notes, flush=True)
+        print(line, file=self.notes, flush=True)
 
     def check(self, conversation: Conversation) -> None:
         """Raise for settings that the model cannot follow."""
-        self._answerer.check(conversation)
+        self.answerer.check(conversation)
 
     def answer(self) -> None:
         """Stream the answer to the waiting message, and add it to the conversation."""
         brake, answer = Brake(), None
         try:
-            with brake, self._answerer.begin(self.conversation) as answer:
+            with brake.ready(), self.answerer.begin(self.conversation) as answer:
                 self._stream(answer, brake)
         except KeyboardInterrupt:
             brake.pressed = True
@@ -108,7 +98,7 @@ class TerminalChat:
         except EOFError:
             return False
         except KeyboardInterrupt:
-            if not self._interactive:
+            if not self.interactive:
                 raise
             self.note("\n(Ctrl-D or /quit ends)")
         except MlxgenError as error:
@@ -123,13 +113,13 @@ class TerminalChat:
             self.answer()
 
     def _fail(self, error: MlxgenError) -> None:
-        self._status = 0 if self._interactive else 2
+        self.status = 0 if self.interactive else 2
         self.note(f"error: {' '.join(str(error).split())}")
 
     # ---- one answer ----
 
     def _stream(self, answer: Answer, brake: Brake) -> None:
-        screen = _Screen(self._out, dims=self._dims)
+        screen = _Screen(self.out, dims=self.dims)
         try:
             for events in answer:
                 brake.runs = True
@@ -159,8 +149,8 @@ class TerminalChat:
         elif answer.finish_reason == "length":
             count = answer.usage.completion_tokens
             self.note(f"(cut off after {count} tokens; /set max_tokens default allows more)")
-        if self._report is not None:
-            for line in self._report(answer.usage, answer.last, answer.drafted):
+        if self.report is not None:
+            for line in self.report(answer.usage, answer.last, answer.drafted):
                 self.note(line)
 
 

@@ -55,6 +55,18 @@ class Composer:
         """The end of the input; returns the message that was not complete, if there is one."""
         return self._complete() if self.is_open else None
 
+    def read(self, line: Callable[[str], str]) -> Typed:
+        """A message of the lines that ``line`` reads with a prompt; its ``EOFError`` ends it."""
+        while True:
+            try:
+                typed = self.push(line(MORE if self.is_open else PROMPT))
+            except EOFError:
+                typed = self.flush()
+                if typed is None:
+                    raise
+            if typed is not None:
+                return typed
+
     def _complete(self) -> Typed:
         text, quoted = "\n".join(self._lines), self._in_block
         self._lines, self._in_block = [], False
@@ -81,29 +93,24 @@ class PipeReader:
 
     def read(self) -> Typed:
         """As ``Reader.read``; raises ``PromptError`` for a line that is not text."""
-        composer = Composer()
-        while True:
-            if self._prompt is not None:
-                print(MORE if composer.is_open else PROMPT, end="", file=self._prompt, flush=True)
-            data = self._lines.readline()
-            if not data:
-                rest = composer.flush()
-                if rest is None:
-                    raise EOFError
-                return rest
-            self._number += 1
-            try:
-                line = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                raise PromptError(
-                    f"line {self._number} of the input is not UTF-8 text ({error.reason})"
-                ) from error
-            typed = composer.push(line)
-            if typed is not None:
-                return typed
+        return Composer().read(self._line)
 
     def edit(self, text: str) -> str | None:
         return None
+
+    def _line(self, prompt: str) -> str:
+        if self._prompt is not None:
+            print(prompt, end="", file=self._prompt, flush=True)
+        data = self._lines.readline()
+        if not data:
+            raise EOFError
+        self._number += 1
+        try:
+            return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise PromptError(
+                f"line {self._number} of the input is not UTF-8 text ({error.reason})"
+            ) from error
 
 
 class TerminalReader:
@@ -115,18 +122,7 @@ class TerminalReader:
 
     def read(self) -> Typed:
         """As ``Reader.read``; ``KeyboardInterrupt`` discards what was typed."""
-        composer = Composer()
-        while True:
-            try:
-                typed = composer.push(self._line(MORE if composer.is_open else PROMPT))
-            except EOFError:
-                print(file=sys.stdout, flush=True)  # the shell's prompt gets a line of its own
-                rest = composer.flush()
-                if rest is None:
-                    raise
-                return rest
-            if typed is not None:
-                return typed
+        return Composer().read(self._line)
 
     def edit(self, text: str) -> str | None:
         """As ``Reader.edit``."""
@@ -144,6 +140,9 @@ class TerminalReader:
     def _line(self, prompt: str) -> str:
         try:
             return self._ask(prompt)
+        except EOFError:
+            print(file=sys.stdout, flush=True)  # what follows gets a line of its own
+            raise
         except UnicodeDecodeError as error:
             raise PromptError(f"this line is not UTF-8 text ({error.reason})") from error
 

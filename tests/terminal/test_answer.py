@@ -269,8 +269,11 @@ def test_a_full_context_says_what_to_do_before_anything_runs() -> None:
     ask(answerer, conversation, "short")
     chatter.ran()
     conversation.ask("long " * 20)
-    with pytest.raises(PromptError, match=r"context of chatter holds 120.*/undo.*/clear"):
-        answerer.begin(conversation)
+    with (
+        pytest.raises(PromptError, match=r"context of chatter holds 120.*/undo.*/clear"),
+        answerer.begin(conversation),
+    ):
+        pass
     assert chatter.ran() == 0
 
 

@@ -16,6 +16,15 @@ _UNKNOWN = "unrecognized arguments: "
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line on standard error, without the usage."""
 
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and exit with status 2."""
         if message.startswith(_UNKNOWN):

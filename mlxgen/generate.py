@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
@@ -26,6 +25,7 @@ from .arguments import Parser
 from .errors import MlxgenError, OptionError, PromptError
 from .loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
+from .terminal.files import parse_json, read_form
 from .terminal.interrupt import leaving_at_once
 from .terminal.painter import Painter, legend, wants_colour
 
@@ -93,17 +93,14 @@ class _Version(argparse.Action):
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of an option, with underscores."""
     parser = Parser(
-        prog=NAME,
-        description="Generate text with a language model and stream it to standard output.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        NAME, "Generate text with a language model and stream it to standard output.", EXAMPLES
     )
     add = parser.add_argument
     add("text", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
     add("--version", action=_Version, nargs=0, help="print the versions and exit")
 
     add = parser.add_argument_group("model").add_argument
+    flag = partial(add, action="store_true")
     add("--model", metavar="NAME", help="a folder or a hub id (default: the bundled demo model)")
     add("--revision", help="a branch, tag or commit of a hub id")
     add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for this model")
@@ -112,35 +109,23 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a smaller model that proposes tokens, or ngram to find them in the text so far",
     )
-    add(
-        "--trust-remote-code", action="store_true", help="run Python code that comes with the model"
-    )
-    add(
-        "--ignore-memory-limit",
-        action="store_true",
-        help="load weights even if they may not fit in memory",
-    )
-    add("--wired", action="store_true", help="keep memory wired, up to what the device recommends")
+    flag("--trust-remote-code", help="run Python code that comes with the model")
+    flag("--ignore-memory-limit", help="load weights even if they may not fit in memory")
+    flag("--wired", help="keep memory wired, up to what the device recommends")
 
     add = parser.add_argument_group("prompt").add_argument
+    flag = partial(add, action="store_true")
     add("--prompt", help="the same as PROMPT")
     add("--system", metavar="TEXT", help="a system message before the prompt")
-    add(
-        "--chat",
-        action="store_true",
-        help="hold a conversation, one message a line; /help lists its commands",
-    )
-    add(
-        "--raw", action="store_true", help="continue the prompt as it is, without the chat template"
-    )
+    flag("--chat", help="hold a conversation, one message a line; /help lists its commands")
+    flag("--raw", help="continue the prompt as it is, without the chat template")
     add(
         "--chat-template-args",
         metavar="JSON",
         help='variables of the template, such as {"enable_thinking": false}',
     )
-    add(
+    flag(
         "--allow-control-tokens",
-        action="store_true",
         help="read text such as <|im_end|> in messages as that token, not as plain characters",
     )
 
@@ -382,7 +367,7 @@ def template_variables(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """The variables for the chat template, apart from the messages."""
     if arguments.chat_template_args is None:
         return None
-    given = _parse_json("chat_template_args", arguments.chat_template_args)
+    given = parse_json("chat_template_args", arguments.chat_template_args)
     if not isinstance(given, dict):
         raise OptionError(
             "chat_template_args",
@@ -394,7 +379,11 @@ def template_variables(arguments: argparse.Namespace) -> dict[str, Any] | None:
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options for ``LanguageModel.stream``, without those that were not given."""
     options = {name: getattr(arguments, name) for name in (*NUMBERS, *FLAGS, "stop", "banned")}
-    options["filters"] = list(_filters(arguments)) or None
+    forms = _forms(arguments)
+    if forms:
+        from .terminal.conversation import FORMS
+
+        options["filters"] = [FORMS[kind](source) for kind, source in forms.items()]
     if arguments.json:
         options["top_logprobs"] = arguments.top_logprobs or 0
     elif arguments.show_probs:
@@ -406,42 +395,15 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _filters(arguments: argparse.Namespace) -> Iterable[Any]:
-    forms = _forms(arguments)
-    if forms:
-        from .terminal.conversation import FORMS
-
-        yield from (FORMS[kind](source) for kind, source in forms.items())
-
-
 def _forms(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the text must match: a schema, an expression, a grammar; by kind."""
-    forms = {}
-    if arguments.json_schema is not None:
-        schema: str = arguments.json_schema
-        if not schema.lstrip().startswith("{"):
-            schema = _read_file("json_schema", schema)
-        forms["json"] = _parse_json("json_schema", schema)
-    if arguments.regex is not None:
-        forms["regex"] = arguments.regex
-    if arguments.lark is not None:
-        forms["lark"] = _read_file("lark", arguments.lark)
-    return forms
-
-
-def _read_file(option: str, path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise OptionError(option, f"{path} cannot be read: {reason}") from error
-
-
-def _parse_json(option: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(option, f"invalid JSON: {error}") from error
+    names = {"json": "json_schema", "regex": "regex", "lark": "lark"}
+    given = {kind: getattr(arguments, name) for kind, name in names.items()}
+    return {
+        kind: read_form(kind, names[kind], source)
+        for kind, source in given.items()
+        if source is not None
+    }
 
 
 # ---- output ----

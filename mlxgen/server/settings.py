@@ -181,14 +181,8 @@ _REPEATED = {"allow_hosts": "allow_host", "cors_origins": "cors_origin"}
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of a setting."""
-    parser = Parser(
-        prog=NAME,
-        description="Serve a language model to any client of OpenAI's API.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
+    parser = Parser(NAME, "Serve a language model to any client of OpenAI's API.", EXAMPLES)
+    parser.argument_default = argparse.SUPPRESS
     parser.add_argument("--version", action="version", version=f"mlxgen {__version__}")
     add = parser.add_argument
     for setting in fields(Settings):

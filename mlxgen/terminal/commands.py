@@ -1,8 +1,8 @@
 """The chat's commands: lines that begin with a slash.
 
-Owns the commands with their help, the reading of their arguments, and the files that they read
-and write. Must never know how an answer is made or shown. Invariant: a command does everything
-it says, or raises and changes nothing.
+Owns the commands with their help, the reading of their arguments, and the files that they write.
+Must never know how an answer is made or shown. Invariant: a command does everything it says, or
+raises and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import difflib
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import MlxgenError, OptionError
 from .conversation import Conversation
+from .files import path_of, read_form, read_json
 from .reader import QUOTES, Reader
 
 OFF = ("off", "none", "default")
@@ -136,9 +136,9 @@ def _set(host: Host, argument: str) -> None:
         host.note("* was set here; /set NAME VALUE sets an option, /set NAME default resets it")
 
 
-def _form(kind: str, read: Callable[[str], Any], host: Host, argument: str) -> None:
+def _form(kind: str, host: Host, argument: str) -> None:
     if argument:
-        source = None if argument in OFF else read(argument)
+        source = None if argument in OFF else read_form(kind, f"/{kind}", argument)
         _change(host, lambda twin: twin.require(kind, source))
     source = host.conversation.forms.get(kind)
     shown = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
@@ -166,10 +166,10 @@ def read_value(text: str) -> Any:
 
 
 def _save(host: Host, argument: str) -> None:
-    path = _path("/save", argument)
+    path = path_of("/save", argument)
     text = json.dumps(host.conversation.as_json(), indent=2, ensure_ascii=False)
     try:
-        if path.exists() and not _is_conversation(path):
+        if path.exists() and not _is_conversation(argument):
             raise OptionError(
                 "/save", f"{path} exists and is not a conversation; choose another name"
             )
@@ -182,57 +182,25 @@ def _save(host: Host, argument: str) -> None:
 
 
 def _load(host: Host, argument: str) -> None:
-    path = _path("/load", argument)
+    data = read_json("/load", argument)
+    path = path_of("/load", argument)
     try:
-        loaded = Conversation.of_json(_json("/load", str(path)))
+        loaded = Conversation.of_json(data)
         loaded.defaults = host.conversation.defaults
         loaded.allow_control_tokens = host.conversation.allow_control_tokens
         host.check(loaded)
     except MlxgenError as error:
-        if isinstance(error, OptionError) and error.field == "/load":
-            raise
         raise OptionError("/load", f"{path}: {error}") from error
     host.conversation = loaded
     host.note(f"loaded {path}: {_count(loaded)}")
 
 
-def _is_conversation(path: Path) -> bool:
+def _is_conversation(argument: str) -> bool:
     try:
-        Conversation.of_json(_json("/save", str(path)))
+        Conversation.of_json(read_json("/save", argument))
     except MlxgenError:
         return False
     return True
-
-
-def _text(command: str, argument: str) -> str:
-    path = _path(command, argument)
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise OptionError(command, f"{path} cannot be read: {reason}") from error
-
-
-def _json(command: str, argument: str) -> Any:
-    given = command == "/json" and argument.lstrip().startswith("{")  # the schema itself
-    text = argument if given else _text(command, argument)
-    try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
-    except (ValueError, RecursionError) as error:
-        raise OptionError(command, f"invalid JSON in {argument}: {error}") from error
-    return value
-
-
-def _path(command: str, argument: str) -> Path:
-    if not argument:
-        raise OptionError(command, "expected a file name, got nothing")
-    if "\0" in argument:
-        raise OptionError(command, "expected a file name, got one with a null character")
-    try:
-        return Path(argument).expanduser()
-    except RuntimeError:  # ~ of a user who does not exist
-        return Path(argument)
 
 
 # ---- help ----
@@ -267,19 +235,11 @@ COMMANDS = {
     "edit": Command("[TEXT]", "change the last message and answer it again", _edit),
     "system": Command("[TEXT|off]", "show or set the system message", _system),
     "set": Command("[NAME [VALUE]]", "show or set an option, such as /set temperature 0.3", _set),
-    "json": Command(
-        "[FILE|off]",
-        "answers are JSON that matches a schema",
-        partial(_form, "json", partial(_json, "/json")),
-    ),
+    "json": Command("[FILE|off]", "answers are JSON that matches a schema", partial(_form, "json")),
     "regex": Command(
-        "[PATTERN|off]", "answers match a regular expression", partial(_form, "regex", str)
+        "[PATTERN|off]", "answers match a regular expression", partial(_form, "regex")
     ),
-    "lark": Command(
-        "[FILE|off]",
-        "answers follow a Lark grammar",
-        partial(_form, "lark", partial(_text, "/lark")),
-    ),
+    "lark": Command("[FILE|off]", "answers follow a Lark grammar", partial(_form, "lark")),
     "show": Command("", "show the conversation", _show),
     "clear": Command("", "start over; the settings stay", _clear),
     "save": Command("FILE", "write messages and settings to a JSON file", _save),

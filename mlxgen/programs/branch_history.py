@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..engine.history import History
 from ..errors import StateError
 from ..text import TextDecoder
 from ..tokens import Token, Vocabulary
@@ -19,31 +20,25 @@ class Label:
     """A place in the text to go back to; made by ``Guide.label``."""
 
     length: int
-    cuts: int  # how often text had been taken back when it was made
+    moment: int  # of the history when it was made
 
 
 class BranchHistory:
     """The prompt and the generated tokens; ``base`` is how much of the prompt is left."""
 
-    __slots__ = ("_cuts", "base", "opens_text", "tokens", "vocabulary")
+    __slots__ = ("base", "opens_text", "tokens", "vocabulary")
 
     def __init__(self, prompt: Sequence[Token], vocabulary: Vocabulary, *, opens_text: bool):
-        self.tokens = list(prompt)
+        self.tokens = History(prompt)
         self.base = len(self.tokens)
         self.vocabulary = vocabulary
         self.opens_text = opens_text
-        self._cuts: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.tokens)
 
     def apply(self, back: int, appended: Sequence[Token]) -> None:
         """Takes a report: tokens taken back, then tokens appended."""
         if back:
-            length = len(self.tokens) - back
-            del self.tokens[length:]
-            self.base = min(self.base, length)
-            self._cuts.append(length)
+            self.tokens.cut(len(self.tokens) - back)
+            self.base = min(self.base, len(self.tokens))
         self.tokens += appended
 
     @property
@@ -63,19 +58,17 @@ class BranchHistory:
         return TextDecoder(self.vocabulary, strip=self.opens_text and not generated)
 
     def label(self) -> Label:
-        return Label(len(self.tokens), len(self._cuts))
+        return Label(len(self.tokens), self.tokens.moment)
 
     def find(self, label: Label) -> int:
         """How many tokens follow a label. StateError if its place was taken back."""
-        cuts = self._cuts[label.cuts :]
-        after = len(self.tokens) - label.length
-        if after < 0 or len(self._cuts) < label.cuts or any(cut < label.length for cut in cuts):
+        tokens = self.tokens
+        if label.moment > tokens.moment or label.length > tokens.low_since(label.moment):
             raise StateError("the text before this label was taken back; make a new label")
-        return after
+        return len(tokens) - label.length
 
     def fork(self) -> BranchHistory:
         """An independent copy."""
-        twin = BranchHistory(self.tokens, self.vocabulary, opens_text=self.opens_text)
-        twin.base = self.base
-        twin._cuts = list(self._cuts)
+        twin = BranchHistory((), self.vocabulary, opens_text=self.opens_text)
+        twin.tokens, twin.base = self.tokens.fork(), self.base
         return twin

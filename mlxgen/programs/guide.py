@@ -7,85 +7,27 @@ learns the same.
 
 from __future__ import annotations
 
+import inspect
 import re
-import sys
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
 from ..recent import Recent
 from ..tokens import Token, Vocabulary
-from .branch_history import BranchHistory, Label
+from .branch_history import Label
 from .gen import Gen
-from .record import Record
-from .steps import Done, Put, Sample, Split, Step, Until
+from .running import Awaited, Running
+from .steps import Done, Put, Sample, Until
 from .task import Task
 from .token_set import TokenSet, token_ids
-from .variables import Variables
 
 _EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
 
-T = TypeVar("T")
 ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
-
-
-class Driver(Protocol):
-    """What runs the program of a guide, as the guide sees it."""
-
-    history: BranchHistory
-    vocab_size: int
-    variables: Variables
-    record: Record
-    task: Task
-    forgotten: list[str]
-    logprobs: list[float]
-
-    def split(self, count: int, starts: Sequence[ProgramFunction] | None) -> Split:
-        """The step of a fork into ``count`` branches: of this program, or of new ones."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Forked:
-    """The index of this branch of a ``fork(n)``, and the tasks of all of them in order."""
-
-    index: int
-    tasks: tuple[Task, ...]
-
-
-class Awaited(Generic[T]):
-    """Something to await once. ``make`` makes the step, unless it is replayed.
-
-    ``place`` is the line of the program that asked for it. If it is deleted without having been
-    awaited, ``owner.forgotten`` gets the place: it did nothing, but was meant to.
-    """
-
-    __slots__ = ("make", "owner", "place", "used", "what")
-
-    def __init__(self, owner: Driver, what: str, make: Callable[[], Step]) -> None:
-        self.owner = owner
-        self.what = what
-        self.make = make
-        self.used = False
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename == __file__:
-            frame = frame.f_back
-        self.place = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "a program"
-
-    def __repr__(self) -> str:
-        return f"<{self.what} at {self.place}; await it>"
-
-    def __await__(self) -> Generator[Awaited[T], T, T]:
-        self.used = True
-        return (yield self)
-
-    def __del__(self) -> None:
-        if not self.used:
-            self.owner.forgotten.append(self.place)
 
 
 class Guide:
@@ -98,7 +40,7 @@ class Guide:
 
     __slots__ = ("_running",)
 
-    def __init__(self, running: Driver) -> None:
+    def __init__(self, running: Running) -> None:
         self._running = running
 
     def __repr__(self) -> str:
@@ -256,9 +198,8 @@ class Guide:
         for function in functions:
             if not callable(function):
                 raise OptionError("fork", f"expected async functions, got {function!r}")
-        return Awaited(
-            self._running, "fork", lambda: self._running.split(len(functions) + 1, functions)
-        )
+        starts = [partial(begin, function) for function in functions]
+        return Awaited(self._running, "fork", lambda: self._running.split(len(starts) + 1, starts))
 
     def wait(self, *tasks: Task) -> Awaited[list[Any]]:
         """Waits until the programs of other branches have returned; their values, in order.
@@ -315,6 +256,14 @@ class Guide:
         return Awaited(
             self._running, f"until {name}", lambda: Until(look, lambda: variables.wait(name))
         )
+
+
+def begin(function: ProgramFunction, running: Running) -> Coroutine[Any, Any, Any]:
+    """Start a program with the guide of its branch."""
+    coroutine = function(Guide(running))
+    if not inspect.iscoroutine(coroutine):
+        raise OptionError("program", f"expected an async function, got {function!r}")
+    return coroutine
 
 
 def _matching(vocabulary: Vocabulary, expression: re.Pattern[str]) -> list[Token]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..errors import OptionError
 from ..tokens import Token, Vocabulary
 from .branch_history import BranchHistory
-from .guide import ProgramFunction
+from .guide import ProgramFunction, begin
 from .running import Running
 from .variables import Variables
 
@@ -38,4 +39,5 @@ class Program:
     ) -> Running:
         """The controller of the root, for one generation."""
         history = BranchHistory(prompt, vocabulary, opens_text=opens_text)
-        return Running(self.function, history, vocab_size, Variables(self.variables))
+        start = partial(begin, self.function)
+        return Running(start, history, vocab_size, Variables(self.variables))

@@ -6,7 +6,7 @@ not, that is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import StateError
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     what: str
     result: Any
     back: int = 0
-    appended: tuple[Token, ...] = ()
+    appended: Sequence[Token] = ()
 
 
 class Record:

@@ -6,22 +6,54 @@ history hold everything that it has learnt.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+import sys
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from types import FrameType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ..engine import Branch, Chunk, FinishReason, Wait
 from ..engine.branches import Path, name_of
-from ..errors import OptionError, StateError
+from ..errors import StateError
 from ..tokens import Token
 from .branch_history import BranchHistory
-from .guide import Awaited, Forked, Guide, ProgramFunction
 from .record import Entry, Record
 from .steps import Answer, Done, Split, Step
-from .task import Task
+from .task import Forked, Task
 from .variables import Variables
 
 T = TypeVar("T")
+Start: TypeAlias = Callable[["Running"], Coroutine[Any, Any, Any]]
+
+
+class Awaited(Generic[T]):
+    """Something to await once. ``make`` makes the step, unless it is replayed.
+
+    ``place`` is the line of the program that asked for it. If it is deleted without having been
+    awaited, ``owner.forgotten`` gets the place: it did nothing, but was meant to.
+    """
+
+    __slots__ = ("make", "owner", "place", "used", "what")
+
+    def __init__(self, owner: Running, what: str, make: Callable[[], Step]) -> None:
+        self.owner = owner
+        self.what = what
+        self.make = make
+        self.used = False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__package__") == __package__:
+            frame = frame.f_back
+        self.place = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "a program"
+
+    def __repr__(self) -> str:
+        return f"<{self.what} at {self.place}; await it>"
+
+    def __await__(self) -> Generator[Awaited[T], T, T]:
+        self.used = True
+        return (yield self)
+
+    def __del__(self) -> None:
+        if not self.used:
+            self.owner.forgotten.append(self.place)
 
 
 class Running:
@@ -32,7 +64,7 @@ class Running:
 
     def __init__(
         self,
-        function: ProgramFunction,
+        start: Start,
         history: BranchHistory,
         vocab_size: int,
         variables: Variables,
@@ -41,7 +73,6 @@ class Running:
         record: Record | None = None,
         entry: Split | None = None,
     ) -> None:
-        self.function = function
         self.history = history
         self.vocab_size = vocab_size
         self.variables = variables
@@ -49,14 +80,15 @@ class Running:
         self.task = Task(name_of(path))
         self.forgotten: list[str] = []  # lines of what was not awaited
         self.logprobs: list[float] = []  # of the generated tokens, 0 for forced ones
+        self._start = start
         self._path = path
         self._entry = entry  # the fork from which a copy continues, after its record
         self._origin = history
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._what = ""  # what is awaited
-        self._step: Step | None = None  # what carries it out
-        self._start = self._low = 0  # the history's length when it began, and the least since
-        self._starts: Sequence[ProgramFunction] | None = None  # by a fork into programs
+        self._awaited: Awaited[Any] | None = None  # for what the coroutine waits
+        self._step: Step | None = None  # what carries it out, once it has been asked
+        self._since = (0, 0)  # the history's moment and length when it began
+        self._starts: Sequence[Start] | None = None  # by a fork into programs
         self._tasks: list[Task] = []  # of its new branches
         self._returned: Done | None = None
 
@@ -71,14 +103,13 @@ class Running:
         self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
     ) -> list[Branch] | Wait:
         """As ``Controller.mid_process``."""
-        self._low = min(self._low, len(self.history) - last_backtrack)
         self.history.apply(last_backtrack, last_append)
         if self._coroutine is None:
             self._begin()
-        elif self._step is not None:
+        elif self._returned is None:
             self._told(branch_idx, last_append)
-        while self._step is not None:
-            answer = self._tried(self._step.ask)
+        while self._returned is None:
+            answer = self._ask()
             if not isinstance(answer, Done):
                 return answer
             self._continue(answer)
@@ -90,12 +121,12 @@ class Running:
         assert isinstance(step, Split), "programs fork only if they ask for it"
         index = len(self._tasks) + 1
         if self._starts is not None:
-            function, history, record, entry = self._starts[index - 1], self.history, None, None
+            start, history, record, entry = self._starts[index - 1], self.history, None, None
         else:
-            function, history, record = self.function, self._origin, self.record.fork()
+            start, history, record = self._start, self._origin, self.record.fork()
             entry = step.at(index)
         twin = Running(
-            function,
+            start,
             history.fork(),
             self.vocab_size,
             self.variables,
@@ -124,7 +155,7 @@ class Running:
         if self._coroutine is not None:
             self._coroutine.close()
 
-    def split(self, count: int, starts: Sequence[ProgramFunction] | None) -> Split:
+    def split(self, count: int, starts: Sequence[Start] | None) -> Split:
         """The step of a fork into ``count`` branches: of this program, or of new ones."""
         self._starts = starts
         tasks: list[Task] = []
@@ -139,16 +170,14 @@ class Running:
 
     def _begin(self) -> None:
         self._origin = self.history.fork()
-        coroutine = self.function(Guide(self))
-        if not inspect.iscoroutine(coroutine):
-            raise OptionError("program", f"expected an async function, got {self.function!r}")
-        self._coroutine = coroutine
+        self._coroutine = self._start(self)
         self._resume(Done(None))
 
     def _continue(self, done: Done) -> None:
         """Records the result of what was awaited, and gives it to the program."""
-        appended = tuple(self.history.tokens[self._low :])
-        self.record.add(Entry(self._what, done, self._start - self._low, appended))
+        assert self._awaited is not None
+        back, appended = self.history.tokens.changed_since(*self._since)
+        self.record.add(Entry(self._awaited.what, done, back, appended))
         self._resume(done)
 
     def _resume(self, done: Done) -> None:
@@ -156,19 +185,15 @@ class Running:
         while True:
             awaited = self._sent(done)
             if awaited is None:
-                self._step = None
                 return
             if not self.record.replaying:
                 break
             entry = self.record.replayed(awaited.what)
             self.history.apply(entry.back, entry.appended)
             done = entry.result
-        self._what = awaited.what
-        self._start = self._low = len(self.history)
+        self._awaited = awaited
+        self._since = (self.history.tokens.moment, len(self.history.tokens))
         self._step, self._entry = self._entry, None
-        if self._step is None:
-            made = self._tried(awaited.make)
-            self._step = Failed(made) if isinstance(made, Done) else made
 
     def _sent(self, done: Done) -> Awaited[Any] | None:
         """What the program awaits after it is given a result; ``None``: it has returned."""
@@ -214,24 +239,12 @@ class Running:
         except Exception as error:
             self._continue(Done(None, error))
 
-    def _tried(self, ask: Callable[[], T]) -> T | Done:
-        """What a step says. What it raises is raised in the program, at its await."""
+    def _ask(self) -> Answer:
+        """What the step says. What it raises is raised in the program, at its await."""
         try:
-            return ask()
+            if self._step is None:
+                assert self._awaited is not None
+                self._step = self._awaited.make()
+            return self._step.ask()
         except Exception as error:
             return Done(None, error)
-
-
-class Failed:
-    """A step that could not be made."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Done) -> None:
-        self._done = done
-
-    def ask(self) -> Answer:
-        return self._done
-
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        """Never called, because nothing is asked for."""

@@ -7,7 +7,7 @@ of it, ``told`` is given what the answer led to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 from ..engine import Branch, Splice, Wait
@@ -34,21 +34,19 @@ class Step(Protocol):
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None: ...
 
 
+@dataclass(slots=True)
 class Put:
     """Takes back the newest tokens and appends a run, if there is anything to do."""
 
-    __slots__ = ("_back", "_done", "_tokens")
-
-    def __init__(self, back: int, tokens: Sequence[Token]) -> None:
-        self._back = back
-        self._tokens = tokens
-        self._done = not back and not tokens
+    back: int
+    tokens: Sequence[Token]
 
     def ask(self) -> Answer:
-        return Done(None) if self._done else [Branch(self._back, None, [self._tokens])]
+        todo = self.back or self.tokens
+        return [Branch(self.back, None, [self.tokens])] if todo else Done(None)
 
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        self._done = True
+        self.back, self.tokens = 0, ()
 
 
 class Sample:
@@ -68,42 +66,38 @@ class Sample:
         self._result = Done(tokens[0] if tokens else None)
 
 
+@dataclass(slots=True)
 class Split:
-    """Forks into ``count`` branches; ``result`` says what the await gives in each."""
+    """Forks into ``count`` branches; ``result`` says what the await gives in each.
 
-    __slots__ = ("_count", "_index", "_result")
+    ``index`` is the branch's own, after the fork.
+    """
 
-    def __init__(self, count: int, result: Callable[[int], Any]) -> None:
-        self._count = count
-        self._result = result
-        self._index: int | None = 0 if count == 1 else None
+    count: int
+    result: Callable[[int], Any]
+    index: int | None = None
 
     def at(self, index: int) -> Split:
         """The same step as branch ``index`` sees it: after the fork."""
-        twin = Split(self._count, self._result)
-        twin._index = index
-        return twin
+        return replace(self, index=index)
 
     def ask(self) -> Answer:
-        if self._index is not None:
-            return Done(self._result(self._index))
-        return [Branch(ff_tokens=[[]])] * self._count
+        index = 0 if self.count == 1 else self.index
+        return [Branch(ff_tokens=[[]])] * self.count if index is None else Done(self.result(index))
 
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        self._index = branch_idx
+        self.index = branch_idx
 
 
+@dataclass(slots=True)
 class Until:
     """Waits until ``look`` returns something; the end of ``wait()`` makes it look again."""
 
-    __slots__ = ("_look", "_wait")
-
-    def __init__(self, look: Callable[[], Done | None], wait: Callable[[], Wait]) -> None:
-        self._look = look
-        self._wait = wait
+    look: Callable[[], Done | None]
+    wait: Callable[[], Wait]
 
     def ask(self) -> Answer:
-        return self._look() or self._wait()
+        return self.look() or self.wait()
 
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..engine import Wait
@@ -46,3 +47,11 @@ class Task:
         wait = Wait(f"branch {self.branch}")
         self._waits.append(wait)
         return wait
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The index of this branch of a ``fork(n)``, and the tasks of all of them in order."""
+
+    index: int
+    tasks: tuple[Task, ...]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -57,12 +56,12 @@ def load(
     Call this on the thread that generates. Raises ``OptionError``, or ``LoadError`` or one of its
     subclasses, with a message that says what to do.
     """
-    source = _find(path_or_hf_repo, revision)
+    name, source = _find(path_or_hf_repo, revision)
     adapter_folder = None if adapter is None else _path(adapter)
     if adapter_folder is not None:
         check_adapter(adapter_folder)
     if not ignore_memory_limit:
-        _check_memory(source)
+        _check_memory(name, source.nbytes)
     if wired_limit is not None:
         _set_wired_limit(wired_limit)
 
@@ -70,17 +69,17 @@ def load(
     from .model import LanguageModel
 
     model, tokenizer, config, generation = load_pair(
-        source.files, adapter=adapter_folder, trust_remote_code=trust_remote_code
+        source, adapter=adapter_folder, trust_remote_code=trust_remote_code
     )
     if generation.notice is not None:
         logger.warning("%s", generation.notice)
     lm = LanguageModel(
         model,
         tokenizer,
-        name=source.name,
+        name=name,
         config=config,
         recommended=generation.recommended,
-        is_demo=source.is_demo,
+        is_demo=path_or_hf_repo is None,
     )
     if isinstance(draft, (str, os.PathLike)) and draft != "ngram":
         draft = load(draft, trust_remote_code=trust_remote_code)
@@ -91,37 +90,29 @@ def load(
 # ---- from a name to files ----
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A model that was found, and its name."""
-
-    name: str
-    files: Checkpoint
-    is_demo: bool = False
-
-
-def _find(name: ModelName | None, revision: str | None) -> _Source:
+def _find(name: ModelName | None, revision: str | None) -> tuple[str, Checkpoint]:
+    """The name of a model, for messages, and its files."""
     if name is None:
         _refuse_revision(revision, "the demo model")
-        return _bundled()
+        return "demo", _bundled()
     text = os.fspath(name)
     if not text.strip():
         raise ModelNotFoundError("the model's name is empty; pass a folder or a hub id")
     path = _path(name)
     if _exists(path):
         _refuse_revision(revision, f"the folder {path}")
-        return _Source(path.resolve().name, Checkpoint.open(path))
+        return path.resolve().name, Checkpoint.open(path)
     if isinstance(name, os.PathLike) or path.is_absolute() or text[0] in ".~":
         raise ModelNotFoundError(f"there is no folder {path}; check the path")
     from .loading.hub import download
 
-    return _Source(text, Checkpoint.open(download(text, revision)))
+    return text, Checkpoint.open(download(text, revision))
 
 
-def _bundled() -> _Source:
+def _bundled() -> Checkpoint:
     folder = Path(str(files(__package__).joinpath("demo", "model")))
     try:
-        return _Source("demo", Checkpoint.open(folder), is_demo=True)
+        return Checkpoint.open(folder)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
             f"the demo model is missing from this installation ({error}); install mlxgen again"
@@ -152,18 +143,17 @@ def _refuse_revision(revision: str | None, what: str) -> None:
 # ---- memory ----
 
 
-def _check_memory(source: _Source) -> None:
+def _check_memory(name: str, needed: int) -> None:
     """Refuse weights that do not fit beside what MLX already holds."""
     import mlx.core as mx
 
-    needed = source.files.nbytes
     limit, whose = memory_limit()
     used = mx.get_active_memory()
     if needed + used <= limit:
         return
     beside = f" beside the {used / _GB:.2f} GB in use" if used > 0.005 * _GB else ""
     raise MemoryLimitError(
-        f"the weights of {source.name} need {needed / _GB:.2f} GB{beside}, but {whose}"
+        f"the weights of {name} need {needed / _GB:.2f} GB{beside}, but {whose}"
         f" {limit / _GB:.2f} GB; use a smaller or more quantised model, or load it anyway with"
         " ignore_memory_limit"
     )

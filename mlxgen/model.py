@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 from .loading import mlx_lm_first  # noqa: F401
 
@@ -225,35 +225,15 @@ class LanguageModel:
         scheduler = Scheduler(self, limits)
         return Batch(scheduler, makers, progress_bar(total) if progress else None)
 
-    @overload
-    def control(
-        self,
-        prompt: AnyPrompt,
-        controller: Plan[C],
-        *,
-        limits: Limits | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Control[C]: ...
-
-    @overload
-    def control(
-        self,
-        prompt: AnyPrompt,
-        controller: C,
-        *,
-        limits: Limits | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Control[C]: ...
-
     @takes_options
     def control(
         self,
         prompt: AnyPrompt,
-        controller: Any,
+        controller: Plan[C] | C,
         *,
         limits: Limits | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> Control[Any]:
+    ) -> Control[C]:
         """Generate under a controller; returns an iterator over ``(branch, chunk)``.
 
         ``controller`` is a ``Controller``, whose ``mid_process`` decides on every token, or a
@@ -265,14 +245,15 @@ class LanguageModel:
         wrong.
         """
         request = self.prepare(prompt, options_of(options))
-        if hasattr(controller, "bind"):
-            controller = controller.bind(
+        root: Any = controller
+        if hasattr(root, "bind"):
+            root = root.bind(
                 self.vocabulary,
                 self.vocab_size,
                 prompt=tuple(request.history),
                 opens_text=Prompt.of(prompt, self.vocabulary).opens_text,
             )
-        return Control(Scheduler(self, limits), request, controller)
+        return Control(Scheduler(self, limits), request, root)
 
     def _makers(
         self,
@@ -351,8 +332,10 @@ class LanguageModel:
     def drafter_for(self, options: Options) -> Drafter | None:
         """The drafter for a generation with these options; it belongs to this thread."""
         draft = self._draft_of(options)
-        if draft is None or draft == "ngram":
-            return None if draft is None else NgramDrafter()
+        if draft is None:
+            return None
+        if draft == "ngram":
+            return NgramDrafter()
         return ModelDrafter(
             Runner(draft.model, draft.make_cache),
             self.sampler,

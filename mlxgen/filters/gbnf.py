@@ -1,6 +1,12 @@
-"""llama.cpp's GBNF, rewritten in llguidance's dialect of Lark.
+r"""llama.cpp's GBNF, rewritten in llguidance's dialect of Lark.
 
-Invariant: both grammars derive the same texts.
+    root ::= "yes" | "no" [.!]{0,3}     strings, classes, repetition
+    name ::= [^"\\\n]+ | (a | b)?       negated classes, groups, other rules
+    mark ::= <think> | <[1000]>         tokens, by name or number; ! before one: any other
+    # to the end of the line            comments
+
+Invariant: llama.cpp takes every grammar that is taken here, and both grammars derive the same
+texts.
 
 llguidance cuts text into the longest lexemes that fit, and GBNF has no lexemes. So a grammar
 without recursion becomes one single lexeme, and any other is written with a lexeme for each
@@ -12,16 +18,28 @@ llama.cpp's newer syntax.)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import NoReturn
 
 from ..errors import GrammarError
-from .gbnf_syntax import Class, Either, Literal, Node, Ref, Repeat, Row, Token, read_gbnf, walk
 from .grammar import quoted
 
 MAX_EXPANDED = 4000  # parts of a grammar that is written as one lexeme, at most
+_NO_LEXEME = MAX_EXPANDED + 1
+MAX_DEPTH = 100
+MAX_REPEAT = 2000
 
 _RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_TOKEN = re.compile(r"(!?)<(\[\d+\]|[^<>\s\[\]]+)>")
+_COUNTS = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}")
+_SPACE = re.compile(r"(?:[ \t\r]|#[^\n]*)*")
+_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_REPEATS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_WIDTHS = {"x": 2, "u": 4, "U": 8}
 
 
 def is_gbnf(grammar: str) -> bool:
@@ -31,119 +49,292 @@ def is_gbnf(grammar: str) -> bool:
 
 def lark_of(grammar: str) -> str:
     """The same grammar in Lark. GrammarError, with the line, if it is not GBNF."""
-    rules = read_gbnf(grammar)
+    rules = _Reader(grammar).rules()
     if "root" not in rules:
         raise GrammarError("GBNF: there is no rule named root; define it")
-    for name, node in rules.items():
-        for inner in walk(node):
-            if isinstance(inner, Ref) and inner.name not in rules:
-                raise GrammarError(f"GBNF: rule {name} uses {inner.name}, which is not defined")
-    names = {name: f"r{i}" for i, name in enumerate(_used(rules))}
-    size = _Sizes(rules).of("root")
-    if size is not None and size <= MAX_EXPANDED:
-        names = {name: written.upper() for name, written in names.items()}
-        lines = [f"{names[name]}: {_lexeme(rules[name], names)}" for name in names]
+    for name, rule in rules.items():
+        for other in rule.uses:
+            if other not in rules:
+                raise GrammarError(f"GBNF: rule {name} uses {other}, which is not defined")
+    used = _used(rules)
+    if _size(used) < _NO_LEXEME:
+        lines = [f"{_lexeme_name(name)}: {rule.lexeme}" for name, rule in used.items()]
+        root = _lexeme_name("root")
     else:
-        lines = [f"{names[name]}: {_rule(rules[name], names)}" for name in names]
-    return "\n".join([f"start: {names['root']}", *lines, ""])
+        lines = [f"{_rule_name(name)}: {rule.rule}" for name, rule in used.items()]
+        root = _rule_name("root")
+    return "\n".join([f"start: {root}", *lines, ""])
 
 
-def _used(rules: Mapping[str, Node]) -> list[str]:
+def _used(rules: Mapping[str, _Part]) -> dict[str, _Part]:
     """The rules that the root uses, directly or not; the root first."""
-    used = {"root": None}
-    queue = ["root"]
-    for name in queue:
-        for node in walk(rules[name]):
-            if isinstance(node, Ref) and node.name not in used:
-                used[node.name] = None
-                queue.append(node.name)
-    return queue
+    used: dict[str, _Part] = {}
+    waiting = ["root"]
+    while waiting:
+        name = waiting.pop()
+        if name not in used:
+            used[name] = rules[name]
+            waiting += rules[name].uses
+    return used
 
 
-class _Sizes:
-    """How large each rule gets with all others written out in it; None if it is recursive."""
-
-    def __init__(self, rules: Mapping[str, Node]) -> None:
-        self._rules = rules
-        self._known: dict[str, int | None] = {}
-
-    def of(self, root: str) -> int | None:
-        """The size of a rule. (A loop, because rules may be a long chain; it visits each once.)"""
-        path = [(root, self._needs(root))]
-        open_rules = {root}
-        while path:
-            name, needs = path[-1]
-            need = next((need for need in needs if need not in self._known), None)
-            if need is None:
-                self._known[name] = self._size(self._rules[name])
-                open_rules.discard(name)
-                path.pop()
-            elif need in open_rules:
-                return None  # it is recursive
-            else:
-                open_rules.add(need)
-                path.append((need, self._needs(need)))
-        return self._known[root]
-
-    def _needs(self, name: str) -> Iterator[str]:
-        return (node.name for node in walk(self._rules[name]) if isinstance(node, Ref))
-
-    def _size(self, node: Node) -> int | None:
-        total = 0
-        for inner in walk(node):
-            if isinstance(inner, Token):
-                return None  # lexemes are made of text
-            size = self._known[inner.name] if isinstance(inner, Ref) else 1
-            if size is None or total > MAX_EXPANDED:
-                return None
-            total += size
-        return total
+def _size(rules: Mapping[str, _Part]) -> int:
+    """The size of the root with all other rules written out in it, up to ``_NO_LEXEME``."""
+    sizes: dict[str, int] = {}
+    try:
+        for name in TopologicalSorter({n: rule.uses for n, rule in rules.items()}).static_order():
+            inner = sum(map(sizes.__getitem__, rules[name].uses))
+            sizes[name] = min(rules[name].size + inner, _NO_LEXEME)
+    except CycleError:
+        return _NO_LEXEME
+    return sizes["root"]
 
 
-def _lexeme(node: Node, names: Mapping[str, str]) -> str:
-    """A node as a part of one lexeme."""
-    if isinstance(node, Literal):
-        return quoted(node.text)
-    if isinstance(node, Ref):
-        return names[node.name]
-    return _common(node, names, _lexeme)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a rule in Lark, as a part of one lexeme and with a lexeme for each character."""
+
+    lexeme: str
+    rule: str
+    size: int = 1  # parts of which it is made, or _NO_LEXEME
+    uses: tuple[str, ...] = ()  # rules
+
+    @classmethod
+    def of(cls, parts: Sequence[_Part], write: Callable[[list[str]], str]) -> _Part:
+        """What is made of parts."""
+        return cls(
+            write([part.lexeme for part in parts]),
+            write([part.rule for part in parts]),
+            1 + sum(part.size for part in parts),
+            tuple(name for part in parts for name in part.uses),
+        )
 
 
-def _rule(node: Node, names: Mapping[str, str]) -> str:
-    """A node as a part of a rule, with a lexeme for each character."""
-    if isinstance(node, Literal):
-        return f"({' '.join(map(quoted, node.text))})" if node.text else '""'
-    if isinstance(node, Ref):
-        return names[node.name]
-    return _common(node, names, _rule)
+def _rule_name(name: str) -> str:
+    return f"r{name.encode().hex()}"
 
 
-def _common(node: Node, names: Mapping[str, str], write: _Write) -> str:
-    if isinstance(node, Class):
-        return _class(node)
-    if isinstance(node, Token):
-        inner = node.name.strip("[]")
-        return f"<[^{inner}]>" if node.negated else f"<{node.name}>"
-    if isinstance(node, Row):
-        return f"({' '.join(write(part, names) for part in node.parts)})" if node.parts else '""'
-    if isinstance(node, Either):
-        return f"({' | '.join(write(option, names) for option in node.options)})"
-    assert isinstance(node, Repeat)
-    most = "" if node.most is None else str(node.most)
-    return f"({write(node.part, names)}){{{node.least},{most}}}"
+def _lexeme_name(name: str) -> str:
+    return _rule_name(name).upper()
 
 
-def _class(node: Class) -> str:
-    if not node.ranges:
-        return "/(?s:.)/"
-    ranges = (
-        _code(low) if low == high else f"{_code(low)}-{_code(high)}" for low, high in node.ranges
+def _ref(name: str) -> _Part:
+    return _Part(_lexeme_name(name), _rule_name(name), 0, (name,))
+
+
+def _text(text: str) -> _Part:
+    return _Part(quoted(text), f"({' '.join(map(quoted, text))})" if text else '""')
+
+
+def _token(name: str, negated: bool) -> _Part:
+    token = f"<[^{name.strip('[]')}]>" if negated else f"<{name}>"
+    return _Part("", token, _NO_LEXEME)  # lexemes are made of text
+
+
+def _class(ranges: Sequence[tuple[str, str]], negated: bool) -> _Part:
+    inner = "".join(
+        _code(low) if low == high else f"{_code(low)}-{_code(high)}" for low, high in ranges
     )
-    return f"/[{'^' if node.negated else ''}{''.join(ranges)}]/"
+    expression = f"/[{'^' if negated else ''}{inner}]/"
+    return _Part(expression, expression)
 
 
 def _code(char: str) -> str:
     return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"
 
 
-_Write: TypeAlias = Callable[[Node, Mapping[str, str]], str]
+class _Reader:
+    """A recursive descent parser; ``_at`` is the place in the text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+
+    def rules(self) -> dict[str, _Part]:
+        rules: dict[str, _Part] = {}
+        self._skip(_LINES)
+        while self._at < len(self._text):
+            name = self._match(_NAME, "a rule's name")[0]
+            if name in rules:
+                self._fail(f"rule {name} is defined twice")
+            self._skip(_SPACE)
+            if not self._take("::="):
+                self._fail(f"expected ::= after {name}")
+            self._skip(_LINES)
+            rules[name] = self._either(_SPACE)
+            self._skip(_SPACE)
+            if self._at < len(self._text) and not self._take("\n"):
+                self._fail(f"unexpected {self._text[self._at]!r}")
+            self._skip(_LINES)
+        return rules
+
+    def _either(self, space: re.Pattern[str]) -> _Part:
+        """Options; ``space`` is what may stand between their parts."""
+        options = [self._row(space)]
+        while self._bar():
+            self._skip(_LINES)
+            options.append(self._row(space))
+        if len(options) == 1:
+            return options[0]
+        return _Part.of(options, lambda texts: f"({' | '.join(texts)})")
+
+    def _bar(self) -> bool:
+        """Whether another option follows; its ``|`` may stand on the next line."""
+        before = self._at
+        self._skip(_LINES)
+        if self._take("|"):
+            return True
+        self._at = before
+        return False
+
+    def _row(self, space: re.Pattern[str]) -> _Part:
+        parts: list[_Part] = []
+        while True:
+            self._skip(space)
+            part = self._part()
+            if part is None:
+                break
+            self._skip(space)
+            parts.append(self._repeated(part))
+        if len(parts) == 1:
+            return parts[0]
+        return _Part.of(parts, lambda texts: f"({' '.join(texts)})" if texts else '""')
+
+    def _part(self) -> _Part | None:
+        char = self._peek()
+        if char == '"':
+            return self._string()
+        if char == "[":
+            return self._ranges()
+        if char == "(":
+            return self._group()
+        if self._take("."):
+            return _Part("/(?s:.)/", "/(?s:.)/")
+        if char in ("<", "!"):
+            negated, name = self._match(_TOKEN, "a token such as <think> or <[1000]>").groups()
+            if negated and not name.startswith("["):
+                self._fail(f"expected the number of the token, !<[id]>, got !<{name}>")
+            return _token(name, bool(negated))
+        name = self._skip(_NAME)
+        return _ref(name) if name else None
+
+    def _group(self) -> _Part:
+        self._at += 1
+        self._depth += 1
+        self._check_depth(self._depth)
+        inner = self._either(_LINES)
+        self._skip(_LINES)
+        if not self._take(")"):
+            self._fail("expected )")
+        self._depth -= 1
+        return inner
+
+    def _repeated(self, part: _Part) -> _Part:
+        depth = self._depth
+        while (char := self._peek()) and char in "*+?{":
+            if char == "{":
+                least, most = self._counts()
+            else:
+                self._at += 1
+                least, most = _REPEATS[char]
+            depth += 1  # each is a level of nesting
+            self._check_depth(depth)
+            counts = f"{{{least},{'' if most is None else most}}}"
+            lexeme, rule = f"({part.lexeme}){counts}", f"({part.rule}){counts}"
+            part = _Part(lexeme, rule, part.size + 1, part.uses)
+        return part
+
+    def _check_depth(self, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            self._fail(f"groups are nested more than {MAX_DEPTH} deep")
+
+    def _counts(self) -> tuple[int, int | None]:
+        match = self._match(_COUNTS, "a repetition such as {2}, {2,} or {2,5}")
+        low, comma, high = match.groups()
+        if not low and not high:
+            self._fail("a repetition needs a number")
+        if len(low) > 6 or len(high) > 6:
+            self._fail(f"repetitions go up to {MAX_REPEAT}")
+        least = int(low or 0)
+        most = int(high) if high else None if comma else least
+        if most is not None and most < least:
+            self._fail(f"{{{least},{most}}} allows nothing")
+        if max(least, most or 0) > MAX_REPEAT:
+            self._fail(f"repetitions go up to {MAX_REPEAT}")
+        return least, most
+
+    def _string(self) -> _Part:
+        self._at += 1
+        chars = []
+        while not self._take('"'):
+            chars.append(self._char("string"))
+        return _text("".join(chars))
+
+    def _ranges(self) -> _Part:
+        self._at += 1
+        negated = self._take("^")
+        ranges = []
+        while not self._take("]"):
+            low = high = self._char("class")
+            if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] not in ("]", ""):
+                self._at += 1
+                high = self._char("class")
+            if high < low:
+                self._fail(f"the range {low}-{high} is empty")
+            ranges.append((low, high))
+        if not ranges:
+            self._fail("an empty class matches nothing")
+        return _class(ranges, negated)
+
+    def _char(self, kind: str) -> str:
+        char = self._peek()
+        if char in ("", "\n"):
+            self._fail(f"the {kind} has no end")
+        self._at += 1
+        if char != "\\":
+            return char
+        escape = self._peek()
+        self._at += 1
+        if escape in _ESCAPES:
+            return _ESCAPES[escape]
+        if escape in _WIDTHS:
+            digits = self._text[self._at : self._at + _WIDTHS[escape]]
+            if len(digits) < _WIDTHS[escape] or not re.fullmatch("[0-9A-Fa-f]+", digits):
+                self._fail(f"\\{escape} needs {_WIDTHS[escape]} hexadecimal digits")
+            self._at += len(digits)
+            code = int(digits, 16)
+            if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+                self._fail(f"\\{escape}{digits} is not a character")
+            return chr(code)
+        if not escape or escape.isalnum() or escape.isspace():
+            self._fail(f"\\{escape} is not an escape")
+        return escape
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, text: str) -> bool:
+        if not self._text.startswith(text, self._at):
+            return False
+        self._at += len(text)
+        return True
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        """What matches here, if anything does."""
+        match = pattern.match(self._text, self._at)
+        if match is None:
+            return ""
+        self._at = match.end()
+        return match[0]
+
+    def _match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+        match = pattern.match(self._text, self._at)
+        if match is None:
+            self._fail(f"expected {what}")
+        self._at = match.end()
+        return match
+
+    def _fail(self, reason: str) -> NoReturn:
+        line = self._text.count("\n", 0, self._at) + 1
+        raise GrammarError(f"GBNF, line {line}: {reason}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Lark
 from mlxgen.filters.gbnf import is_gbnf, lark_of
-from mlxgen.filters.gbnf_syntax import Class, Either, Literal, Node, Ref, Repeat, Row, read_gbnf
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 
@@ -165,66 +164,105 @@ def test_gbnf_is_told_from_lark() -> None:
     assert not is_gbnf('start: "a ::= b"') and not is_gbnf("start: x\nx: /a::=/")
 
 
+def test_a_grammar_may_have_any_number_of_repetitions() -> None:
+    rules = "\n".join(f'r{i} ::= "{i}"*' for i in range(300))
+    assert "start" in lark_of(f"root ::= {' '.join(f'r{i}' for i in range(300))}\n{rules}")
+
+
 # ---- against a recogniser that knows nothing of grammars' engines --------------------------------
+
+Ends: TypeAlias = Callable[["Recogniser", frozenset[int]], frozenset[int]]
+"""Where a text may continue after an expression that starts at one of some places."""
+
+Expression: TypeAlias = tuple[str, Ends]
+"""An expression in GBNF, and what it means."""
 
 
 class Recogniser:
     """Where a text may continue after each rule, found by repeating until nothing is new."""
 
-    def __init__(self, rules: dict[str, Node], text: str) -> None:
+    def __init__(self, rules: dict[str, Ends], text: str) -> None:
         self.text = text
         places = itertools.product(rules, range(len(text) + 1))
         self.known: dict[tuple[str, int], frozenset[int]] = dict.fromkeys(places, frozenset())
         while True:
-            found = {(name, at): self.ends(rules[name], {at}) for name, at in self.known}
+            found = {(name, at): rules[name](self, frozenset([at])) for name, at in self.known}
             if found == self.known:
                 break
             self.known = found
-
-    def ends(self, node: Node, starts: Iterable[int]) -> frozenset[int]:
-        if isinstance(node, Literal):
-            return frozenset(
-                at + len(node.text) for at in starts if self.text.startswith(node.text, at)
-            )
-        if isinstance(node, Class):
-            return frozenset(at + 1 for at in starts if self.holds(node, at))
-        if isinstance(node, Ref):
-            return frozenset().union(*(self.known[node.name, at] for at in starts))
-        if isinstance(node, Either):
-            return frozenset().union(*(self.ends(option, starts) for option in node.options))
-        reached = frozenset(starts)
-        if isinstance(node, Row):
-            for part in node.parts:
-                reached = self.ends(part, reached)
-            return reached
-        assert isinstance(node, Repeat)
-        for _ in range(node.least):
-            reached = self.ends(node.part, reached)
-        out = reached
-        for _ in range(len(self.text) if node.most is None else node.most - node.least):
-            reached = self.ends(node.part, reached)
-            out |= reached
-        return out
-
-    def holds(self, node: Class, at: int) -> bool:
-        if at >= len(self.text):
-            return False
-        return any(low <= self.text[at] <= high for low, high in node.ranges) != node.negated
 
     @property
     def takes(self) -> bool:
         return len(self.text) in self.known["root", 0]
 
 
-ATOMS = st.sampled_from(['"a"', '"ab"', '"b"', "[ab]", "[^a]", "[b-c]", "other", '""', "root"])
+def literal(text: str) -> Expression:
+    def ends(seen: Recogniser, starts: frozenset[int]) -> frozenset[int]:
+        return frozenset(at + len(text) for at in starts if seen.text.startswith(text, at))
+
+    return f'"{text}"', ends
+
+
+def one_of(written: str, chars: str) -> Expression:
+    def ends(seen: Recogniser, starts: frozenset[int]) -> frozenset[int]:
+        return frozenset(at + 1 for at in starts if seen.text[at : at + 1] in [*chars])
+
+    return written, ends
+
+
+def rule(name: str) -> Expression:
+    def ends(seen: Recogniser, starts: frozenset[int]) -> frozenset[int]:
+        return frozenset().union(*(seen.known[name, at] for at in starts))
+
+    return name, ends
+
+
+def row(*parts: Expression) -> Expression:
+    def ends(seen: Recogniser, starts: frozenset[int]) -> frozenset[int]:
+        for _, part in parts:
+            starts = part(seen, starts)
+        return starts
+
+    return " ".join(written for written, _ in parts), ends
+
+
+def either(*options: Expression) -> Expression:
+    def ends(seen: Recogniser, starts: frozenset[int]) -> frozenset[int]:
+        return frozenset().union(*(option(seen, starts) for _, option in options))
+
+    return f"({' | '.join(written for written, _ in options)})", ends
+
+
+def repeated(part: Expression, sign: str, least: int, most: int | None) -> Expression:
+    def ends(seen: Recogniser, starts: frozenset[int]) -> frozenset[int]:
+        for _ in range(least):
+            starts = part[1](seen, starts)
+        out = starts
+        for _ in range(len(seen.text) if most is None else most - least):
+            starts = part[1](seen, starts)
+            out |= starts
+        return out
+
+    return f"({part[0]}){sign}", ends
+
+
+ATOMS = st.sampled_from(
+    [
+        *(literal(text) for text in ("a", "ab", "b", "")),
+        one_of("[ab]", "ab"),
+        one_of("[^a]", "bc"),
+        one_of("[b-c]", "bc"),
+        rule("other"),
+        rule("root"),
+    ]
+)
+REPEATS = [("*", 0, None), ("+", 1, None), ("?", 0, 1), ("{2}", 2, 2), ("{1,2}", 1, 2)]
 EXPRESSIONS = st.recursive(
     ATOMS,
     lambda inner: st.one_of(
-        st.tuples(inner, inner).map(" ".join),
-        st.tuples(inner, inner).map(lambda pair: f"({pair[0]} | {pair[1]})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,2}"])).map(
-            lambda pair: f"({pair[0]}){pair[1]}"
-        ),
+        st.tuples(inner, inner).map(lambda pair: row(*pair)),
+        st.tuples(inner, inner).map(lambda pair: either(*pair)),
+        st.tuples(inner, st.sampled_from(REPEATS)).map(lambda pair: repeated(pair[0], *pair[1])),
     ),
     max_leaves=6,
 )
@@ -232,9 +270,12 @@ EXPRESSIONS = st.recursive(
 
 @settings(max_examples=tries(60), deadline=None)
 @given(EXPRESSIONS, EXPRESSIONS)
-def test_any_grammar_takes_exactly_its_texts(root: str, other: str) -> None:
-    grammar = f'root ::= "a" ({root}) | "b"\nother ::= "c" | {other} "c"'
-    rules = read_gbnf(grammar)
+def test_any_grammar_takes_exactly_its_texts(root: Expression, other: Expression) -> None:
+    grammar = f'root ::= "a" ({root[0]}) | "b"\nother ::= "c" | {other[0]} "c"'
+    rules = {
+        "root": either(row(literal("a"), root), literal("b"))[1],
+        "other": either(literal("c"), row(other, literal("c")))[1],
+    }
     try:
         bound(grammar)
     except GrammarError:

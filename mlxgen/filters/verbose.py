@@ -10,93 +10,68 @@ from __future__ import annotations
 import re
 
 _BLANKS = " \t\n\r\v\f"
-_FLAGS = re.compile(r"\(\?([a-zA-Z]*)(?:-([a-zA-Z]+))?([:)])")
-_REPEAT = re.compile(r"\{(?:(\d+)|(\d*),(\d*))\}")
-_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_PART = re.compile(
+    r"""
+    (?P<escape> \\.? )
+    | (?P<class> \[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z) )
+    | (?P<remark> \(\?\#[^)]*(?:\)|\Z) )
+    | (?P<flags> \(\?(?P<on>[a-zA-Z]*)(?:-(?P<off>[a-zA-Z]+))?[:)] )
+    | (?P<repeat> \{(?:\d+|(?P<least>\d*),(?P<most>\d*))\} )
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 def expanded(pattern: str, *, verbose: bool = False) -> str:
     """The same expression, not verbose; ``verbose``: it starts in verbose mode."""
     if not verbose and "(?" not in pattern:
         return pattern
-    return "".join(_Reader(pattern, verbose).parts())
+    parts = []
+    modes = [verbose]  # for each open group
+    at = 0
+    while found := _PART.match(pattern, at):
+        at = found.end()
+        part = found[0]
+        if found["flags"]:
+            flags, mode = _flags(found, modes[-1])
+            if part.endswith(":"):
+                modes.append(mode)
+                part = f"(?{flags}:"
+            else:
+                modes[-1] = mode
+                part = f"(?{flags})" if flags else ""
+        elif found["remark"]:
+            part = "" if part.endswith(")") else part
+        elif part == "(":
+            modes.append(modes[-1])
+        elif part == ")":
+            del modes[max(1, len(modes) - 1) :]
+        elif modes[-1] and part == "#":
+            part = ""
+            at = pattern.find("\n", at) + 1 or len(pattern)
+        elif modes[-1] and not found["class"]:
+            part = _plain(found)
+        parts.append(part)
+    return "".join(parts)
 
 
-class _Reader:
-    def __init__(self, pattern: str, verbose: bool) -> None:
-        self._pattern = pattern
-        self._at = 0
-        self._verbose = [verbose]  # for each open group
+def _flags(found: re.Match[str], verbose: bool) -> tuple[str, bool]:
+    """The flags that are left, and the mode that they set."""
+    on, off = found["on"], found["off"] or ""
+    mode = (verbose or "x" in on) and "x" not in off
+    on, off = on.replace("x", ""), off.replace("x", "")
+    return on + (off and f"-{off}"), mode
 
-    def parts(self) -> list[str]:
-        parts = []
-        while self._at < len(self._pattern):
-            start = self._at
-            parts.append(self._part(self._pattern[start]))
-            assert self._at > start
-        return parts
 
-    def _part(self, sign: str) -> str:
-        """The next sign and what belongs to it, rewritten."""
-        pattern, at = self._pattern, self._at
-        verbose = self._verbose[-1]
-        if sign == "\\":
-            self._at += 2
-            escaped = pattern[at + 1 : at + 2]
-            return f"\\x{ord(escaped):02x}" if verbose and escaped in _BLANKS else "\\" + escaped
-        if sign == "[":
-            found = _CLASS.match(pattern, at)
-            return self._taken(found) if found else self._rest()
-        if sign == "(":
-            return self._group()
-        self._at += 1
-        if sign == ")":
-            if len(self._verbose) > 1:
-                self._verbose.pop()
-            return sign
-        if not verbose or sign not in _BLANKS + "#{}":
-            return sign
-        if sign == "#":
-            end = pattern.find("\n", at)
-            self._at = len(pattern) if end < 0 else end + 1
-        return self._brace(at) if sign in "{}" else ""
-
-    def _taken(self, found: re.Match[str]) -> str:
-        self._at = found.end()
-        return found[0]
-
-    def _rest(self) -> str:
-        rest, self._at = self._pattern[self._at :], len(self._pattern)
-        return rest
-
-    def _group(self) -> str:
-        if self._pattern.startswith("(?#", self._at):
-            end = self._pattern.find(")", self._at)
-            if end < 0:
-                return self._rest()
-            self._at = end + 1
-            return ""
-        found = _FLAGS.match(self._pattern, self._at)
-        if found is None:
-            self._at += 1
-            self._verbose.append(self._verbose[-1])
-            return "("
-        on, off, end_sign = found[1], found[2] or "", found[3]
-        verbose = (self._verbose[-1] or "x" in on) and "x" not in off
-        self._at = found.end()
-        on, off = on.replace("x", ""), off.replace("x", "")
-        flags = on + ("-" + off if off else "")
-        if end_sign == ":":
-            self._verbose.append(verbose)
-            return f"(?{flags}:"
-        self._verbose[-1] = verbose
-        return f"(?{flags})" if flags else ""
-
-    def _brace(self, at: int) -> str:
-        """A repetition; any other brace, even one with blanks in it, is text."""
-        found = _REPEAT.match(self._pattern, at)
-        if found is None:
-            return "\\" + self._pattern[at]
-        self._at = found.end()
-        exactly, least, most = found.groups()
-        return found[0] if exactly else f"{{{least or 0},{most}}}"
+def _plain(found: re.Match[str]) -> str:
+    """A sign, an escape or a repetition of the verbose mode, as it is written without it."""
+    part = found[0]
+    if found["escape"]:
+        blank = part[1:] and part[1] in _BLANKS
+        return f"\\x{ord(part[1]):02x}" if blank else part
+    if found["repeat"]:
+        return part if found["most"] is None else f"{{{found['least'] or 0},{found['most']}}}"
+    if part in "{}":  # any brace that is not a repetition is text, even one with blanks in it
+        return "\\" + part
+    return "" if part in _BLANKS else part

@@ -99,6 +99,10 @@ def test_the_verbose_mode_is_pythons(pattern: str) -> None:
             assert accepts(Regex(way), text) == expected, (way, text)
 
 
+def test_a_backslash_at_the_end_of_a_verbose_expression_is_left_to_the_engine() -> None:
+    assert Regex("(?x) a \\").pattern == "a\\"
+
+
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..errors import FilterError, OptionError, PromptError
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
@@ -220,34 +218,18 @@ class AfterFilter:
 # ---- the search for the trigger ------------------------------------------------------------
 
 
-def _borders(pattern: Sequence[int]) -> list[int]:
-    """For each prefix of the pattern, the length of its longest proper suffix that is a prefix.
-
-    Knuth, Morris and Pratt, "Fast pattern matching in strings", 1977.
-    """
-    borders = [0, 0]
-    length = 0
-    for symbol in pattern[1:]:
-        while length and pattern[length] != symbol:
-            length = borders[length]
-        length += pattern[length] == symbol
-        borders.append(length)
-    return borders
-
-
 class _TokenSearch:
     """A trigger that is a sequence of tokens."""
 
     def __init__(self, trigger: tuple[Token, ...]) -> None:
         self._trigger = trigger
-        self._borders = _borders(trigger)
 
     def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
         """The next state, and b"" if the trigger is complete."""
-        while state and self._trigger[state] != token:
-            state = self._borders[state]
-        state += self._trigger[state] == token
-        return state, b"" if state == len(self._trigger) else None
+        trigger = self._trigger
+        seen = (*trigger[:state], token)
+        state = next(n for n in range(state + 1, -1, -1) if trigger[:n] == seen[len(seen) - n :])
+        return state, b"" if state == len(trigger) else None
 
     def missing(self, state: int) -> Sequence[Token]:
         """Tokens that complete the trigger."""
@@ -264,7 +246,6 @@ class _TextSearch:
     def __init__(self, vocabulary: Vocabulary, trigger: bytes) -> None:
         self._vocabulary = vocabulary
         self._trigger = trigger
-        self._borders = _borders(trigger)
         # Tokens that hold all of it: the only ones to look at if nothing is matched so far.
         self._holding = [token for token, piece in enumerate(vocabulary.pieces) if trigger in piece]
         self._special = [token for token in vocabulary.special if token not in vocabulary.eos]
@@ -279,15 +260,17 @@ class _TextSearch:
 
     def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
         """The next state, and what follows the trigger in a token that completes it."""
-        piece = self._vocabulary.piece(token)
         trigger = self._trigger
-        for index, byte in enumerate(piece):
-            while state and trigger[state] != byte:
-                state = self._borders[state]
-            state += trigger[state] == byte
-            if state == len(trigger):
-                return state, piece[index + 1 :]
-        return state, None
+        seen = trigger[:state] + self._vocabulary.piece(token)
+        start = seen.find(trigger[:1])
+        while start >= 0:
+            found = seen[start:]
+            if found.startswith(trigger):
+                return len(trigger), found[len(trigger) :]
+            if trigger.startswith(found):
+                return len(found), None
+            start = seen.find(trigger[:1], start + 1)
+        return 0, None
 
     def missing(self, state: int) -> Sequence[Token]:
         """Tokens that complete the trigger: a single one, if there is one with that text."""
@@ -304,11 +287,11 @@ class _TextSearch:
         """The tokens that complete the trigger in their middle, and what follows it there."""
         if state not in self._overshooting:
             candidates = {*self._holding, *self._special}
-            border = state
-            while border:
-                found = self._vocabulary.starting_with(self._trigger[border:])
-                candidates.update(np.asarray(found).tolist())
-                border = self._borders[border]
+            seen = self._trigger[:state]
+            for length in range(1, state + 1):
+                if seen.endswith(self._trigger[:length]):
+                    going_on = self._vocabulary.starting_with(self._trigger[length:])
+                    candidates.update(going_on.tolist())
             stepped = ((token, self.step(state, token)[1]) for token in sorted(candidates))
             self._overshooting[state] = [(token, rest) for token, rest in stepped if rest]
         return self._overshooting[state]

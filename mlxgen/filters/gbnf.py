@@ -49,7 +49,8 @@ def is_gbnf(grammar: str) -> bool:
 
 def lark_of(grammar: str) -> str:
     """The same grammar in Lark. GrammarError, with the line, if it is not GBNF."""
-    rules = _Reader(grammar).rules()
+    reader = _Reader(grammar)
+    rules = reader.rules()
     if "root" not in rules:
         raise GrammarError("GBNF: there is no rule named root; define it")
     for name, rule in rules.items():
@@ -58,12 +59,10 @@ def lark_of(grammar: str) -> str:
                 raise GrammarError(f"GBNF: rule {name} uses {other}, which is not defined")
     used = _used(rules)
     if _size(used) < _NO_LEXEME:
-        lines = [f"{_lexeme_name(name)}: {rule.lexeme}" for name, rule in used.items()]
-        root = _lexeme_name("root")
-    else:
-        lines = [f"{_rule_name(name)}: {rule.rule}" for name, rule in used.items()]
-        root = _rule_name("root")
-    return "\n".join([f"start: {root}", *lines, ""])
+        lines = [f"R{reader.numbers[name]}: {rule.lexeme}" for name, rule in used.items()]
+        return "\n".join(["start: R0", *lines, ""])
+    lines = [f"r{reader.numbers[name]}: {rule.rule}" for name, rule in used.items()]
+    return "\n".join(["start: r0", *lines, ""])
 
 
 def _used(rules: Mapping[str, _Part]) -> dict[str, _Part]:
@@ -110,18 +109,6 @@ class _Part:
         )
 
 
-def _rule_name(name: str) -> str:
-    return f"r{name.encode().hex()}"
-
-
-def _lexeme_name(name: str) -> str:
-    return _rule_name(name).upper()
-
-
-def _ref(name: str) -> _Part:
-    return _Part(_lexeme_name(name), _rule_name(name), 0, (name,))
-
-
 def _text(text: str) -> _Part:
     return _Part(quoted(text), f"({' '.join(map(quoted, text))})" if text else '""')
 
@@ -147,6 +134,7 @@ class _Reader:
     """A recursive descent parser; ``_at`` is the place in the text."""
 
     def __init__(self, text: str) -> None:
+        self.numbers = {"root": 0}  # of the rules that are used, for their names in Lark
         self._text = text
         self._at = 0
         self._depth = 0
@@ -217,7 +205,10 @@ class _Reader:
                 self._fail(f"expected the number of the token, !<[id]>, got !<{name}>")
             return _token(name, bool(negated))
         name = self._skip(_NAME)
-        return _ref(name) if name else None
+        if not name:
+            return None
+        number = self.numbers.setdefault(name, len(self.numbers))
+        return _Part(f"R{number}", f"r{number}", 0, (name,))
 
     def _group(self) -> _Part:
         self._at += 1

@@ -1,0 +1,128 @@
+"""Forward passes for several handles, compared with one plain pass of each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.engine.kv import KV, Slots
+from mlxgen.engine.options import Options
+from mlxgen.engine.request.assembly import assemble
+from mlxgen.engine.request.prompt import Prompt
+from mlxgen.engine.step.handle import Handle
+from mlxgen.engine.step.passes import Passes, Work
+from mlxgen.engine.step.runner import Runner
+from mlxgen.tokens import Vocabulary
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import VOCAB, cache_kinds
+
+from ...effort import tries
+
+VOCABULARY = Vocabulary.of(alphabet_tokenizer())
+BATCHED = ["plain", "sliding window", "recurrent", "hybrid"]
+_models: dict[str, Any] = {}
+
+
+def loaded(kind: str) -> tuple[Any, Callable[[], list[Any]]]:
+    if kind not in _models:
+        _models[kind] = cache_kinds()[kind]()
+    pair: tuple[Any, Callable[[], list[Any]]] = _models[kind]
+    return pair
+
+
+def passes_of(kind: str) -> Passes:
+    model, make = loaded(kind)
+    slots = Slots(make) if Slots.possible(make) else None
+    return Passes(Runner(model, make, slots))
+
+
+def handle_of(passes: Passes, tokens: list[int]) -> Handle:
+    checked = Options.of({"max_tokens": 64})
+    prompt = Prompt(tuple(tokens), opens_text=False)
+    request = assemble(prompt, checked, VOCABULARY, VOCAB, budget=64, seed=1)
+    return Handle(request, KV(passes.runner))
+
+
+def plain(kind: str, tokens: list[int], wanted: int) -> np.ndarray:
+    """The last ``wanted`` logits of one pass over everything."""
+    model, make = loaded(kind)
+    return np.array(model(mx.array([tokens]), cache=make())[0, -wanted:])
+
+
+def check(kind: str, handle: Handle, tokens: list[int], wanted: int) -> None:
+    ahead = handle.ahead
+    assert ahead is not None and len(ahead.places) == wanted
+    assert ahead.length == len(tokens) - wanted + 1 and handle.kv.length == len(tokens)
+    assert ahead.of(handle.history, handle.kv)
+    got = np.array(ahead.array)[list(ahead.places)]
+    np.testing.assert_allclose(got, plain(kind, tokens, wanted), rtol=2e-3, atol=2e-3)
+
+
+lengths = st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 3), st.booleans())
+"""Of a sequence: tokens that are held, more that are pending, drafted ones; is it in a slot."""
+
+
+@pytest.mark.parametrize("kind", [*BATCHED, "quantised"])
+@pytest.mark.parametrize("merges", [False, True])
+def test_ragged_runs_give_what_each_would_give_alone(kind: str, merges: bool) -> None:
+    @settings(deadline=None, max_examples=tries(80))
+    @given(st.lists(lengths, min_size=1, max_size=4), st.integers(0, 1000))
+    def law(sizes: list[tuple[int, int, int, bool]], seed: int) -> None:
+        dice = np.random.default_rng(seed)
+        passes = passes_of(kind)
+        passes.merges = merges
+        work, expected = [], []
+        for held, more, drafted, joins in sizes:
+            count = held + more + 1
+            tokens = [int(t) for t in dice.integers(0, VOCAB, count + drafted)]
+            handle = handle_of(passes, tokens[:count])
+            handle.align()
+            passes.prefill(handle, held)
+            if joins and passes.runner.slots is not None:
+                handle.kv.join()
+            pending = handle.align()
+            assert len(pending) == more + 1
+            work.append(Work(handle, [*pending, *tokens[count:]], 1 + drafted))
+            expected.append((handle, tokens, 1 + drafted))
+        mx.eval(passes.run(work))
+        for handle, tokens, wanted in expected:
+            check(kind, handle, tokens, wanted)
+
+    law()
+
+
+@pytest.mark.parametrize("kind", ["plain", "sliding window"])
+def test_prompts_that_are_run_together_hold_what_each_would_hold_alone(kind: str) -> None:
+    passes = passes_of(kind)
+    dice = np.random.default_rng(3)
+    prompts = [[int(t) for t in dice.integers(0, VOCAB, count)] for count in (9, 2, 1, 7)]
+    handles = [handle_of(passes, tokens) for tokens in prompts]
+    for handle in handles:
+        handle.align()
+    several = [handle for handle in handles if len(handle.pending) > 1]
+    passes.prefill_together(several)
+    assert [handle.kv.length for handle in several] == [8, 1, 6]
+    assert all(handle.missing == 1 for handle in several)
+    for handle in handles:
+        handle.align()
+    mx.eval(passes.run([Work.pending(handle) for handle in handles]))
+    for handle, tokens in zip(handles, prompts, strict=True):
+        check(kind, handle, tokens, 1)
+
+
+def test_a_prompt_is_run_in_pieces_but_for_its_last_token() -> None:
+    passes = passes_of("plain")
+    handle = handle_of(passes, [int(t) for t in np.random.default_rng(4).integers(0, VOCAB, 30)])
+    for piece, held in ((7, 7), (100, 29)):
+        handle.align()
+        passes.prefill(handle, piece)
+        assert handle.kv.length == held
+    handle.align()
+    mx.eval(passes.run([Work.pending(handle)]))
+    check("plain", handle, list(handle.history), 1)

@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import accumulate
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import MlxgenError, OptionError, PromptError
 from ...tokens import Token, Vocabulary
-from .authored import Authored, Spans, own_of, plain
+from .authored import Authored, own_of, plain
 from .control_tokens import ControlTokens
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
 from .values import REASONING, Values, all_text, mapped, plain_json, plain_messages, plain_tools
@@ -83,11 +84,6 @@ class Rendered(Chat):
     def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
         """The tokens, whatever the arguments."""
         return list(self.ids)
-
-
-class _Rendering(NamedTuple):
-    text: str
-    own: Spans  # what the template wrote
 
 
 class ChatFormat:
@@ -181,37 +177,40 @@ class ChatFormat:
 
     def tokens(self, chat: Chat, *, limits: RenderLimits | None) -> list[Token]:
         """The tokens of a chat. PromptError, with the template's reason, if it refuses."""
-        variables = self.check(chat.template)
+        chat = replace(chat, template=self.check(chat.template))
         try:
+            chat = _plain(chat)
             if self._template is None and _tells_text_apart(self._tokenizer):
-                return [int(token) for token in self._run(chat, variables, limits, tokenize=True)]
-            rendering = self._rendered(chat, variables, limits)
+                return [int(token) for token in self._run(chat, limits, tokenize=True)]
+            text = self._rendered(chat, limits)
         except MlxgenError:
             raise
         except Exception as error:  # templates are programs and may raise anything
             reason = f"{error}" or type(error).__name__
             raise PromptError(f"the chat template refuses these messages: {reason}") from error
-        own = None if chat.allow_control_tokens else rendering.own
-        tokens = self._control.encode(rendering.text, own)
+        own = None if chat.allow_control_tokens else own_of(text)
+        tokens = self._control.encode(plain(text), own)
         if not tokens:
             raise PromptError(
                 "the chat template renders nothing for these messages; pass others, or raw text"
             )
         return tokens
 
-    def _rendered(self, chat: Chat, variables: Values, limits: RenderLimits | None) -> _Rendering:
+    def _rendered(self, chat: Chat, limits: RenderLimits | None) -> str:
+        """The text of a plain chat, which knows what the template wrote."""
         if self._template is not None and self._is_tracked:
-            text = self._filled_in(chat, variables, limits)
-            return _Rendering(plain(text), own_of(text))
-        return self._rendered_broken(chat, variables, limits)
+            return self._filled_in(chat, limits)
+        given = (chat.messages, chat.tools, chat.template)
+        if self._control.pattern.search(all_text(given)) is None:
+            return Authored(self._render_plainly(chat, limits))
+        return self._rendered_broken(chat, limits)
 
     @cached_property
     def _is_tracked(self) -> bool:
         """Whether trials recognise the template's own control tokens as its own."""
         for messages, tools in _TRIALS:
-            chat = Chat(messages, tools)
             try:
-                text = self._filled_in(chat, {}, RenderLimits(seconds=0.2))
+                text = self._filled_in(_plain(Chat(messages, tools)), RenderLimits(seconds=0.2))
             except PromptError:  # it takes too long
                 return True
             except Exception:  # it does not take these roles
@@ -221,19 +220,19 @@ class ChatFormat:
                 return False
         return True
 
-    def _filled_in(self, chat: Chat, variables: Values, limits: RenderLimits | None) -> str:
+    def _filled_in(self, chat: Chat, limits: RenderLimits | None) -> str:
         """The template's text, given the same values as by transformers and mlx-lm."""
         assert self._template is not None
-        opened = _Opened.of(plain_messages(chat.messages), chat.continue_final_message)
+        opened = _Opened.of(chat.messages, chat.continue_final_message)
         values: Values = {
             name: Authored(value) if isinstance(value, str) else value
             for name, value in self._tokenizer.special_tokens_map.items()
         }
         values["enable_thinking"] = self._wrapper.has_thinking
-        values |= variables
+        values |= chat.template
         values |= {
             "messages": opened.messages,
-            "tools": plain_tools(chat.tools),
+            "tools": chat.tools,
             "documents": None,
             "add_generation_prompt": chat.add_generation_prompt and not opened.tag,
         }
@@ -241,71 +240,60 @@ class ChatFormat:
 
     # ---- if the template's own text cannot be tracked ----
 
-    def _rendered_broken(
-        self, chat: Chat, variables: Values, limits: RenderLimits | None
-    ) -> _Rendering:
+    def _rendered_broken(self, chat: Chat, limits: RenderLimits | None) -> str:
         """Renders with a mark inside every control token of the messages, and takes it out."""
-        messages, tools = plain_messages(chat.messages), plain_tools(chat.tools)
-        given = (messages, tools, variables)
-        if self._control.pattern.search(all_text(given)) is None:
-            text = self._render_plainly(chat, messages, tools, variables, limits)
-            return _Rendering(text, ((0, len(text)),))
-        known = set(all_text(given))
+        known = set(all_text((chat.messages, chat.tools, chat.template)))
         mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in known)
 
         def broken(text: str) -> str:
             return mark.join(self._control.broken(text))
 
-        messages, tools, variables = (mapped(value, broken) for value in given)
-        pieces = self._render_plainly(chat, messages, tools, variables, limits).split(mark)
-        text, own, begun, place = "".join(pieces), [], 0, 0
-        for piece in pieces[:-1]:
-            place += len(piece)
-            if begun < place - 1:
-                own.append((begun, place - 1))
-            begun = place + 1
-        if begun < len(text):
-            own.append((begun, len(text)))
-        return _Rendering(text, tuple(own))
+        changed = replace(
+            chat,
+            messages=mapped(chat.messages, broken),
+            tools=mapped(chat.tools, broken),
+            template=mapped(chat.template, broken),
+        )
+        pieces = self._render_plainly(changed, limits).split(mark)
+        text, cuts = "".join(pieces), list(accumulate(map(len, pieces[:-1])))
+        # The characters before and after a mark are not the template's.
+        starts, ends = [0, *(cut + 1 for cut in cuts)], [*(cut - 1 for cut in cuts), len(text)]
+        own = tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
+        return Authored(text, own)
 
-    def _render_plainly(
-        self,
-        chat: Chat,
-        messages: list[Values],
-        tools: Any,
-        variables: Values,
-        limits: RenderLimits | None,
-    ) -> str:
-        changed = replace(chat, messages=messages, tools=tools)
+    def _render_plainly(self, chat: Chat, limits: RenderLimits | None) -> str:
         if self._template is not None:
-            return plain(self._filled_in(changed, variables, limits))
-        text: str = self._run(changed, variables, limits, tokenize=False)
+            return plain(self._filled_in(chat, limits))
+        text: str = self._run(chat, limits, tokenize=False)
         return text
 
-    def _run(
-        self, chat: Chat, variables: Values, limits: RenderLimits | None, *, tokenize: bool
-    ) -> Any:
+    def _run(self, chat: Chat, limits: RenderLimits | None, *, tokenize: bool) -> Any:
         """Lets the program render."""
         with _watched(limits):
             return self._wrapper.apply_chat_template(
-                plain_messages(chat.messages),
-                tools=plain_tools(chat.tools),
+                chat.messages,
+                tools=chat.tools,
                 add_generation_prompt=chat.add_generation_prompt
                 and not chat.continue_final_message,
                 continue_final_message=chat.continue_final_message,
                 tokenize=tokenize,
-                **variables,
+                **chat.template,
             )
+
+
+def _plain(chat: Chat) -> Chat:
+    """A chat of plain values, which a template may do with what it wants."""
+    return replace(chat, messages=plain_messages(chat.messages), tools=plain_tools(chat.tools))
 
 
 class _Opened(NamedTuple):
     """Messages of which the last may be left open; the rendering is cut at the ``tag`` in it."""
 
-    messages: list[Values]
+    messages: Messages
     tag: str
 
     @classmethod
-    def of(cls, messages: list[Values], is_open: bool) -> _Opened:
+    def of(cls, messages: Messages, is_open: bool) -> _Opened:
         if not is_open:
             return cls(messages, "")
         # The space shows whether the template trims the end of the message.

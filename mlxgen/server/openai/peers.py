@@ -32,35 +32,17 @@ class SameAs:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Has no effect on the answer, whatever its value."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Neutral:
-    """Accepted if it is one of ``values``, which ask for what is done anyway."""
+    """Accepted if it is one of ``values``, which ask for what is done anyway, or if these are None:
+    then it has no effect on the answer. ``otherwise`` says what to send."""
 
-    values: tuple[Any, ...]
-    otherwise: str
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """An object: ``fields`` is the rule of each of its keys."""
-
-    fields: Mapping[str, Rule]
+    values: tuple[Any, ...] | None
+    otherwise: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Not supported; ``instead`` says what to send."""
-
-    instead: str
-
-
-Rule: TypeAlias = SameAs | Taken | Neutral | Parts | Refused
+Rule: TypeAlias = "SameAs | Neutral | str | Mapping[str, Rule]"
+"""A text says what to send instead of a field that is not supported; a mapping has the rule of each
+key of an object."""
 
 
 class Translated(NamedTuple):
@@ -86,13 +68,13 @@ def translated(body: Fields, known: Mapping[str, Any]) -> Translated:
 def _translate(
     rule: Rule, at: str, value: Any, result: Translated, known: Mapping[str, Any]
 ) -> None:
-    if value is None or isinstance(rule, Taken):
+    if value is None:
         return
     try:
-        if isinstance(rule, Refused):
-            raise _NotDoneError(rule.instead)
+        if isinstance(rule, str):
+            raise _NotDoneError(rule)
         if isinstance(rule, Neutral):
-            if not _is_one_of(value, rule.values):
+            if rule.values is not None and not _is_one_of(value, rule.values):
                 raise _NotDoneError(f"{_shown(value)} is not supported here; {rule.otherwise}")
             return
         if isinstance(rule, SameAs):
@@ -105,14 +87,14 @@ def _translate(
     except _NotDoneError as error:
         raise RequestError.at(at, str(error), "unsupported_parameter") from None
     for key, inner in value.items():
-        if key not in rule.fields:
-            names = ", ".join(rule.fields)
+        if key not in rule:
+            names = ", ".join(rule)
             raise RequestError.at(
                 f"{at}.{key[:64]}",
                 f"there is no such field; known are {names}",
                 "unknown_parameter",
             )
-        _translate(rule.fields[key], f"{at}.{key}", inner, result, known)
+        _translate(rule[key], f"{at}.{key}", inner, result, known)
 
 
 def _put(path: str, value: Any, at: str, result: Translated) -> None:
@@ -177,11 +159,7 @@ def _schema(value: Any) -> Any:
 
 
 def _any_object(value: Any) -> Any:
-    if value is False:
-        return None
-    if value is not True:
-        raise _NotDoneError(f"expected true or false, got {_shown(value)}")
-    return {"type": "object"}
+    return None if _excluded(value) else {"type": "object"}
 
 
 def _switch(value: Any) -> Any:
@@ -210,157 +188,127 @@ def _newest(value: Any) -> Any:
 
 # ---- the table -----------------------------------------------------------------------------------
 
-_SPEED = Taken("only a matter of speed")
-_TALK = Taken("nothing here depends on it")
-_TEXT = Taken("special tokens are never text here")
+_TAKEN = Neutral(None)
 _SAMPLER = (
     "this sampler is not available; leave it out, or use top_p, top_k, min_p or xtc_probability"
 )
-_OLLAMA = "send its fields next to messages, as in OpenAI's API"
 _CHATS = "belongs to POST /v1/chat/completions; leave it out"
 _RESPONSES = "belongs to the Responses API; send messages"
-_LENGTH = "send max_tokens"
+_NO_TRIM = Neutral((False,), "stops are never part of the text; leave it out")
+_NO_BEAMS = "there is no beam search here; leave it out"
+_SYSTEM = 'send a message {"role": "system", "content": ...}'
+_FORMAT = "send response_format, or json_schema"
+_CONSTRAINTS: Mapping[str, Rule] = {
+    "json": SameAs("json_schema", _schema),
+    "regex": SameAs("regex"),
+    "choice": SameAs("choice"),
+    "grammar": SameAs("grammar"),
+    "whitespace_pattern": "white space is fixed here; leave it out",
+}
 
 PEERS: Mapping[str, Rule] = {
     # llama.cpp's server
     "n_predict": SameAs("max_tokens"),
     "repeat_penalty": SameAs("repetition_penalty"),
     "repeat_last_n": SameAs("repetition_context_size", _newest),
-    "n_probs": Refused("send logprobs: true and top_logprobs"),
-    "cache_prompt": Taken("prefixes are always cached"),
-    "id_slot": _SPEED,
-    "slot_id": _SPEED,
-    "n_cache_reuse": _SPEED,
+    "n_probs": "send logprobs: true and top_logprobs",
     "return_tokens": SameAs("return_token_ids"),
-    "n_keep": Taken("a prompt is never truncated"),
-    "t_max_predict_ms": Refused("there is no time limit for an answer; leave it out"),
-    "samplers": Refused("the order of sampling is fixed here; leave it out"),
-    "typical_p": Neutral((1,), _SAMPLER),
-    "tfs_z": Neutral((1,), _SAMPLER),
+    "n_keep": _TAKEN,  # a prompt is never truncated
+    "t_max_predict_ms": "there is no time limit for an answer; leave it out",
+    "samplers": "the order of sampling is fixed here; leave it out",
+    **dict.fromkeys(("typical_p", "tfs_z"), Neutral((1,), _SAMPLER)),
     "top_n_sigma": Neutral((-1, 0), _SAMPLER),
     "mirostat": Neutral((0,), _SAMPLER),
-    "mirostat_tau": Taken("mirostat is not available"),
-    "mirostat_eta": Taken("mirostat is not available"),
     "dynatemp_range": Neutral((0,), "leave it out, and send temperature"),
-    "dynatemp_exponent": Taken("temperatures do not vary here"),
     "dry_multiplier": Neutral((0,), "leave it out, and send repetition_penalty"),
-    "dry_base": Taken("DRY is not available"),
-    "dry_allowed_length": Taken("DRY is not available"),
-    "dry_penalty_last_n": Taken("DRY is not available"),
-    "dry_sequence_breakers": Taken("DRY is not available"),
+    # of the samplers above, which are off
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta", "dynatemp_exponent"), _TAKEN),
+    **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_penalty_last_n"), _TAKEN),
+    "dry_sequence_breakers": _TAKEN,
     "min_keep": Neutral((0, 1), "leave it out"),
     "post_sampling_probs": Neutral((False,), "logprobs are the model's own here; leave it out"),
     "reasoning_format": Neutral(("auto", "deepseek", "deepseek-legacy"), "leave it out"),
     "parse_tool_calls": Neutral((True,), "send tool_choice: none"),
-    "lora": Refused("the adapter is chosen with --adapter; leave it out"),
+    **dict.fromkeys(("lora", "adapters"), "the adapter is chosen with --adapter; leave it out"),
     # vLLM and SGLang
-    "guided_json": SameAs("json_schema", _schema),
-    "guided_regex": SameAs("regex"),
-    "guided_choice": SameAs("choice"),
-    "guided_grammar": SameAs("grammar"),
-    "guided_decoding_backend": Taken("there is one"),
-    "guided_whitespace_pattern": Refused("white space is fixed here; leave it out"),
-    "structured_outputs": Parts(
-        {
-            "json": SameAs("json_schema", _schema),
-            "regex": SameAs("regex"),
-            "choice": SameAs("choice"),
-            "grammar": SameAs("grammar"),
-            "json_object": SameAs("json_schema", _any_object),
-            "disable_fallback": Taken("there is one engine"),
-            "disable_any_whitespace": Neutral((False,), "leave it out"),
-            "disable_additional_properties": Neutral(
-                (False,), 'send "additionalProperties": false in the schema'
-            ),
-            "whitespace_pattern": Refused("white space is fixed here; leave it out"),
-            "structural_tag": Refused("send a grammar"),
-        }
-    ),
+    **{f"guided_{name}": rule for name, rule in _CONSTRAINTS.items()},
+    "guided_decoding_backend": _TAKEN,  # there is one
+    "structured_outputs": {
+        **_CONSTRAINTS,
+        "json_object": SameAs("json_schema", _any_object),
+        "disable_fallback": _TAKEN,  # there is one engine
+        "disable_any_whitespace": Neutral((False,), "leave it out"),
+        "disable_additional_properties": Neutral(
+            (False,), 'send "additionalProperties": false in the schema'
+        ),
+        "structural_tag": "send a grammar",
+    },
     "ebnf": SameAs("grammar"),
     "bad_words": SameAs("banned_strings"),
-    "include_reasoning": Taken("a completion is one text"),
+    "include_reasoning": _TAKEN,  # a completion is one text
     "separate_reasoning": Neutral((True,), "thoughts are always separate; leave it out"),
     "enable_thinking": SameAs("chat_template_kwargs.enable_thinking"),
-    "skip_special_tokens": _TEXT,
-    "spaces_between_special_tokens": _TEXT,
-    "no_stop_trim": Neutral((False,), "stops are never part of the text; leave it out"),
-    "include_stop_str_in_output": Neutral(
-        (False,), "stops are never part of the text; leave it out"
-    ),
-    "use_beam_search": Neutral((False,), "there is no beam search here; leave it out"),
-    "length_penalty": Neutral((1,), "there is no beam search here; leave it out"),
-    "early_stopping": Neutral((False,), "there is no beam search here; leave it out"),
+    # special tokens are never text here
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), _TAKEN),
+    **dict.fromkeys(("no_stop_trim", "include_stop_str_in_output"), _NO_TRIM),
+    **dict.fromkeys(("use_beam_search", "early_stopping"), Neutral((False,), _NO_BEAMS)),
+    "length_penalty": Neutral((1,), _NO_BEAMS),
     "best_of": Neutral((1,), "send n; every answer is returned"),
     "echo": Neutral((False,), "leave it out, or send POST /v1/completions"),
-    "allowed_token_ids": Refused("send a grammar or choice"),
+    "allowed_token_ids": "send a grammar or choice",
     "return_tokens_as_token_ids": Neutral((False,), "send return_token_ids: true"),
     "priority": Neutral((0,), "requests have no priorities here; leave it out"),
-    "request_id": Taken("send the header X-Request-Id"),
-    "chat_template": Refused("the model has its own; send chat_template_kwargs"),
-    "documents": Refused("send chat_template_kwargs: {documents: ...}, or put them into messages"),
-    "mm_processor_kwargs": Refused("this server reads text only; leave it out"),
+    "request_id": _TAKEN,  # it is in the header X-Request-Id
+    "chat_template": "the model has its own; send chat_template_kwargs",
+    "documents": "send chat_template_kwargs: {documents: ...}, or put them into messages",
+    "mm_processor_kwargs": "this server reads text only; leave it out",
     "add_special_tokens": Neutral((False,), "leave it out"),
     # mlx-lm's server, LM Studio, Ollama and others
     "presence_context_size": SameAs("repetition_context_size"),
     "frequency_context_size": SameAs("repetition_context_size"),
-    "adapters": Refused("the adapter is chosen with --adapter; leave it out"),
-    "draft_model": Refused("the draft model is chosen with --draft-model; leave it out"),
-    "role_mapping": Refused("the chat template writes the roles; leave it out"),
-    "ttl": _SPEED,
-    "keep_alive": _SPEED,
-    "think": SameAs("chat_template_kwargs.enable_thinking", _switch),
-    "thinking": SameAs("chat_template_kwargs.enable_thinking", _switch),
-    "reasoning": Parts(
-        {
-            "effort": SameAs("reasoning_effort"),
-            "enabled": SameAs("chat_template_kwargs.enable_thinking", _switch),
-            "exclude": SameAs("include_reasoning", _excluded),
-            "summary": Taken("thoughts are returned as they are"),
-            "max_tokens": Refused("thoughts have no limit of their own; send max_tokens"),
-        }
-    ),
-    "options": Refused(_OLLAMA),
-    "extra_body": Refused("is for the Python client; send its fields next to messages"),
-    "format": Refused("send response_format, or json_schema"),
-    "response_schema": Refused("send response_format, or json_schema"),
-    "num_predict": SameAs("max_tokens"),
-    "num_ctx": Refused("the context is chosen with --max-context; leave it out"),
-    "stop_sequences": SameAs("stop"),
-    "max_new_tokens": SameAs("max_tokens"),
-    "max_length": Refused(_LENGTH),
-    "max_output_tokens": Refused(_LENGTH),
+    "draft_model": "the draft model is chosen with --draft-model; leave it out",
+    "role_mapping": "the chat template writes the roles; leave it out",
+    **dict.fromkeys(("think", "thinking"), SameAs("chat_template_kwargs.enable_thinking", _switch)),
+    "reasoning": {
+        "effort": SameAs("reasoning_effort"),
+        "enabled": SameAs("chat_template_kwargs.enable_thinking", _switch),
+        "exclude": SameAs("include_reasoning", _excluded),
+        "summary": _TAKEN,  # thoughts are returned as they are
+        "max_tokens": "thoughts have no limit of their own; send max_tokens",
+    },
+    "options": "send its fields next to messages, as in OpenAI's API",
+    "extra_body": "is for the Python client; send its fields next to messages",
+    **dict.fromkeys(("format", "response_schema"), _FORMAT),
+    **dict.fromkeys(("num_predict", "max_new_tokens"), SameAs("max_tokens")),
     "max_completion_tokens": SameAs("max_tokens"),
-    "system": Refused('send a message {"role": "system", "content": ...}'),
-    "input": Refused(_RESPONSES),
-    "instructions": Refused('send a message {"role": "system", "content": ...}'),
-    "previous_response_id": Refused(_RESPONSES),
-    "text": Refused(_RESPONSES),
-    "chat_id": _TALK,
-    "session_id": _TALK,
-    "conversation_id": _TALK,
-    "provider": _TALK,
-    "transforms": _TALK,
-    "route": _TALK,
-    "usage": Taken("send stream_options: {include_usage: true} for streams"),
+    **dict.fromkeys(("max_length", "max_output_tokens"), "send max_tokens"),
+    "num_ctx": "the context is chosen with --max-context; leave it out",
+    "stop_sequences": SameAs("stop"),
+    **dict.fromkeys(("system", "instructions"), _SYSTEM),
+    **dict.fromkeys(("input", "previous_response_id", "text"), _RESPONSES),
+    # only matters of speed
+    **dict.fromkeys(("cache_prompt", "id_slot", "slot_id", "n_cache_reuse"), _TAKEN),
+    **dict.fromkeys(("ttl", "keep_alive"), _TAKEN),
+    # nothing here depends on them
+    **dict.fromkeys(("chat_id", "session_id", "conversation_id", "provider"), _TAKEN),
+    **dict.fromkeys(("transforms", "route", "verbosity"), _TAKEN),
+    "usage": _TAKEN,  # streams have it with stream_options: {include_usage: true}
     # OpenAI's own that are not supported
-    "audio": Refused("this server returns text only; leave it out"),
-    "functions": Refused(
+    "audio": "this server returns text only; leave it out",
+    "functions": (
         'is the old name of tools; send tools: [{"type": "function", "function": ...}, ...] with '
         "each of the functions as it is"
     ),
-    "function_call": Refused(
+    "function_call": (
         'is the old name of tool_choice; send tool_choice: "auto", "none", or '
         '{"type": "function", "function": {"name": ...}}'
     ),
-    "moderation": Refused("there is no moderation here; leave it out"),
-    "web_search_options": Refused("there is no web search here; leave it out"),
-    "suffix": Refused("the model cannot fill in text before a suffix; leave it out"),
-    "messages": Refused("belongs to POST /v1/chat/completions; send prompt"),
-    "prompt": Refused("belongs to POST /v1/completions; send messages"),
-    "tools": Refused(_CHATS),
-    "tool_choice": Refused(_CHATS),
-    "chat_template_kwargs": Refused(_CHATS),
-    "reasoning_effort": Refused(_CHATS),
-    "verbosity": _TALK,
+    "moderation": "there is no moderation here; leave it out",
+    "web_search_options": "there is no web search here; leave it out",
+    "suffix": "the model cannot fill in text before a suffix; leave it out",
+    "messages": "belongs to POST /v1/chat/completions; send prompt",
+    "prompt": "belongs to POST /v1/completions; send messages",
+    **dict.fromkeys(("tools", "tool_choice"), _CHATS),
+    **dict.fromkeys(("chat_template_kwargs", "reasoning_effort"), _CHATS),
 }
 """Fields that an endpoint does not have, by name."""

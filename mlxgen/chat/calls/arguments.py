@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Tool: TypeAlias = Mapping[str, Any]
@@ -34,42 +33,25 @@ class Arguments(Protocol):
         ...
 
 
-class ArgumentFormat(Protocol):
-    """A way of writing arguments."""
-
-    def reader(self, tool: Tool, parse: Parse, end: str) -> Arguments:
-        """Reads the arguments of a call of ``tool``, which ``end`` ends at the latest; ``parse`` is
-        mlx-lm's parser of whole calls."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Json:
-    """Arguments that are already a JSON object; one of ``stops`` outside its strings also ends
-    them."""
-
-    stops: tuple[str, ...] = ()
-
-    def reader(self, tool: Tool, parse: Parse, end: str) -> Arguments:
-        """As ``ArgumentFormat.reader``."""
-        return JsonArguments(tuple(stop for stop in (*self.stops, end) if stop))
+ArgumentFormat: TypeAlias = Callable[[Tool, Parse, str], Arguments]
+"""A way of writing arguments: what reads those of a call of this tool, which the text ends at the
+latest. The parser is mlx-lm's, of whole calls."""
 
 
 class JsonArguments:
-    """Arguments that are already a JSON object; they end with it, or at one of ``stops`` outside
-    its strings."""
+    """Arguments that are already a JSON object; they end with it, or at one of ``stops`` or ``end``
+    outside its strings."""
 
     _INSIDE = re.compile(r'["\\]')
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops = stops
-        firsts = "".join(sorted({re.escape(stop[0]) for stop in stops}))
+    def __init__(self, tool: Tool, parse: Parse, end: str, *, stops: tuple[str, ...] = ()) -> None:
+        self._stops = tuple(stop for stop in (*stops, end) if stop)
+        firsts = "".join(sorted({re.escape(stop[0]) for stop in self._stops}))
         self._outside = re.compile(rf'["{{}}\[\]{firsts}]')
         self._depth = 0
         self._quoted = False
 
     def take(self, text: str) -> Growth:
-        """As ``Arguments.take``."""
         at = 0
         while at < len(text):
             mark = (self._INSIDE if self._quoted else self._outside).search(text, at)

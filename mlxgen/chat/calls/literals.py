@@ -8,13 +8,12 @@ it for.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import Literal
 
 import regex
 
 from ...text import sequence_overlap
-from .arguments import Arguments, Growth, Parse, Tool, dumped, escaped
+from .arguments import Growth, Parse, Tool, dumped, escaped
 
 _QUOTES = ('"""', "'''", '"', "'")  # in which a backslash escapes
 _ESCAPE = regex.compile(
@@ -23,29 +22,18 @@ _ESCAPE = regex.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Literals:
-    """A format that has all arguments as literals after a bracket that was already read.
+class LiteralArguments:
+    """Literals, after a bracket that was already read, up to the one that closes them, or to
+    ``end`` outside their strings.
 
     ``quote`` is an additional quote, in which nothing is escaped; ``call`` is a call with one
     argument for the parser, with ``VALUE`` in its place.
     """
 
-    call: str
-    quote: str = ""
-
-    def reader(self, tool: Tool, parse: Parse, end: str) -> Arguments:
-        """As ``ArgumentFormat.reader``."""
-        return LiteralArguments(self, parse, end)
-
-
-class LiteralArguments:
-    """Literals up to the bracket that closes them, or to ``end`` outside their strings."""
-
-    def __init__(self, literals: Literals, parse: Parse, end: str) -> None:
-        self._call = literals.call
+    def __init__(self, tool: Tool, parse: Parse, end: str, *, call: str, quote: str = "") -> None:
+        self._call = call
         self._parse = parse
-        self._tokens = {at_key: _tokens(literals.quote, end, at_key) for at_key in (True, False)}
+        self._tokens = {at_key: _tokens(quote, end, at_key) for at_key in (True, False)}
         self._place: Literal["key", "value", "after"] = "key"  # what may come next; after: a value
         self._open = ["}"]  # what closes each open object and list, in JSON
         self._is_first = True  # whether the innermost of them is empty so far
@@ -54,7 +42,6 @@ class LiteralArguments:
         self._more = ["{"]
 
     def take(self, text: str) -> Growth:
-        """As ``Arguments.take``."""
         at, before, ended = 0, -1, False
         while at > before and not ended:
             before = at

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -92,7 +92,7 @@ class ToolReader:
         """Reads the arguments of a call whose head was recognised."""
         assert head.name is not None and head.arguments is not None
         tool = self._tools_by_name[head.name]
-        return head.arguments.reader(tool, self.format.parse, self.format.end)
+        return head.arguments(tool, self.format.parse, self.format.end)
 
     def kept(self, calls: Sequence[ToolCall], before: int) -> tuple[ToolCall, ...]:
         """The calls to pass on, after ``before`` of them were passed on already."""
@@ -135,8 +135,3 @@ class StringState:
                 self._open = not self._open
         self._seen = end
         return self._open
-
-
-def names_of(tools: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of tools, in their order."""
-    return [tool["function"]["name"] for tool in tools]

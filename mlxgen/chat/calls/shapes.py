@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import regex
 
-from .arguments import ArgumentFormat, Json
-from .literals import Literals
-from .tags import Tags, as_it_is
+from .arguments import ArgumentFormat, JsonArguments
+from .literals import LiteralArguments
+from .tags import Tags
 
 
 class Head(NamedTuple):
@@ -45,8 +46,8 @@ class CallShape:
     """
 
     name: str
-    begins: str
     arguments: ArgumentFormat
+    begins: str = ""
     first: str = r"\s*"
     again: str | None = None
     tail: str = ""
@@ -122,7 +123,7 @@ SHAPES: Mapping[str, CallShape] = {
     "json_tools": CallShape(
         name=_NAMED,
         begins=_ARGUMENTS,
-        arguments=Json(),
+        arguments=JsonArguments,
         tail=r"\s*\}",
     ),
     "mistral": CallShape(  # a name and arguments, or a list of JSON objects in older models
@@ -131,7 +132,7 @@ SHAPES: Mapping[str, CallShape] = {
             rf"|{_NAMED})"
         ),
         begins=rf"(?(header){_OBJECT}|{_ARGUMENTS})",
-        arguments=Json(),
+        arguments=JsonArguments,
         first=r"\s*(?:\[\s*(?=\{))?",
         again=rf"(?:{_MEMBERS}\s*,)?\s*",
         tail=rf"{_MEMBERS}\s*\]",
@@ -139,7 +140,7 @@ SHAPES: Mapping[str, CallShape] = {
     "kimi_k2": CallShape(
         name=r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>\L<names>):[0-9]+)",
         begins=r"\s*<\|tool_call_argument_begin\|>" + _OBJECT,
-        arguments=Json(stops=("<|tool_call_end|>",)),
+        arguments=partial(JsonArguments, stops=("<|tool_call_end|>",)),
         again=r"\s*<\|tool_call_end\|>\s*",
         tail=r"\s*<\|tool_call_end\|>",
     ),
@@ -152,15 +153,14 @@ SHAPES: Mapping[str, CallShape] = {
             end="<|close|>argument<|sep|>",
             call='<|open|>call tool="NAME"<|sep|>ARGUMENT<|close|>call<|sep|>',
             close="<|close|>call<|sep|>",
-            strips=(as_it_is, as_it_is),
+            strips=(str, str),
         ),
-        json=Json(stops=("<|close|>",)),
+        json=partial(JsonArguments, stops=("<|close|>",)),
         again=r"\s*(?:(?:<\|close\|>json<\|sep\|>\s*)?<\|close\|>call<\|sep\|>\s*)?",
         tail=r"\s*(?:(?:<\|close\|>json<\|sep\|>\s*)?<\|close\|>call<\|sep\|>)?",
     ),
     "qwen3_coder": CallShape(
         name=r"<function=(?P<name>\L<names>)>",
-        begins="",
         arguments=Tags(
             opening="<parameter=",
             tag=r"<parameter=[^<>]*>",
@@ -172,7 +172,6 @@ SHAPES: Mapping[str, CallShape] = {
     ),
     "minimax_m2": CallShape(
         name=r"""<invoke name=["']?(?P<name>\L<names>)["']?>""",
-        begins="",
         arguments=Tags(
             opening="<parameter name=",
             tag=r"<parameter name=[^<>]*>",
@@ -184,7 +183,6 @@ SHAPES: Mapping[str, CallShape] = {
     ),
     "minicpm5": CallShape(
         name=r"""["']?(?P<name>\L<names>)["']?\s*>""",
-        begins="",
         arguments=Tags(
             opening="<param",
             tag=r"<param\s+name\s*=[^<>]*>(?:\s*(?P<raw><!\[CDATA\[)|(?=\s*[^\s<]|\s*<[^!]))",
@@ -195,7 +193,6 @@ SHAPES: Mapping[str, CallShape] = {
     ),
     "muse_spark": CallShape(
         name=r'<atem:invoke\s(?:[^<>]*\s)?name="(?P<name>\L<names>)">',
-        begins="",
         arguments=Tags(
             opening="<atem:parameter",
             tag=r'<atem:parameter\s(?:[^<>]*\s)?name="[^"]+"[^<>]*>',
@@ -211,20 +208,17 @@ SHAPES: Mapping[str, CallShape] = {
     "longcat": _glm("longcat_"),
     "function_gemma": CallShape(
         name=r"call:(?P<name>\L<names>)\{",
-        begins="",
-        arguments=Literals(call="call:f{x:VALUE}", quote="<escape>"),
+        arguments=partial(LiteralArguments, call="call:f{x:VALUE}", quote="<escape>"),
         again=r"\s*,?\s*",
     ),
     "gemma4": CallShape(
         name=r"call:(?P<name>\L<names>)\{",
-        begins="",
-        arguments=Literals(call="call:f{x:VALUE}", quote='<|"|>'),
+        arguments=partial(LiteralArguments, call="call:f{x:VALUE}", quote='<|"|>'),
         again=r"\s*,?\s*",
     ),
     "pythonic": CallShape(
         name=r"(?P<name>\L<names>)\s*\(",
-        begins="",
-        arguments=Literals(call="[f(x=VALUE)]"),
+        arguments=partial(LiteralArguments, call="[f(x=VALUE)]"),
         first=r"\s*\[\s*",
         again=r"\s*,\s*",
         tail=r"\s*,?\s*\]",

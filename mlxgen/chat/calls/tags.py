@@ -41,14 +41,9 @@ class Tags:
     strips: tuple[Callable[[str], str], Callable[[str], str]] = (str.lstrip, str.rstrip)
     guesses: bool = False
 
-    def reader(self, tool: Tool, parse: Parse, end: str) -> Arguments:
-        """As ``ArgumentFormat.reader``."""
+    def __call__(self, tool: Tool, parse: Parse, end: str) -> Arguments:
+        """What reads the arguments of a call, as an ``ArgumentFormat``."""
         return TaggedArguments(self, tool, parse, end)
-
-
-def as_it_is(text: str) -> str:
-    """The text itself."""
-    return text
 
 
 class TaggedArguments:
@@ -67,7 +62,6 @@ class TaggedArguments:
         self._begun = False  # whether a value is a text and has begun
 
     def take(self, text: str) -> Growth:
-        """As ``Arguments.take``."""
         at, parts = 0, []
         while True:
             read = self._search_tag if self._tag is None else self._read_value

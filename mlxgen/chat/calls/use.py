@@ -15,7 +15,7 @@ from ...filters.any_of import AnyOf
 from ..dialect import Dialect
 from ..unsupported import UnsupportedError
 from .grammar import calls_grammar, is_known, rest_grammar
-from .reader import ToolFormat, ToolReader, names_of
+from .reader import ToolFormat, ToolReader
 
 Tool: TypeAlias = Mapping[str, Any]
 
@@ -95,8 +95,8 @@ def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> Tool
         calls = calls_grammar(format, allowed, dialect.vocabulary, many=use.many)
         return ToolPlan(reader=reader, spec=AnyOf((form.spec, calls)), field=form.field)
     if use.strict:
-        index = next(i for i, name in enumerate(names_of(use.tools)) if name in use.strict)
-        at = f"tools[{index}].function.strict"
+        names = [tool["function"]["name"] for tool in use.tools]
+        at = f"tools[{min(map(names.index, use.strict))}].function.strict"
         _check_known(format, at, "schemas cannot be enforced")
     if len(allowed) < len(use.tools):
         _check_known(format, "tool_choice", "a choice of tools cannot be enforced")

@@ -79,7 +79,6 @@ class LlamaReply:
         return []
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """As ``Reply.prefilled``."""
         if not self._plan.progress:
             return []
         event = self._event(index, progress, Delta())
@@ -92,7 +91,6 @@ class LlamaReply:
         progress: Progress | None = None,
         usage: Usage | None = None,
     ) -> list[Event]:
-        """As ``Reply.push``."""
         self._progress[index] = progress
         delta = self._texts[index].take(chunk, usage)
         if chunk.finish_reason is not None:
@@ -104,7 +102,6 @@ class LlamaReply:
         return events if self._last[index] is None else [*events, self._final(index)]
 
     def fail(self, error: BaseException) -> Event:
-        """As ``Reply.fail``."""
         return error_body(error, self._plan.params)[1]
 
     def finish(self, usages: Sequence[Usage]) -> list[Event]:

@@ -73,14 +73,12 @@ class OpenAIReply:
         self._progress: list[Progress | None] = [None] * len(self._choices)
 
     def start(self) -> list[Event]:
-        """As ``Reply.start``."""
         if not self._plan.stream:
             return []
         openings = (choice.opening() for choice in self._choices)
         return [self._event(opening) for opening in openings if opening is not None]
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """As ``Reply.prefilled``."""
         if not self._plan.progress:
             return []
         event = self._event(self._choices[index].nothing())
@@ -93,7 +91,6 @@ class OpenAIReply:
         progress: Progress | None = None,
         usage: Usage | None = None,
     ) -> list[Event]:
-        """As ``Reply.push``."""
         self._progress[index] = progress
         choice = self._choices[index]
         delta = choice.text.take(chunk, usage)
@@ -102,7 +99,6 @@ class OpenAIReply:
         return [self._timed(self._event(new), [progress]) for new in choice.events(delta)]
 
     def fail(self, error: BaseException) -> Event:
-        """As ``Reply.fail``."""
         return error_body(error, self._plan.params)[1]
 
     def finish(self, usages: Sequence[Usage]) -> list[Event]:
@@ -113,7 +109,6 @@ class OpenAIReply:
         return [self._timed(last, self._progress)]
 
     def complete(self, usages: Sequence[Usage]) -> Event:
-        """As ``Reply.complete``."""
         assert not self._plan.stream
         texts = [choice.text for choice in self._choices]
         wholes = [choice.whole(choice.text.whole) for choice in self._choices]

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ..filters import Specification
+from ..tokens import Token
 from .answer import Reading
 from .calls.use import Form, ToolUse, plan_tools
 from .dialect import Dialect
-from .template.format import Chat, Rendered
+from .template.format import Chat
 from .template.sandbox import RenderLimits
 from .thinking import after_thinking, thinking_of
 from .unsupported import UnsupportedError
@@ -47,11 +48,13 @@ class Turn:
 class Plan:
     """What it takes to answer a turn.
 
-    ``field`` is the field that asked for ``spec``; ``stop`` ends the text, besides the stops among
-    the options.
+    - ``ids``: the prompt; ``opens_text``: the text is a new one, not the rest of a message.
+    - ``field``: the field that asked for ``spec``.
+    - ``stop``: what ends the text, besides the stops among the options.
     """
 
-    prompt: Rendered
+    ids: tuple[Token, ...]
+    opens_text: bool
     reading: Reading
     spec: Specification | None = None
     stop: str | None = None
@@ -66,11 +69,9 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         tools=None if turn.tools is None else turn.tools.tools,
         template=_variables(turn, dialect),
     )
-    prompt = Rendered.of(chat, dialect.vocabulary, limits)
-    if turn.keep is not None:
-        prompt = replace(prompt, ids=prompt.ids[-turn.keep :])
+    ids = chat.tokens(dialect.vocabulary, limits)[-turn.keep if turn.keep else 0 :]
     continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
-    thinking = thinking_of(prompt.ids, dialect, continued)
+    thinking = thinking_of(ids, dialect, continued)
     spec = tools.spec
     if spec is not None:
         if not dialect.takes_forms:
@@ -86,7 +87,14 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         tools=tools.reader,
         trim=turn.form is None or turn.form.is_json,
     )
-    return Plan(prompt=prompt, reading=reading, spec=spec, stop=tools.stop, field=tools.field)
+    return Plan(
+        ids=tuple(ids),
+        opens_text=not chat.continue_final_message,
+        reading=reading,
+        spec=spec,
+        stop=tools.stop,
+        field=tools.field,
+    )
 
 
 def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:

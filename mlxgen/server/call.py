@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..engine import AnyPrompt, Chunk, Options, Progress, Usage
+from ..engine import Chunk, Options, Progress, Prompt, Usage
 from ..filters import Specification
 
 Event: TypeAlias = dict[str, Any]
@@ -20,7 +20,7 @@ Event: TypeAlias = dict[str, Any]
 class Job(NamedTuple):
     """One row: ``lm.prepare(job.prompt, job.options)``."""
 
-    prompt: AnyPrompt
+    prompt: Prompt
     options: Options
 
 

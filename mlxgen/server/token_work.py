@@ -14,13 +14,14 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field
 
 from ..chat import Chat
+from ..chat.template.sandbox import RenderLimits
+from ..errors import MlxgenError
 from .body import parse_body
-from .errors import RequestError
+from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .openai.fields import Body, Int, Json
-from .openai.messages import Message, rendered
+from .openai.messages import CHAT_FIELDS, Message, rendered
 from .openai.reading import read
-from .openai.rendered import rendered_for
 from .responses import to_large_json
 from .served_model import ServedModel
 
@@ -115,7 +116,10 @@ def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
         template=request.chat_template_kwargs or {},
         continue_final_message=bool(request.continue_final_message),
     )
-    return list(rendered_for(chat, model).ids)
+    try:
+        return chat.tokens(model.vocabulary, RenderLimits())
+    except MlxgenError as error:
+        raise as_request_error(error, CHAT_FIELDS) from error
 
 
 def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:

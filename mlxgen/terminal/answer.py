@@ -18,7 +18,7 @@ from ..chat.dialect import Dialect
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..chat.template.format import Chat
 from ..chat.turn import Turn, plan_turn
-from ..engine import Chunk, FinishReason, Options, Stream, in_common
+from ..engine import Chunk, FinishReason, Options, Prompt, Stream, in_common
 from ..errors import OptionError, PromptError
 from ..model import LanguageModel
 from ..tokens import Token
@@ -53,13 +53,12 @@ class Answerer:
         """
         lm = self.lm
         plan = plan_turn(_turn(conversation), self._dialect)
-        self._check_room(len(plan.prompt.ids))
+        self._check_room(len(plan.ids))
         options = conversation.options
         if plan.spec is not None:
             options["filters"] = [plan.spec]
-        ids = list(plan.prompt.ids)
-        places = [] if lm.prefix_cache.any_length else self._places(conversation, ids)
-        with lm.stream(plan.prompt, **options) as stream:
+        places = [] if lm.prefix_cache.any_length else self._places(conversation, list(plan.ids))
+        with lm.stream(Prompt(plan.ids, plan.opens_text), **options) as stream:
             yield Answer(
                 stream, AnswerReader(plan.reading), places=places, max_context=lm.max_context
             )

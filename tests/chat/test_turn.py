@@ -37,12 +37,12 @@ def using(mode: Any = "auto", **changes: Any) -> ToolUse:
 
 
 def text_of(dialect: Dialect, turn: Turn) -> str:
-    return dialect.vocabulary.decode(plan_turn(turn, dialect).prompt.ids)
+    return dialect.vocabulary.decode(plan_turn(turn, dialect).ids)
 
 
 def test_a_turn_without_wishes_is_a_prompt_and_a_reading() -> None:
     plan = plan_turn(Turn(chat=CHAT), demo())
-    assert list(plan.prompt.ids) == CHAT.tokens(demo().vocabulary)
+    assert list(plan.ids) == CHAT.tokens(demo().vocabulary)
     assert plan.spec is None and plan.stop is None
     assert plan.reading.thinking == "possible" and plan.reading.tools is None
 
@@ -130,8 +130,8 @@ def test_the_effort_is_told_in_the_words_of_the_template(
 
 
 def test_the_last_tokens_of_a_prompt_are_kept() -> None:
-    whole = plan_turn(Turn(chat=CHAT), demo()).prompt.ids
-    assert plan_turn(Turn(chat=CHAT, keep=5), demo()).prompt.ids == whole[-5:]
+    whole = plan_turn(Turn(chat=CHAT), demo()).ids
+    assert plan_turn(Turn(chat=CHAT, keep=5), demo()).ids == whole[-5:]
 
 
 def test_a_message_that_stopped_in_its_thoughts_is_gone_on_with_there() -> None:

@@ -16,7 +16,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from types import FrameType
@@ -66,24 +66,6 @@ class Chat:
                 "expected a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
             )
         return ChatFormat.of(vocabulary, tools=bool(self.tools)).tokens(self, limits=limits)
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered(Chat):
-    """A chat that is already rendered: ``ids`` are its tokens, shared by all its answers."""
-
-    ids: tuple[Token, ...] = ()
-
-    @classmethod
-    def of(cls, chat: Chat, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> Rendered:
-        """Renders a chat. Raises the same as ``Chat.tokens``."""
-        ids = tuple(chat.tokens(vocabulary, limits))
-        known = {field.name: getattr(chat, field.name) for field in fields(Chat)}
-        return cls(**known, ids=ids)
-
-    def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
-        """The tokens, whatever the arguments."""
-        return list(self.ids)
 
 
 class ChatFormat:

@@ -15,7 +15,7 @@ from ...chat.template.format import Chat, Messages
 from ...errors import PromptError
 from ...tokens import Token, Vocabulary
 
-AnyPrompt: TypeAlias = str | Sequence[Token] | Messages | Chat
+AnyPrompt: TypeAlias = "str | Sequence[Token] | Messages | Chat | Prompt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Prompt:
     @classmethod
     def of(cls, given: AnyPrompt, vocabulary: Vocabulary) -> Prompt:
         """Read a prompt; raises ``PromptError`` if it is not one."""
+        if isinstance(given, Prompt):
+            return given
         if isinstance(given, str):
             return cls(_raw(given, vocabulary), opens_text=False)
         if isinstance(given, Chat):

@@ -11,17 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...chat.template.format import Chat
-from ...chat.turn import Turn
+from ...chat.template.sandbox import RenderLimits
+from ...chat.turn import Turn, plan_turn
+from ...engine import Prompt
+from ...errors import MlxgenError
 from ..call import Call
-from ..errors import RequestError
+from ..errors import RequestError, as_request_error
 from ..served_model import ServedModel
 from .chat_choice import CHAT
 from .constraints import form_of
 from .generation import call_of, given_of, keep_of, limit_of
-from .messages import AssistantMessage, rendered
+from .messages import CHAT_FIELDS, AssistantMessage, rendered
 from .plan import Row
 from .reading import read
-from .rendered import planned
 from .schemas import ChatRequest
 from .tool_choice import tool_use_of
 
@@ -31,19 +33,15 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     request = read(body, ChatRequest)
     model.check_name(request.model)
     turn = turn_of(request, model)
-    plan = planned(turn, model)
-    prompt = plan.prompt
-    row = Row(
-        at="messages",
-        prompt=prompt,
-        ids=prompt.ids,
-        reading=plan.reading,
-        opens_text=not prompt.continue_final_message,
-    )
+    try:
+        plan = plan_turn(turn, model.dialect, RenderLimits())
+    except MlxgenError as error:
+        raise as_request_error(error, CHAT_FIELDS) from error
+    prompt = Prompt(plan.ids, plan.opens_text)
     return call_of(
         request,
         model,
-        [row],
+        [Row(at="messages", prompt=prompt, reading=plan.reading)],
         turn.options,
         prompt="messages",
         filters=plan.field,

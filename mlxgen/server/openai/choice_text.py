@@ -52,19 +52,20 @@ class ChoiceText:
         self._row = row = plan.rows[index]
         self._report: TokenReport | None = None
         vocabulary, prefix = plan.vocabulary, plan.options.prefix
+        opens_text = row.prompt.opens_text
         if plan.logprobs:
             self._report = TokenReport(
-                vocabulary, opens_text=row.opens_text, skip=row.skip, prefix=prefix
+                vocabulary, opens_text=opens_text, skip=row.skip, prefix=prefix
             )
         reading = row.reading
         if prefix:
-            decoder = TextDecoder(vocabulary, strip=row.opens_text, skip=row.skip)
+            decoder = TextDecoder(vocabulary, strip=opens_text, skip=row.skip)
             for token in prefix:
                 decoder.advance(token)
             reading = replace(reading, given=decoder.text)
         self.given = len(reading.given)
         self._reader = AnswerReader(reading, name_call)
-        self.writer = TokenWriter(vocabulary, opens_text=row.opens_text and not row.skip)
+        self.writer = TokenWriter(vocabulary, opens_text=opens_text and not row.skip)
         self.scores: Sequence[PromptScore] = ()
         self.whole = Delta()
 
@@ -113,7 +114,7 @@ class ChoiceText:
         """What a whole answer says about the prompt."""
         facts: dict[str, Any] = {}
         if self._plan.ids:
-            facts["prompt_token_ids"] = list(self._row.ids)
+            facts["prompt_token_ids"] = list(self._row.prompt.tokens)
         if self._plan.prompt_logprobs:
             facts["prompt_logprobs"] = self.writer.prompt(self.scores)
         return facts

@@ -8,6 +8,7 @@ its effect, or has none on the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...engine import Prompt
@@ -123,12 +124,14 @@ def _empty(at: str) -> RequestError:
 def _row(at: str, prompt: str | list[Token], request: CompletionRequest, model: ServedModel) -> Row:
     keep = keep_of(request, model)
     try:
-        ids = Prompt.of(prompt, model.vocabulary).tokens[-keep if keep else 0 :]
+        known = Prompt.of(prompt, model.vocabulary)
     except PromptError as error:
         raise RequestError.at(at, str(error), "invalid_prompt") from error
+    if keep is not None:
+        known = replace(known, tokens=known.tokens[-keep:])
     echo = ""
     if request.echo:
-        echo = model.vocabulary.decode(ids)
+        echo = model.vocabulary.decode(known.tokens)
         if isinstance(prompt, str) and keep is None:
             echo = prompt
-    return Row(at=at, prompt=ids, ids=ids, echo=echo)
+    return Row(at=at, prompt=known, echo=echo)

@@ -69,7 +69,7 @@ def call_of(
     choices = _choices(options, answers)
     if options.heal:
         known = model.vocabulary
-        rows = [replace(row, skip=len(heal_plan(known, row.ids)[1])) for row in rows]
+        rows = [replace(row, skip=len(heal_plan(known, row.prompt.tokens)[1])) for row in rows]
     plan = ReplyPlan(
         model=model.name,
         vocabulary=model.vocabulary,
@@ -102,7 +102,7 @@ def _check_context(row: Row, model: ServedModel, prefix: Sequence[Any]) -> None:
     ``prefix`` is taken as generated already. Clients know the error by its words, or by its code,
     and make their prompts shorter.
     """
-    whole = len(row.ids) + len(prefix)
+    whole = len(row.prompt.tokens) + len(prefix)
     if model.max_context is None or whole < model.max_context:
         return
     part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""

@@ -139,7 +139,7 @@ class LlamaReply:
             "tokens": event["tokens"] if plan.ids else [],
             "stop": True,
             "model": plan.model,
-            "prompt": plan.vocabulary.decode(plan.rows[index].ids),
+            "prompt": plan.vocabulary.decode(plan.rows[index].prompt.tokens),
             "generation_settings": _settings(plan.options),
             "truncated": False,
             "stop_type": "word" if word else _STOP_TYPES.get(last.finish_reason or "", "eos"),

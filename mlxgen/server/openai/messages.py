@@ -103,6 +103,10 @@ Message: TypeAlias = Annotated[
 ]
 
 
+CHAT_FIELDS = {"prompt": "messages", "template": "chat_template_kwargs"}
+"""The fields that a chat comes from, for ``as_request_error``."""
+
+
 def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages for a chat template; raises ``RequestError`` for an empty one."""
     return [_rendered(message, f"messages[{i}]") for i, message in enumerate(messages)]

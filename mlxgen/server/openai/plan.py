@@ -6,27 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...chat.answer import Reading
-from ...engine import AnyPrompt, Options
-from ...tokens import Token, Vocabulary
+from ...engine import Options, Prompt
+from ...tokens import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A prompt, and how to read the text of each answer to it.
 
-    - ``at``: the field that it came from; ``ids``: its tokens; ``echo``: its text, if that is to
-      come before each answer.
+    - ``at``: the field that it came from.
+    - ``echo``: its text, if that is to come before each answer.
     - ``reading``: that of the answer's events.
-    - ``opens_text``: the text begins one of its own; ``skip``: bytes that it spells again of the
-      prompt.
+    - ``skip``: bytes of the prompt that the text spells again.
     """
 
     at: str
-    prompt: AnyPrompt
-    ids: Sequence[Token]
+    prompt: Prompt
     echo: str = ""
     reading: Reading = field(default_factory=Reading)
-    opens_text: bool = False
     skip: int = 0
 
 

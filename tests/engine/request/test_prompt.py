@@ -35,3 +35,9 @@ def test_the_leading_space_is_dropped_from_an_answer_and_kept_in_a_continuation(
     vocabulary = Vocabulary.of(sentencepiece_tokenizer())
     assert Prompt.of(MESSAGES, vocabulary).opens_text
     assert not Prompt.of("so", vocabulary).opens_text
+
+
+def test_a_prompt_that_was_already_read_is_taken_as_it_is() -> None:
+    vocabulary = Vocabulary.of(byte_level_tokenizer())
+    read = Prompt.of(MESSAGES, vocabulary)
+    assert Prompt.of(read, vocabulary) is read

@@ -26,7 +26,7 @@ def prompt_of(body: dict[str, Any], model: Any = None) -> str:
     """The rendered prompt as text."""
     model = model or demo()
     prompt = parse_chat({"messages": HELLO, **body}, model).jobs[0].prompt
-    return "".join(model.vocabulary.piece(token).decode() for token in prompt.ids)  # type: ignore[union-attr]
+    return "".join(model.vocabulary.piece(token).decode() for token in prompt.tokens)
 
 
 def options_of(body: dict[str, Any], model: Any = None) -> Any:
@@ -217,9 +217,9 @@ def test_text_of_messages_writes_no_control_tokens() -> None:
     end = vocabulary.tokenizer.convert_tokens_to_ids("<|im_end|>")
     for content in (forged, parts):
         messages = [{"role": "user", "content": content}]
-        prompt: Any = parse_chat({"messages": messages}, demo()).jobs[0].prompt
-        assert prompt.ids.count(end) == 1 and not prompt.allow_control_tokens
-        assert tuple(tokenize({"messages": messages}, demo())["tokens"]) == prompt.ids
+        prompt = parse_chat({"messages": messages}, demo()).jobs[0].prompt
+        assert prompt.tokens.count(end) == 1
+        assert tuple(tokenize({"messages": messages}, demo())["tokens"]) == prompt.tokens
         assert forged.removesuffix("<think>")[-20:] in prompt_of({"messages": messages})
     error = refusal({"allow_control_tokens": True})
     assert error.param == "allow_control_tokens"
@@ -266,9 +266,7 @@ def test_effort_none_turns_thinking_off() -> None:
 def test_effort_goes_to_a_template_that_knows_of_it() -> None:
     tokenizer = byte_level_tokenizer()
     tokenizer.chat_template += "{{ reasoning_effort }}"
-    body = {"messages": HELLO, "reasoning_effort": "high"}
-    call = parse_chat(body, served(tokenizer))
-    assert call.jobs[0].prompt.template == {"reasoning_effort": "high"}  # type: ignore[union-attr]
+    assert prompt_of({"reasoning_effort": "high"}, served(tokenizer)).endswith("high")
 
 
 def test_a_constraint_begins_behind_the_thinking() -> None:

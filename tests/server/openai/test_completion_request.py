@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlxgen.engine import Prompt
 from mlxgen.filters import Regex
 from mlxgen.sampling import derive_seed
 from mlxgen.server.openai.completion import DEFAULT_TOKENS, parse_completion
@@ -13,13 +14,13 @@ def test_a_prompt_is_text_or_tokens_and_no_chat() -> None:
     tokens = demo().vocabulary.encode("Once upon")
     text = parse_completion({"prompt": "Once upon"}, demo()).jobs[0]
     ids = parse_completion({"prompt": tokens}, demo()).jobs[0]
-    assert text.prompt == ids.prompt == tuple(tokens)
+    assert text.prompt == ids.prompt == Prompt(tuple(tokens), opens_text=False)
     assert text.options.max_tokens == DEFAULT_TOKENS
 
 
 def test_jobs_are_the_choices_of_each_prompt_in_turn() -> None:
     call = parse_completion({"prompt": [[5, 6], [7]], "n": 2, "seed": 3}, demo())
-    assert [job.prompt for job in call.jobs] == [(5, 6), (5, 6), (7,), (7,)]
+    assert [job.prompt.tokens for job in call.jobs] == [(5, 6), (5, 6), (7,), (7,)]
     seeds = [job.options.seed for job in call.jobs]
     assert seeds == [3, derive_seed(3, 1)] * 2
 
@@ -53,10 +54,10 @@ def test_the_last_tokens_of_a_prompt_are_kept() -> None:
     ids = list(range(70, 90))
     for most, kept in ((5, ids[-5:]), (50, ids), (-1, ids)):
         (job,) = parse_completion({"prompt": ids, "truncate_prompt_tokens": most}, demo()).jobs
-        assert list(job.prompt) == kept  # type: ignore[arg-type]
+        assert list(job.prompt.tokens) == kept
     long = {"prompt": [70] * 3000, "truncate_prompt_tokens": -1, "max_tokens": 20}
     (job,) = parse_completion(long, demo()).jobs
-    assert len(job.prompt) == 2048 - 20  # type: ignore[arg-type]
+    assert len(job.prompt.tokens) == 2048 - 20
 
 
 def test_chat_fields_are_unknown_to_completions() -> None:

@@ -188,9 +188,8 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
         raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
     except (
         ValueError,
-        KeyError,
+        LookupError,
         TypeError,
-        IndexError,
         AttributeError,
         OverflowError,
         RecursionError,

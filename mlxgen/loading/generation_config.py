@@ -55,15 +55,9 @@ class GenerationConfig:
         if not path.exists():
             return cls()
         try:
-            return cls.of(read_json(path), path, vocab_size=vocab_size)
+            given = read_json(path)
         except LoadError as error:
             return cls(notice=f"{_line(str(error))}; it is ignored")
-
-    @classmethod
-    def of(
-        cls, given: Mapping[str, Any], path: Path, *, vocab_size: int | None = None
-    ) -> GenerationConfig:
-        """The configuration that ``given``, the object in the file at ``path``, describes."""
         wrong: list[str] = []
         options = _sampling(given, wrong)
         ends = _end_tokens(given.get("eos_token_id"), vocab_size, wrong)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 from . import mlx_lm_first  # noqa: F401
 
@@ -30,22 +30,15 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.js
 _ADAPTER_LEAVES = ("lora_a", "lora_b", "m")
 
 
-class Pair(NamedTuple):
-    """A model, its ``TokenizerWrapper``, the configuration as mlx-lm understood it, and what its
-    makers recommend."""
-
-    model: Any
-    tokenizer: Any
-    config: Mapping[str, Any]
-    generation: GenerationConfig
-
-
-def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bool) -> Pair:
+def load_pair(
+    source: Checkpoint, *, adapter: Path | None, trust_remote_code: bool
+) -> tuple[Any, Any, Mapping[str, Any], GenerationConfig]:
     """Build the pair and evaluate the weights.
 
-    Raises ``UnsupportedModelError`` if the architecture or tokenizer is not supported,
-    ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not describe
-    a model.
+    Returns the model, its ``TokenizerWrapper``, the configuration as mlx-lm understood it, and what
+    its makers recommend. Raises ``UnsupportedModelError`` if the architecture or tokenizer is not
+    supported, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not
+    describe a model.
     """
     generation = GenerationConfig.read(source.folder, vocab_size=_vocab_size(source.config))
     _check_tokenizer(source.folder)
@@ -60,7 +53,7 @@ def load_pair(source: Checkpoint, *, adapter: Path | None, trust_remote_code: bo
         raise WeightsError(
             f"the weights in {source.folder} cannot be read: {_line(error)}"
         ) from error
-    return Pair(model, tokenizer, config, generation)
+    return model, tokenizer, config, generation
 
 
 def _vocab_size(config: Mapping[str, Any]) -> int | None:
@@ -144,29 +137,19 @@ def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
             f"the architecture {kind!r} is not supported by mlx-lm; try a newer mlx-lm"
             " or another model"
         ) from error
-    return _Explained(model, kind), _Explained(arguments, kind)
 
+    def explained(build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(argument: Any) -> Any:
+            try:
+                return build(argument)
+            except Exception as error:
+                raise LoadError(
+                    f"config.json does not describe a {kind} model: {_line(error)}"
+                ) from error
 
-@dataclass(frozen=True, slots=True)
-class _Explained:
-    """A class of mlx-lm that raises ``LoadError`` if it cannot be constructed."""
+        return call
 
-    cls: Any
-    kind: str
-
-    def __call__(self, arguments: Any) -> Any:
-        return self._explain(self.cls, arguments)
-
-    def from_dict(self, config: Mapping[str, Any]) -> Any:
-        return self._explain(self.cls.from_dict, config)
-
-    def _explain(self, build: Callable[[Any], Any], argument: Any) -> Any:
-        try:
-            return build(argument)
-        except Exception as error:
-            raise LoadError(
-                f"config.json does not describe a {self.kind} model: {_line(error)}"
-            ) from error
+    return explained(model), SimpleNamespace(from_dict=explained(arguments.from_dict))
 
 
 def _apply_adapter(model: Any, folder: Path) -> Any:

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -104,7 +105,8 @@ NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "do_sam
 
 @given(st.dictionaries(st.sampled_from([*NAMES, "eos_token_id"]), values), st.integers(1, 50))
 def test_whatever_is_in_the_file_the_result_is_valid(file: dict[str, Any], vocab_size: int) -> None:
-    found = GenerationConfig.of(file, Path("model/g.json"), vocab_size=vocab_size)
+    with TemporaryDirectory() as folder:
+        found = read(Path(folder), file, vocab_size)
     Options.of(dict(found.recommended))
     assert not found.recommended or "temperature" in found.recommended
     assert all(0 <= token < vocab_size for token in found.end_tokens or ())

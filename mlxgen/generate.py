@@ -192,9 +192,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Check what needs no model, load the model and generate; returns the exit status."""
     with leaving_at_once(INTERRUPTED):
         text, options, lm = prepare(arguments)
-    defaults = defaults_of(lm, arguments)
+    choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
+    defaults = sampling_defaults(choice, lm.recommended, otherwise=GREEDY)
     if arguments.verbose:
-        say(f"sampling:    {in_words(defaults | sampling_of(options))}")
+        sampling = {k: v for k, v in options.items() if k in SamplingOptions.__annotations__}
+        say(f"sampling:    {in_words(defaults | sampling)}")
     if arguments.chat:
         return run_chat(lm, text, options, defaults, arguments)
     assert text is not None
@@ -228,18 +230,6 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
     return text, options, lm
 
 
-def defaults_of(lm: LanguageModel, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sampling options for what the arguments do not set."""
-    choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
-    return sampling_defaults(choice, lm.recommended, otherwise=GREEDY)
-
-
-def sampling_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say how tokens are chosen."""
-    known = SamplingOptions.__annotations__
-    return {name: value for name, value in options.items() if name in known}
-
-
 def run_chat(
     lm: LanguageModel,
     first: str | None,
@@ -251,10 +241,9 @@ def run_chat(
     from .terminal.conversation import Conversation
     from .terminal.converse import converse
 
-    variables = template_variables(arguments)
     conversation = Conversation(
         system=arguments.system,
-        template=variables,
+        template=template_variables(arguments),
         defaults=defaults,
         allow_control_tokens=arguments.allow_control_tokens,
     )
@@ -358,16 +347,15 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
 
     return Chat(
         messages,
-        template=template_variables(arguments) or {},
+        template=template_variables(arguments),
         allow_control_tokens=arguments.allow_control_tokens,
     )
 
 
-def template_variables(arguments: argparse.Namespace) -> dict[str, Any] | None:
+def template_variables(arguments: argparse.Namespace) -> dict[str, Any]:
     """The variables for the chat template, apart from the messages."""
-    if arguments.chat_template_args is None:
-        return None
-    given = parse_json("chat_template_args", arguments.chat_template_args)
+    text = arguments.chat_template_args
+    given = parse_json("chat_template_args", "{}" if text is None else text)
     if not isinstance(given, dict):
         raise OptionError(
             "chat_template_args",

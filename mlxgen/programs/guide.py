@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
-from ..recent import Recent
 from ..tokens import Token, Vocabulary
 from .branch_history import Label
 from .gen import Gen
@@ -102,9 +101,11 @@ class Guide:
             raise OptionError(
                 "pattern", f"expected a regular expression, got {pattern!r}: {error}"
             ) from None
-        known: Recent[re.Pattern[str], list[Token]]
-        known = self.vocabulary.derived("tokens like", lambda: Recent(_EXPRESSIONS))
-        found = known.get(expression, lambda: _matching(self.vocabulary, expression))
+        vocabulary = self.vocabulary
+        matching = vocabulary.derived(
+            "tokens like", lambda: lru_cache(_EXPRESSIONS)(partial(_matching, vocabulary))
+        )
+        found = matching(expression)
         return TokenSet((t for t in found if t < self.vocab_size), self.vocab_size)
 
     # ---- text ------------------------------------------------------------------------------

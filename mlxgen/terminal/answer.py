@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ..chat.answer import AnswerReader
 from ..chat.calls.use import Form
@@ -18,7 +18,7 @@ from ..chat.dialect import Dialect
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..chat.template.format import Chat
 from ..chat.turn import Turn, plan_turn
-from ..engine import Chunk, FinishReason, Options, Prompt, Stream, in_common
+from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage, in_common
 from ..errors import OptionError, PromptError
 from ..model import LanguageModel
 from ..tokens import Token
@@ -57,11 +57,9 @@ class Answerer:
         options = conversation.options
         if plan.spec is not None:
             options["filters"] = [plan.spec]
-        places = [] if lm.prefix_cache.any_length else self._places(conversation, list(plan.ids))
+        keep = [] if lm.prefix_cache.any_length else self._places(conversation, list(plan.ids))
         with lm.stream(Prompt(plan.ids, plan.opens_text), **options) as stream:
-            yield Answer(
-                stream, AnswerReader(plan.reading), places=places, max_context=lm.max_context
-            )
+            yield Answer(stream, AnswerReader(plan.reading), keep, lm.max_context, stream.usage)
 
     def _check_room(self, tokens: int) -> None:
         if self.lm.max_context is not None and tokens >= self.lm.max_context:
@@ -82,58 +80,51 @@ class Answerer:
         return sorted(places)
 
 
+@dataclass(slots=True)
 class Answer:
     """One answer: an iterator over the events of each token.
 
     ``finish`` returns the last events; after it, ``text``, ``reasoning`` and the rest no longer
-    change. Without it, as after an error, nothing goes into the prefix cache. ``usage`` has the
-    tokens and seconds up to the end.
+    change. Without it, as after an error, nothing goes into the prefix cache. ``keep`` are the
+    lengths at which the prompt's KV is cached, too.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        reader: AnswerReader,
-        *,
-        places: Sequence[int],
-        max_context: int | None,
-    ) -> None:
-        self._stream = stream
-        self._reader = reader
-        self._places = places
-        self._max_context = max_context
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self.usage = stream.usage
-        self.last: Chunk | None = None
-        self.drafted = 0  # tokens of the answer that a draft had proposed
+    stream: Stream
+    reader: AnswerReader
+    keep: Sequence[int]
+    max_context: int | None
+    usage: Usage  # up to the end
+    last: Chunk | None = None
+    drafted: int = 0  # tokens of the answer that a draft had proposed
+    events: list[ChatEvent] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Sequence[ChatEvent]]:
-        for place in self._places:
-            self._stream.keep(place)
-        for chunk in self._stream:
+        for place in self.keep:
+            self.stream.keep(place)
+        for chunk in self.stream:
             self.last = chunk
             self.drafted += chunk.from_draft
-            events, _ = self._reader.push(chunk, self._stream.usage)
-            yield self._noted(events)
+            events, _ = self.reader.push(chunk, self.stream.usage)
+            self.events += events
+            yield events
 
     def finish(self) -> Sequence[ChatEvent]:
         """End the answer here and cache what it has run; returns the last events, if any."""
-        self.usage = self._stream.usage
-        ended = self.finish_reason is not None
-        rest = [] if ended else self._noted(self._reader.cancel(self.usage))
-        self._stream.keep()
+        self.usage = self.stream.usage
+        rest = self.reader.cancel(self.usage) if self.finish_reason is None else []
+        self.events += rest
+        self.stream.keep()
         return rest
 
     @property
     def text(self) -> str:
         """The answer so far, without the reasoning."""
-        return "".join(self._text)
+        return "".join(event.text for event in self.events if isinstance(event, Text))
 
     @property
     def reasoning(self) -> str:
         """The reasoning so far."""
-        return "".join(self._reasoning)
+        return "".join(event.text for event in self.events if isinstance(event, Reasoning))
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -144,12 +135,7 @@ class Answer:
     def fills_context(self) -> bool:
         """Whether there is no room for another token."""
         used = self.usage.prompt_tokens + self.usage.completion_tokens
-        return self._max_context is not None and used >= self._max_context
-
-    def _noted(self, events: Sequence[ChatEvent]) -> Sequence[ChatEvent]:
-        self._text += (event.text for event in events if isinstance(event, Text))
-        self._reasoning += (event.text for event in events if isinstance(event, Reasoning))
-        return events
+        return self.max_context is not None and used >= self.max_context
 
 
 def _turn(conversation: Conversation) -> Turn:

@@ -169,15 +169,16 @@ def _save(host: Host, argument: str) -> None:
     path = path_of("/save", argument)
     text = json.dumps(host.conversation.as_json(), indent=2, ensure_ascii=False)
     try:
-        if path.exists() and not _is_conversation(argument):
-            raise OptionError(
-                "/save", f"{path} exists and is not a conversation; choose another name"
-            )
+        if path.exists():
+            Conversation.of_json(read_json("/save", argument))
         beside = path.with_name(path.name + ".part")  # a full disk must not destroy the old one
         beside.write_text(text + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
         raise OptionError("/save", f"{path} cannot be written: {error.strerror}") from error
+    except MlxgenError as error:
+        problem = "exists and is not a conversation; choose another name"
+        raise OptionError("/save", f"{path} {problem}") from error
     host.note(f"saved to {path}: {_count(host.conversation)}")
 
 
@@ -193,14 +194,6 @@ def _load(host: Host, argument: str) -> None:
         raise OptionError("/load", f"{path}: {error}") from error
     host.conversation = loaded
     host.note(f"loaded {path}: {_count(loaded)}")
-
-
-def _is_conversation(argument: str) -> bool:
-    try:
-        Conversation.of_json(read_json("/save", argument))
-    except MlxgenError:
-        return False
-    return True
 
 
 # ---- help ----

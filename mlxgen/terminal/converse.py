@@ -119,7 +119,7 @@ class TerminalChat:
     # ---- one answer ----
 
     def _stream(self, answer: Answer, brake: Brake) -> None:
-        screen = _Screen(self.out, dims=self.dims)
+        screen = _Screen(self.out, self.dims)
         try:
             for events in answer:
                 brake.runs = True
@@ -154,14 +154,14 @@ class TerminalChat:
                 self.note(line)
 
 
+@dataclass(slots=True)
 class _Screen:
     """Writes text, some of it dimmed."""
 
-    def __init__(self, out: TextIO, *, dims: bool) -> None:
-        self._out = out
-        self._dims = dims
-        self._is_dim = False
-        self._ends_line = True
+    out: TextIO
+    dims: bool
+    is_dim: bool = False
+    ends_line: bool = True
 
     def show(self, events: Iterable[ChatEvent]) -> None:
         for event in events:
@@ -169,16 +169,16 @@ class _Screen:
                 self._write(event.text, dim=not isinstance(event, Text))
 
     def _write(self, text: str, *, dim: bool) -> None:
-        if self._dims and dim != self._is_dim:
-            self._out.write(_DIM if dim else _RESET)
-            self._is_dim = dim
-        self._out.write(text)
-        self._out.flush()
-        self._ends_line = text.endswith("\n")
+        if self.dims and dim != self.is_dim:
+            self.out.write(_DIM if dim else _RESET)
+            self.is_dim = dim
+        self.out.write(text)
+        self.out.flush()
+        self.ends_line = text.endswith("\n")
 
     def end(self) -> None:
-        self._out.write((_RESET if self._is_dim else "") + ("" if self._ends_line else "\n"))
-        self._out.flush()
+        self.out.write((_RESET if self.is_dim else "") + ("" if self.ends_line else "\n"))
+        self.out.flush()
 
 
 def converse(

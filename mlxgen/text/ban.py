@@ -17,7 +17,6 @@ Invariant: no later match can start before the last ``held`` characters.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -38,6 +37,11 @@ class BanMatch:
     end: int
 
 
+_Step: TypeAlias = tuple[int, str, State[str], tuple[int, ...], BanMatch | None]
+"""The characters of the text, the text of the step, the state of the search for literals, where a
+match of each expression may start, and the match."""
+
+
 class BanMatcher:
     """Looks for banned strings and regular expressions in a growing text.
 
@@ -45,16 +49,7 @@ class BanMatcher:
     looks ahead without limit.
     """
 
-    __slots__ = (
-        "_ends",
-        "_expressions",
-        "_literals",
-        "_match",
-        "_parts",
-        "_states",
-        "_steps",
-        "_undecided",
-    )
+    __slots__ = ("_expressions", "_literals", "_steps")
 
     def __init__(self, patterns: Pattern | Iterable[Pattern] = ()) -> None:
         literals: list[str] = []
@@ -64,15 +59,10 @@ class BanMatcher:
                 expressions.append(Expression(pattern))
             else:
                 literals.append(_literal(pattern))
-        self._literals: Automaton[str] | None = Automaton(literals) if literals else None
+        self._literals: Automaton[str] = Automaton(literals)
         self._expressions = tuple(expressions)
-        self._match: BanMatch | None = None
-        self._steps = 0
-        # One entry for each step, if there is anything to look for:
-        self._ends: list[int] = []  # characters of the text
-        self._states: list[State[str]] = []  # of the literals
-        self._parts: list[str] = []  # the text of each step, if there are expressions
-        self._undecided: list[tuple[int, ...]] = []  # where a match of each may start
+        root, starts = self._literals.root, (0,) * len(expressions)
+        self._steps: list[_Step] = [(0, "", root, starts, None)]
 
     def advance(self, text: str) -> BanMatch | None:
         """Takes one step with the text that it completed.
@@ -80,65 +70,39 @@ class BanMatcher:
         StateError after a match, until rewound. OptionError if an expression takes too
         long; then nothing changes.
         """
-        if self._literals is None and not self._expressions:
-            self._steps += 1
-            return None
-        if self._match is not None:
+        start, _, state, undecided, match = self._steps[-1]
+        if match is not None:
             raise StateError("a ban has matched; rewind the matcher before the next step")
-        start = self._ends[-1] if self._steps else 0
-        self._ends.append(start + len(text))
         found: list[tuple[int, BanMatch]] = []  # each after the characters that make it certain
-        try:
-            if self._literals is not None:
-                match = self._advance_literals(self._literals, text, start)
-                if match is not None:
-                    found.append((match.end, match))
-            if self._expressions:
-                found += self._advance_expressions(text, start)
-        except BaseException:
-            self._cut(self._steps)
-            raise
-        self._steps += 1
+        state, count, literal = self._literals.walk(state, text)
+        if literal is not None:
+            end = start + count
+            found.append((end, BanMatch(str(literal), end - len(literal), end)))
+        if text and undecided:
+            after = []
+            for expression, begin in zip(self._expressions, undecided, strict=True):
+                window, base = self._window(begin - expression.behind)
+                hit, left = expression.look(window + text, begin - base, start - base)
+                after.append(base + left)
+                if hit is not None:
+                    match = BanMatch(expression.source, base + hit.start, base + hit.end)
+                    found.append((base + hit.certain, match))
+            undecided = tuple(after)
         if found:
-            self._match = min(found, key=lambda item: (item[0], item[1].start))[1]
-        return self._match
-
-    def _advance_literals(self, literals: Automaton[str], text: str, start: int) -> BanMatch | None:
-        state = self._states[-1] if self._steps else literals.root
-        state, count, literal = literals.walk(state, text)
-        self._states.append(state)
-        if literal is None:
-            return None
-        return BanMatch(str(literal), start + count - len(literal), start + count)
-
-    def _advance_expressions(self, text: str, old_end: int) -> list[tuple[int, BanMatch]]:
-        before = self._undecided[-1] if self._steps else (0,) * len(self._expressions)
-        self._parts.append(text)
-        if not text:
-            self._undecided.append(before)
-            return []
-        after = []
-        found: list[tuple[int, BanMatch]] = []
-        for expression, start in zip(self._expressions, before, strict=True):
-            window, base = self._window(start - expression.behind)
-            hit, left = expression.look(window, start - base, old_end - base)
-            after.append(base + left)
-            if hit is not None:
-                match = BanMatch(expression.source, base + hit.start, base + hit.end)
-                found.append((base + hit.certain, match))
-        self._undecided.append(tuple(after))
-        return found
+            match = min(found, key=lambda item: (item[0], item[1].start))[1]
+        self._steps.append((start + len(text), text, state, undecided, match))
+        return match
 
     def finish(self, cut: int | None = None) -> BanMatch | None:
         """The ban that completes because the text ends here, or after its first ``cut``
         characters. Changes nothing."""
-        if self._match is not None or not self._steps:
-            return self._match
+        *_, undecided, match = self._steps[-1]
+        if match is not None:
+            return match
+        if cut is not None:  # what may match there was not ruled out yet by the steps within
+            *_, undecided, _ = self._steps[self._within(cut)]
         found = []
-        # What may match there was not ruled out yet after the last step within the cut.
-        step = self._steps if cut is None else bisect_right(self._ends, cut)
-        for index, expression in enumerate(self._expressions):
-            start = self._undecided[step - 1][index] if step else 0
+        for expression, start in zip(self._expressions, undecided, strict=True):
             window, base = self._window(start - expression.behind)
             if cut is not None:
                 window = window[: cut - base]
@@ -149,46 +113,40 @@ class BanMatcher:
 
     def _window(self, start: int) -> tuple[str, int]:
         """The text from the step that holds ``start`` on, and where that step starts."""
-        first = bisect_right(self._ends, start) if start > 0 else 0
-        return "".join(self._parts[first:]), self._ends[first - 1] if first else 0
+        last = self._within(start)
+        return "".join([step[1] for step in self._steps[last + 1 :]]), self._steps[last][0]
+
+    def _within(self, end: int) -> int:
+        """How many steps are within the first ``end`` characters."""
+        count = len(self)
+        while count and self._steps[count][0] > end:
+            count -= 1
+        return count
 
     @property
     def held(self) -> int:
         """Characters at the end of the text that a ban may still claim."""
-        held = self._states[-1].depth if self._states else 0
-        if self._undecided:
-            held = max(held, self._ends[-1] - min(self._undecided[-1]))
-        return held
+        end, _, literals, undecided, _ = self._steps[-1]
+        held = literals.depth
+        return max(held, end - min(undecided)) if undecided else held
 
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` steps; does nothing if there are no more than that."""
         if to < 0:
-            raise RewindError(f"cannot rewind to {to} steps", possible=self._steps)
-        if to >= self._steps:
-            return
-        self._cut(to)
-        self._steps = to
-        self._match = None
-
-    def _cut(self, to: int) -> None:
-        del self._ends[to:], self._states[to:], self._parts[to:], self._undecided[to:]
+            raise RewindError(f"cannot rewind to {to} steps", possible=len(self))
+        del self._steps[to + 1 :]
 
     def fork(self) -> BanMatcher:
         """An independent copy."""
-        copy = BanMatcher()
+        copy = BanMatcher.__new__(BanMatcher)
         copy._literals = self._literals
         copy._expressions = self._expressions
-        copy._match = self._match
-        copy._steps = self._steps
-        copy._ends = self._ends.copy()
-        copy._states = self._states.copy()
-        copy._parts = self._parts.copy()
-        copy._undecided = self._undecided.copy()
+        copy._steps = self._steps.copy()
         return copy
 
     def __len__(self) -> int:
         """Steps so far."""
-        return self._steps
+        return len(self._steps) - 1
 
 
 def _literal(pattern: object) -> str:

@@ -244,14 +244,15 @@ class LanguageModel:
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong.
         """
-        request = self.prepare(prompt, options_of(options))
+        read = Prompt.of(prompt, self.vocabulary)
+        request = self.prepare(read, options_of(options))
         root: Any = controller
         if hasattr(root, "bind"):
             root = root.bind(
                 self.vocabulary,
                 self.vocab_size,
                 prompt=tuple(request.history),
-                opens_text=Prompt.of(prompt, self.vocabulary).opens_text,
+                opens_text=read.opens_text,
             )
         return Control(Scheduler(self, limits), request, root)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
+from ..engine import Wait
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
@@ -75,8 +76,7 @@ class Guide:
     @property
     def logprob(self) -> float:
         """The sum of the sampled tokens' log-probabilities; 0 if none are reported."""
-        running = self._running
-        return running.record.once("logprob", lambda: sum(running.logprobs))
+        return self._running.record.once("logprob", lambda: sum(self._running.logprobs))
 
     def label(self) -> Label:
         """This place in the text, to go back to."""
@@ -214,36 +214,32 @@ class Guide:
         def look() -> Done | None:
             return Done([task.result() for task in tasks]) if all(t.over for t in tasks) else None
 
-        def wait() -> Any:
-            return next(task for task in tasks if not task.over).wait()
+        def end() -> Wait:
+            return next(task.end for task in tasks if not task.over)
 
-        return Awaited(self._running, "wait", lambda: Until(look, wait))
+        return Awaited(self._running, "wait", lambda: Until(look, end))
 
     # ---- variables -------------------------------------------------------------------------
 
     def get(self, name: str) -> str | None:
         """The text of a variable that all branches share; ``None``: it has none yet."""
-        running = self._running
-        return running.record.once(f"get {name}", lambda: running.variables.get(name))
+        return self._running.record.once(f"get {name}", lambda: self._running.variables.get(name))
 
     def set(self, name: str, text: str) -> None:
         """Gives a variable a text."""
-        running = self._running
-        running.record.once(f"set {name}", lambda: running.variables.set(name, text))
+        self._running.record.once(f"set {name}", lambda: self._running.variables.set(name, text))
 
     def append(self, name: str, text: str) -> str:
         """Appends to the text of a variable, or starts one; returns the whole text."""
-        running = self._running
-        return running.record.once(
-            f"append to {name}", lambda: running.variables.append(name, text)
+        return self._running.record.once(
+            f"append to {name}", lambda: self._running.variables.append(name, text)
         )
 
     def compare_and_swap(self, name: str, expected: str | None, text: str) -> bool:
         """Sets a variable if it has the expected text (``None``: none yet); says whether it had."""
-        running = self._running
-        return running.record.once(
+        return self._running.record.once(
             f"compare and swap {name}",
-            lambda: running.variables.compare_and_swap(name, expected, text),
+            lambda: self._running.variables.compare_and_swap(name, expected, text),
         )
 
     def until(self, name: str, is_so: Callable[[str], bool] | None = None) -> Awaited[str]:

@@ -12,21 +12,25 @@ from ..errors import StateError
 class Task:
     """The program of one branch: ``value`` is what it returned, ``problem`` why it did not.
 
-    Once it is ``over``, it never changes, and nobody waits for it.
+    Once it is ``over``, it never changes. ``end`` is to wait for that.
     """
 
-    __slots__ = ("_waits", "branch", "over", "problem", "value")
+    __slots__ = ("branch", "end", "problem", "value")
 
     def __init__(self, branch: tuple[int, ...]) -> None:
         self.branch = branch
-        self.over = False
         self.value: Any = None
         self.problem: str | None = None
-        self._waits: list[Wait] = []
+        self.end = Wait(f"branch {branch}")
 
     def __repr__(self) -> str:
         state = "running" if not self.over else self.problem or f"returned {self.value!r}"
         return f"<Task of branch {self.branch}: {state}>"
+
+    @property
+    def over(self) -> bool:
+        """Whether the program has returned, failed or been ended."""
+        return self.end.woken
 
     def result(self) -> Any:
         """What the program returned. StateError if it failed, ended early or still runs."""
@@ -37,16 +41,8 @@ class Task:
     def finish(self, value: Any, problem: str | None) -> None:
         """Sets the result and wakes those who wait for it."""
         if not self.over:
-            self.over, self.value, self.problem = True, value, problem
-            waits, self._waits = self._waits, []
-            for wait in waits:
-                wait.wake()
-
-    def wait(self) -> Wait:
-        """A wait for its end."""
-        wait = Wait(f"branch {self.branch}")
-        self._waits.append(wait)
-        return wait
+            self.value, self.problem = value, problem
+            self.end.wake()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ class Variables(Mapping[str, str]):
     A change of a name wakes everyone who waits for that name, once.
     """
 
-    __slots__ = ("_texts", "_waits")
+    __slots__ = ("_changes", "_texts")
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self._texts: dict[str, str] = {}
-        self._waits: dict[str, list[Wait]] = {}
+        self._changes: dict[str, Wait] = {}  # the next one of each name that somebody waits for
         for name, text in (given or {}).items():
             self.set(name, text)
 
@@ -37,8 +37,8 @@ class Variables(Mapping[str, str]):
     def set(self, name: str, text: str) -> None:
         """Gives a name a text, whatever it had."""
         self._texts[_checked("name", name)] = _checked("text", text)
-        for wait in self._waits.pop(name, ()):
-            wait.wake()
+        if name in self._changes:
+            self._changes.pop(name).wake()
 
     def append(self, name: str, text: str) -> str:
         """Appends to the text of a name, or starts one; returns the whole text."""
@@ -54,9 +54,7 @@ class Variables(Mapping[str, str]):
 
     def wait(self, name: str) -> Wait:
         """A wait for the next change of a name."""
-        wait = Wait(f"variable {name!r}")
-        self._waits.setdefault(name, []).append(wait)
-        return wait
+        return self._changes.setdefault(name, Wait(f"variable {name!r}"))
 
 
 def _checked(what: str, value: str) -> str:

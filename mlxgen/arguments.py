@@ -1,7 +1,4 @@
-"""How both command lines refuse arguments: in one line, with a "did you mean".
-
-Owns ``Parser``. Must never know an option.
-"""
+"""How both command lines refuse arguments: in one line, with a "did you mean"."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A progress bar for many prompts.
-
-Owns how it looks. Must never decide anything. Invariant: it writes to standard error and
-leaves nothing behind there.
-"""
+"""A progress bar for many prompts, on standard error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How much memory there is for models and their caches.
-
-Owns the question to the device. Must never decide what follows from the answer.
-"""
+"""How much memory there is for models and their caches."""
 
 from __future__ import annotations
 

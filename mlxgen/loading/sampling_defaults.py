@@ -1,7 +1,6 @@
-"""How tokens are chosen by default: ``--sampling-defaults``.
+"""How the server and the command line choose tokens by default: ``--sampling-defaults``.
 
-Owns what its choices mean, for the server and the command line alike. Must never know a request or
-a terminal. The library itself is greedy: pass it ``lm.recommended`` for the makers' choice.
+The library itself is greedy: pass it ``lm.recommended`` for the makers' choice.
 """
 
 from __future__ import annotations

@@ -94,7 +94,12 @@ class TerminalChat:
     def _guarded(self, read: Callable[[], Typed]) -> bool:
         """Read a message and do what it asks for; returns whether to continue."""
         try:
-            self._take(read())
+            typed = read()
+            if not typed.quoted and is_command(typed.text):
+                run_command(self, typed.text)
+            elif typed.text.strip():
+                self.conversation.ask(typed.text)
+                self.answer()
         except EOFError:
             return False
         except KeyboardInterrupt:
@@ -102,19 +107,9 @@ class TerminalChat:
                 raise
             self.note("\n(Ctrl-D or /quit ends)")
         except MlxgenError as error:
-            self._fail(error)
+            self.status = 0 if self.interactive else 2
+            self.note(f"error: {' '.join(str(error).split())}")
         return True
-
-    def _take(self, typed: Typed) -> None:
-        if not typed.quoted and is_command(typed.text):
-            run_command(self, typed.text)
-        elif typed.text.strip():
-            self.conversation.ask(typed.text)
-            self.answer()
-
-    def _fail(self, error: MlxgenError) -> None:
-        self.status = 0 if self.interactive else 2
-        self.note(f"error: {' '.join(str(error).split())}")
 
     # ---- one answer ----
 

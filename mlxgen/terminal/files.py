@@ -1,7 +1,6 @@
-"""What a person names a file for, in an argument of the command line or of the chat.
+"""Files that are named in an argument, of the command line or of a command of the chat.
 
-Owns the reading of such files. Must never know what is done with their contents. Invariant: what
-cannot be read raises ``OptionError`` with the ``name`` of the option or command that asked for it.
+What cannot be read raises ``OptionError`` with the ``name`` of the option or command.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Ctrl-C, while an answer runs that should stop, and before anything runs.
-
-Owns the signal's handler while a context is entered. Must never know what runs. Invariant:
-afterwards the handler is the one from before.
-"""
+"""Ctrl-C, while an answer runs that should stop, and before anything runs."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 @contextmanager
 def _interrupts_call(act: Callable[[], object]) -> Iterator[None]:
-    """A context in which Ctrl-C calls ``act``.
+    """A context in which Ctrl-C calls ``act``, and afterwards does what it did before.
 
     If the signal is ignored, or outside the main thread, nothing changes.
     """

@@ -99,9 +99,7 @@ class JsonSchema:
         text = _text(self.schema)
         name = shortened(f"JsonSchema({text})")
         schema = _parsed(text, name)
-        has_inner_ids = text.count('"$id"') > _is_named(schema)  # they change references
-        endless = None if has_inner_ids else why_endless(schema)
-        if endless:
+        if endless := why_endless(schema):
             raise GrammarError(f"{name}: {endless}")
         if self.closed:
             try:
@@ -172,7 +170,3 @@ def _parsed(text: str, name: str) -> Any:
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"{name}: expected an object or a boolean, got {type(schema).__name__}")
     return schema
-
-
-def _is_named(schema: Any) -> bool:
-    return isinstance(schema, dict) and "$id" in schema

@@ -42,7 +42,7 @@ class References:
             return self._anchors.get(address, default)
         if resource not in self._resources:
             return default
-        return at_pointer(self._resources[resource], unquote(fragment), default)
+        return _at_pointer(self._resources[resource], unquote(fragment), default)
 
 
 def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -60,7 +60,7 @@ def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
             waiting += [(inner, base) for inner in part]
 
 
-def at_pointer(part: Any, pointer: str, default: Any) -> Any:
+def _at_pointer(part: Any, pointer: str, default: Any) -> Any:
     """What a JSON pointer points at, or ``default``."""
     for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")

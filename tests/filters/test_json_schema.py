@@ -277,6 +277,11 @@ def test_recursion_with_a_way_out_is_accepted(schema: Any) -> None:
         {"anyOf": [{"$ref": "#"}, {"$ref": "#/anyOf/0"}]},
         {"allOf": [{"type": "object"}, {"$ref": "#"}]},
         {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 2},
+        {"$anchor": "top", "type": "array", "items": {"$ref": "#top"}, "minItems": 1},
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"$id": "http://example.com/a", "allOf": [{"$ref": "#"}]}},
+        },
         {
             "type": "object",
             "properties": {"a": {"$ref": "#/$defs/b"}},

@@ -11,6 +11,7 @@ same history: an operation happens in all of them, or raises and happens in none
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -77,11 +78,6 @@ class Constraint:
         return len(self._all)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the filters in messages."""
-        return tuple(map(_name, self.filters))
-
-    @property
     def knows_mask(self) -> bool:
         """Whether ``mask()`` has nothing left to compute."""
         return self._known
@@ -121,8 +117,8 @@ class Constraint:
 
     def _dead_end(self) -> str:
         alone = [
-            f"{name} allows {self._count(part)}"
-            for name, part in zip(self.names, self._all.parts, strict=True)
+            f"{_name(filter)} allows {self._count(part)}"
+            for filter, part in zip(self.filters, self._all.parts, strict=True)
         ]
         together = ", and together they allow none" if len(alone) > 1 else ""
         return (
@@ -154,11 +150,7 @@ class Constraint:
         """
         if self.can_end():
             return []
-        run = self._all.forced()
-        for count, token in enumerate(run):
-            if not self._rows.is_ordinary(token):
-                run = run[:count]
-                break
+        run = list(takewhile(self._rows.is_ordinary, self._all.forced()))
         if run:
             return run
         only = self.only()
@@ -182,34 +174,30 @@ class Constraint:
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, would be taken; changes nothing."""
-        for count, token in enumerate(tokens):
-            if not self._rows.is_ordinary(token):
-                return self._all.validate(tokens[:count])
-        return self._all.validate(tokens)
+        return self._all.validate(list(takewhile(self._rows.is_ordinary, tokens)))
 
     # ---- the history -----------------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
         """One position that feeds its token to every filter. FilterError if one refuses it."""
-        if not self._rows.is_ordinary(token):
-            raise FilterError(self._not_fed(token))
+        self._check(token)
         self._all.advance(token)
         self._known = False
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: () for a token that was withheld."""
         for token in fed:
-            if not self._rows.is_ordinary(token):
-                raise FilterError(self._not_fed(token))
+            self._check(token)
         self._all.advance_as(fed)
         if fed:
             self._known = False
 
-    def _not_fed(self, token: Token) -> str:
+    def _check(self, token: Token) -> None:
         if token in self.vocabulary.eos:
-            return f"token {token} ends the text and is never fed to filters"
-        most = min(self.vocab_size, self.vocabulary.size) - 1
-        return f"token {token} is outside the vocabulary; expected 0 to {most}"
+            raise FilterError(f"token {token} ends the text and is never fed to filters")
+        most = self._rows.limit - 1
+        if not 0 <= token <= most:
+            raise FilterError(f"token {token} is outside the vocabulary; expected 0 to {most}")
 
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` positions; does nothing if there are no more than that."""
@@ -239,12 +227,12 @@ class _Rows:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self.words = word_count(vocab_size)
         self._eos = vocabulary.eos
-        self._limit = min(vocab_size, vocabulary.size)
+        self.limit = min(vocab_size, vocabulary.size)
         self.ends = words_of(vocabulary.eos, vocab_size)
-        self.ordinary = words_of(np.arange(self._limit), vocab_size) & ~self.ends
+        self.ordinary = words_of(np.arange(self.limit), vocab_size) & ~self.ends
         self.everything = self.ordinary | self.ends
         self.nothing = bytes(4 * self.words)
-        self.whole = self._limit == vocab_size
+        self.whole = self.limit == vocab_size
         for row in (self.ends, self.ordinary, self.everything):
             row.flags.writeable = False
 
@@ -254,7 +242,7 @@ class _Rows:
 
     def is_ordinary(self, token: Token) -> bool:
         """Whether a token may be fed to filters."""
-        return 0 <= token < self._limit and token not in self._eos
+        return 0 <= token < self.limit and token not in self._eos
 
 
 def _flat(filters: Sequence[Specification | Filter]) -> list[Specification | Filter]:
@@ -281,12 +269,9 @@ def _running(
     if not is_specification(filter):
         assert is_filter(filter)
         return filter
-    bind = bind_opening if strips else _bind
-    return bind(filter, vocabulary, vocab_size)
-
-
-def _bind(spec: Specification, vocabulary: Vocabulary, vocab_size: int) -> Filter:
-    return spec.bind(vocabulary, vocab_size)
+    if strips:
+        return bind_opening(filter, vocabulary, vocab_size)
+    return filter.bind(vocabulary, vocab_size)
 
 
 def _name(filter: Specification | Filter) -> str:

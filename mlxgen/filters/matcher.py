@@ -29,7 +29,7 @@ class GrammarFilter:
     """The running filter of a grammar: rewinds, forks, forces and validates natively."""
 
     def __init__(self, grammar: Grammar, engine: GrammarEngine, vocab_size: int) -> None:
-        self._engine = engine
+        self.engine = engine  # all of its masks have the same width
         self._eos = engine.vocabulary.eos
         self._limit = min(vocab_size, engine.vocabulary.size)
         self._fed: list[Token] = []
@@ -40,11 +40,6 @@ class GrammarFilter:
         self._pointer = self._bytes = 0
         self._compiled = engine.compiled(grammar)
         self._matcher = self._compiled.matcher()
-
-    @property
-    def engine(self) -> GrammarEngine:
-        """The engine in which it runs; all masks of an engine have the same width."""
-        return self._engine
 
     @property
     def matcher(self) -> LLMatcher:
@@ -60,7 +55,7 @@ class GrammarFilter:
     def _rebuild(self, tokens: Sequence[Token]) -> None:
         for _ in range(2):
             if self._compiled.spent:
-                self._compiled = self._engine.renewed(self._compiled)
+                self._compiled = self.engine.renewed(self._compiled)
             matcher = self._compiled.matcher()
             if self._replayed(matcher, tokens):
                 self._matcher = matcher
@@ -81,7 +76,7 @@ class GrammarFilter:
         return True
 
     def _compute_mask(self, matcher: LLMatcher) -> None:
-        row = np.empty(self._engine.words, dtype=np.int32)
+        row = np.empty(self.engine.words, dtype=np.int32)
         matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
 
     def _feeding(self, count: int) -> None:
@@ -144,8 +139,8 @@ class GrammarFilter:
 
     def _look_at(self, row: Int32Words) -> None:
         """Remembers where the words of ``row`` are, because callers reuse one row."""
-        whole = len(row) == self._engine.words and row.flags.c_contiguous
-        self._buffer = row if whole else np.empty(self._engine.words, dtype=np.int32)
+        whole = len(row) == self.engine.words and row.flags.c_contiguous
+        self._buffer = row if whole else np.empty(self.engine.words, dtype=np.int32)
         self._pointer, self._bytes = self._buffer.ctypes.data, self._buffer.nbytes
         self._row = row
 
@@ -160,15 +155,15 @@ class GrammarFilter:
         if not 0 <= token < self._limit or token in self._eos:
             raise self._error(f"expected an ordinary token, got {token}")
         self._feeding(1)
-        if self._matcher.try_consume_tokens([token]) != 1 and not self._tried_again(token):
-            piece = self._engine.vocabulary.piece(token)
+        taken = self._matcher.try_consume_tokens([token])
+        if not taken and self._mended():
+            taken = self._matcher.try_consume_tokens([token])
+        if not taken:
+            piece = self.engine.vocabulary.piece(token)
             refusal = self._error(f"token {token} ({piece!r}) is not allowed here")
             raise self._given_up() or refusal
         self._fed.append(token)
         self._filled = None
-
-    def _tried_again(self, token: Token) -> bool:
-        return self._mended() and self._matcher.try_consume_tokens([token]) == 1
 
     def rewind(self, to: int) -> None:
         count = len(self._fed) - to
@@ -185,7 +180,7 @@ class GrammarFilter:
 
     def fork(self) -> GrammarFilter:
         twin = object.__new__(GrammarFilter)
-        twin._engine = self._engine
+        twin.engine = self.engine
         twin._eos = self._eos
         twin._limit = self._limit
         twin._fed = self._fed.copy()

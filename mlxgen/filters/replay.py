@@ -63,10 +63,9 @@ class Replay:
         self._advance = filter.advance
         self._rewind: Callable[[int], None] | None = getattr(filter, "rewind", None)
         self._fork: Callable[[], Filter] | None = getattr(filter, "fork", None)
-        self._forced: Callable[[], Sequence[Token]] | None = getattr(filter, "forced", None)
-        self._hint: Callable[[], Sequence[Token]] | None = getattr(filter, "hint", None)
-        self._validate: Callable[[Sequence[Token]], int] | None
-        self._validate = getattr(filter, "validate", None)
+        self._forced: Callable[[], Sequence[Token]] = getattr(filter, "forced", tuple)
+        self._hint: Callable[[], Sequence[Token]] = getattr(filter, "hint", tuple)
+        self._validate: Callable[[Sequence[Token]], int] | None = getattr(filter, "validate", None)
 
     def _keep_copy(self) -> None:
         assert self._fork is not None
@@ -133,7 +132,8 @@ class Replay:
             while self._copies[kept - 1][0] > target:
                 kept -= 1
             count, nearest = self._copies[kept - 1]
-            self._adopt(_fed(_forked(nearest), self._fed[count:target]))
+            twin: Filter = nearest.fork()  # type: ignore[attr-defined]
+            self._adopt(_fed(twin, self._fed[count:target]))
             del self._copies[kept:]
         elif self._factory is not None:
             self._adopt(_fed(self._factory(), self._fed[:target]))
@@ -188,46 +188,32 @@ class Replay:
 
     def forced(self) -> Sequence[Token]:
         """Tokens that must come next, as far as the filter says."""
-        return self._forced() if self._forced is not None else ()
+        return self._forced()
 
     def hint(self) -> Sequence[Token]:
         """Tokens that lead towards an end, if the filter knows any."""
-        return self._hint() if self._hint is not None else ()
+        return self._hint()
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, the filter would take; changes nothing."""
         if self._validate is not None:
             return self._validate(tokens)
-        if self._rewind is None and self._fork is not None:
-            return _taken(self._fork(), tokens)
+        copied = self._rewind is None and self._fork is not None
+        filter = self._copied() if copied else self.filter
         taken = 0
         try:
             for token in tokens:
-                self._advance(token)
+                filter.advance(token)
                 taken += 1
         except FilterError:
             pass
         finally:
-            if taken:
+            if taken and not copied:
                 self._restore(len(self._fed))
         return taken
-
-
-def _forked(filter: Filter) -> Filter:
-    twin: Filter = filter.fork()  # type: ignore[attr-defined]
-    return twin
 
 
 def _fed(filter: Filter, tokens: Sequence[Token]) -> Filter:
     for token in tokens:
         filter.advance(token)
     return filter
-
-
-def _taken(filter: Filter, tokens: Sequence[Token]) -> int:
-    for count, token in enumerate(tokens):
-        try:
-            filter.advance(token)
-        except FilterError:
-            return count
-    return len(tokens)

@@ -177,9 +177,12 @@ def test_a_filter_taken_as_it_is_serves_one_sequence() -> None:
 
 
 def test_names_are_short() -> None:
-    constraint = constrained(JsonSchema({"enum": ["x" * 500]}), Toy())
-    assert all(len(name) <= 80 for name in constraint.names)
-    assert constraint.names[1] == "Toy"
+    constraint = constrained(JsonSchema({"enum": ["x" * 500]}), Fixed([1]))
+    with pytest.raises(DeadEndError) as caught:
+        constraint.mask()
+    name = str(caught.value).partition("may not end: ")[2].partition(" allows ")[0]
+    assert name.startswith("JsonSchema(") and len(name) <= 80
+    assert "Fixed allows 1" in str(caught.value)
 
 
 def test_masks_may_be_given_to_mlx_as_they_are() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -66,31 +66,112 @@ def _kind(byte: int) -> int:
     return -1 if byte >= 128 else -2 if sign.isdigit() else -3 if sign.isalpha() else byte
 
 
-class Walk(Protocol):
-    """A place that moves along paths from its beginning; ``steps`` counts the work."""
+class _MatcherWalk:
+    """A walk on copies of matchers, which take a fifth of the time that the constraint takes.
 
-    path: list[Token]
-    steps: int
+    It moves along paths from its beginning; ``steps`` counts the work.
+    """
+
+    def __init__(self, grammars: Sequence[GrammarFilter], alphabet: Alphabet) -> None:
+        self.path: list[Token] = []
+        self.steps = 0
+        self._origins = [grammar.matcher.deep_copy() for grammar in grammars]
+        self._matchers = [origin.deep_copy() for origin in self._origins]
+        self._shown = alphabet.shown
+        self._row = np.zeros(grammars[0].engine.words, dtype=np.int32)
+        self._spare = np.zeros_like(self._row)
 
     def forth(self, run: Sequence[Token]) -> None:
         """Goes on by ``run``. FilterError if it is not allowed; StateError if the walk is lost."""
-        ...
+        tokens = list(run)
+        for done, matcher in enumerate(self._matchers):
+            taken = matcher.try_consume_tokens(tokens)
+            self.steps += 1 + taken // 8
+            if taken < len(tokens):
+                for earlier in self._matchers[:done]:
+                    earlier.rollback(len(tokens))
+                if matcher.is_error():
+                    self._recover()
+                else:
+                    matcher.rollback(taken)
+                raise FilterError("not allowed")
+        self.path += tokens
 
     def back(self, length: int) -> None:
         """Goes back to the first ``length`` symbols of the path."""
-        ...
+        count = len(self.path) - length
+        if count > 0:
+            back = [matcher.rollback(count) for matcher in self._matchers]
+            if not all(back):
+                self._recover(length)
+            del self.path[length:]
+
+    def _recover(self, length: int | None = None) -> None:
+        """Makes new copies, because errors are permanent."""
+        path = self.path[:length]
+        self._matchers = [origin.deep_copy() for origin in self._origins]
+        self.steps += len(path)
+        for matcher in self._matchers:
+            if matcher.try_consume_tokens(path) < len(path):
+                raise StateError("the matcher cannot be brought back")
 
     def look(self) -> bytes:
         """What is allowed, as ``Alphabet.shown``. FilterError if nothing is."""
-        ...
+        row = self._row
+        self._mask(self._matchers[0], row)
+        for matcher in self._matchers[1:]:
+            self._mask(matcher, self._spare)
+            np.bitwise_and(row, self._spare, out=row)
+        return self._shown(row)
+
+    def _mask(self, matcher: LLMatcher, row: Int32Words) -> None:
+        matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if matcher.is_error():
+            self._recover()
+            raise FilterError("nothing may follow")
 
     def can_end(self) -> bool:
-        """Whether the text may end."""
-        ...
+        return all(matcher.is_accepting() for matcher in self._matchers)
 
     def forced(self) -> Sequence[Token]:
         """What must come next, as far as it is known."""
-        ...
+        return self._matchers[0].compute_ff_tokens() if len(self._matchers) == 1 else ()
+
+
+class _ConstraintWalk:
+    """A walk on a copy of the constraint."""
+
+    def __init__(self, at: Constraint, alphabet: Alphabet) -> None:
+        self.path: list[Token] = []
+        self.steps = 0
+        self._at = at
+        self._start = len(at)
+        self._shown = alphabet.shown
+        self._all = bytes([1]) * len(alphabet.words)
+
+    def forth(self, run: Sequence[Token]) -> None:
+        for token in run:
+            self.steps += 6  # it takes that much longer
+            self._at.advance(token)
+            self.path.append(token)
+
+    def back(self, length: int) -> None:
+        if length < len(self.path):
+            self._at.rewind(self._start + length)
+            del self.path[length:]
+
+    def look(self) -> bytes:
+        mask = self._at.mask()
+        return self._all if mask is None else self._shown(mask)
+
+    def can_end(self) -> bool:
+        return self._at.can_end()
+
+    def forced(self) -> Sequence[Token]:
+        return ()
+
+
+Walk: TypeAlias = _MatcherWalk | _ConstraintWalk
 
 
 def go(walk: Walk, path: Sequence[Token]) -> None:
@@ -128,101 +209,3 @@ def _grammar(filter: Filter) -> GrammarFilter | None:
             return None
         filter = asked[0]
     return filter
-
-
-class _MatcherWalk:
-    """A walk on copies of matchers, which take a fifth of the time that the constraint takes."""
-
-    def __init__(self, grammars: Sequence[GrammarFilter], alphabet: Alphabet) -> None:
-        self.path: list[Token] = []
-        self.steps = 0
-        self._origins = [grammar.matcher.deep_copy() for grammar in grammars]
-        self._matchers = [origin.deep_copy() for origin in self._origins]
-        self._shown = alphabet.shown
-        self._row = np.zeros(grammars[0].engine.words, dtype=np.int32)
-        self._spare = np.zeros_like(self._row)
-
-    def forth(self, run: Sequence[Token]) -> None:
-        tokens = list(run)
-        for done, matcher in enumerate(self._matchers):
-            taken = matcher.try_consume_tokens(tokens)
-            self.steps += 1 + taken // 8
-            if taken < len(tokens):
-                for earlier in self._matchers[:done]:
-                    earlier.rollback(len(tokens))
-                if matcher.is_error():
-                    self._recover()
-                else:
-                    matcher.rollback(taken)
-                raise FilterError("not allowed")
-        self.path += tokens
-
-    def back(self, length: int) -> None:
-        count = len(self.path) - length
-        if count > 0:
-            back = [matcher.rollback(count) for matcher in self._matchers]
-            if not all(back):
-                self._recover(length)
-            del self.path[length:]
-
-    def _recover(self, length: int | None = None) -> None:
-        """Makes new copies, because errors are permanent."""
-        path = self.path[:length]
-        self._matchers = [origin.deep_copy() for origin in self._origins]
-        self.steps += len(path)
-        for matcher in self._matchers:
-            if matcher.try_consume_tokens(path) < len(path):
-                raise StateError("the matcher cannot be brought back")
-
-    def look(self) -> bytes:
-        row = self._row
-        self._mask(self._matchers[0], row)
-        for matcher in self._matchers[1:]:
-            self._mask(matcher, self._spare)
-            np.bitwise_and(row, self._spare, out=row)
-        return self._shown(row)
-
-    def _mask(self, matcher: LLMatcher, row: Int32Words) -> None:
-        matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if matcher.is_error():
-            self._recover()
-            raise FilterError("nothing may follow")
-
-    def can_end(self) -> bool:
-        return all(matcher.is_accepting() for matcher in self._matchers)
-
-    def forced(self) -> Sequence[Token]:
-        return self._matchers[0].compute_ff_tokens() if len(self._matchers) == 1 else ()
-
-
-class _ConstraintWalk:
-    """A walk on a copy of the constraint."""
-
-    def __init__(self, at: Constraint, alphabet: Alphabet) -> None:
-        self.path: list[Token] = []
-        self.steps = 0
-        self._at = at
-        self._start = len(at)
-        self._shown = alphabet.shown
-        self._all = bytes([1]) * len(alphabet.words)
-
-    def forth(self, run: Sequence[Token]) -> None:
-        for token in run:
-            self.steps += 6  # it takes that much longer
-            self._at.advance(token)
-            self.path.append(token)
-
-    def back(self, length: int) -> None:
-        if length < len(self.path):
-            self._at.rewind(self._start + length)
-            del self.path[length:]
-
-    def look(self) -> bytes:
-        mask = self._at.mask()
-        return self._all if mask is None else self._shown(mask)
-
-    def can_end(self) -> bool:
-        return self._at.can_end()
-
-    def forced(self) -> Sequence[Token]:
-        return ()

@@ -132,7 +132,7 @@ def test_a_stream_that_failed_keeps_nothing() -> None:
     with pytest.raises(Exception, match="no"):
         next(stream)
     stream.keep()
-    assert len(speaker.lm.prefix_cache) == 0
+    assert speaker.lm.prefix_cache.entries == 0
 
 
 def test_a_fork_keeps_in_the_same_cache() -> None:
@@ -142,4 +142,4 @@ def test_a_fork_keeps_in_the_same_cache() -> None:
             next(stream)
         (fork,) = stream.fork()
         fork.keep()
-        assert len(speaker.lm.prefix_cache) == 1
+        assert speaker.lm.prefix_cache.entries == 1

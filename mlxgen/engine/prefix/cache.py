@@ -36,7 +36,6 @@ from ...tokens.vocabulary import Token, TokenIds
 from ..kv.alone import Alone
 from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
 from . import file as prefix_file
-from .layout import Forms, forms_made_by, forms_of
 from .segments import Segment, Snapshot, assemble, holds
 from .tree import BLOCK, Found, PrefixTree, as_ids
 
@@ -47,8 +46,8 @@ class PrefixCache:
     """Finds the longest common prefix, token by token; evicts the least recently used first.
 
     ``make`` builds the empty caches of the model, one for each layer. ``model`` is used to tell
-    its files from those of other models, and to check that a file fits its layers; without it,
-    files are compared with what was kept before. ``block``: the most tokens kept in one piece.
+    its files from those of other models, and to check that a file fits its layers. ``block``: the
+    most tokens kept in one piece.
 
     If every layer keeps its tokens side by side (plain and quantised KV), any prefix of what was
     inserted can be taken. If some layers do not (sliding windows, recurrent states), only the
@@ -65,11 +64,7 @@ class PrefixCache:
         self._max_bytes = max_bytes
         any_length = all(sliceable(leaf) for leaf in leaves(make()))
         self._tree = PrefixTree(any_length=any_length, block=block)
-        self._forms: Forms | None = None  # of the arrays in the model's caches, once known
         self._lock = threading.RLock()  # for all access to the tree
-
-    def __len__(self) -> int:
-        return self.entries
 
     @property
     def entries(self) -> int:
@@ -124,8 +119,6 @@ class PrefixCache:
         new: list[Segment | Snapshot] = [*segments, *([snapshot] if snapshot else [])]
         if tree.cost(place) + sum(part.nbytes for part in new) > limit:
             return
-        if self._forms is None and not callable(self._model):
-            self._forms = forms_of(caches)
         node = tree.node_at(place)
         added = []
         for segment in segments:
@@ -197,11 +190,7 @@ class PrefixCache:
         has changed.
         """
         file = prefix_file.checked_path(path)
-        if self._forms is None and callable(self._model):
-            self._forms = forms_made_by(self._model, self._make)
-        ids, caches = prefix_file.read(
-            file, make=self._make, model=self._model, expected=self._forms
-        )
+        ids, caches = prefix_file.read(file, make=self._make, model=self._model)
         kv = Alone(self._make, caches, len(ids))
         with self._lock:
             self.insert(ids, kv)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ import mlx.core as mx
 from ...errors import LoadError, OptionError, StateError
 from ...tokens import Token
 from ..kv import CacheFactory, LayerCache
-from ..kv.layers import arrays_in, copied, leaves, sliceable
-from .layout import Forms, digest, forms_of, kinds
-from .sealed_file import SealedFile
-from .sealed_file import write as write_sealed
+from ..kv.layers import arrays_in, leaves, sliceable
+from . import sealed_file
+from .layout import Form, digest, forms_made_by, forms_of, kinds
 
 _FORMAT = "mlxgen prefix 2"
 _PLAIN = (bool, int, float, str)
@@ -69,25 +69,21 @@ def write(
         "model": digest(model),
         "state": json.dumps(state),
     }
-    write_sealed(path, metadata, arrays)
+    sealed_file.write(path, metadata, arrays)
 
 
-def read(
-    path: Path, *, make: CacheFactory, model: Any, expected: Forms | None
-) -> tuple[list[Token], list[LayerCache]]:
+def read(path: Path, *, make: CacheFactory, model: Any) -> tuple[list[Token], list[LayerCache]]:
     """The tokens of a file, and evaluated caches that hold them.
 
-    ``expected`` has the forms of the arrays in the model's caches, if they are known.
+    ``model`` may be anything; what it does not tell is not checked.
     """
+    metadata, arrays = sealed_file.read(path)
     try:
-        with SealedFile(path) as file:
-            _compare(path, file.metadata, make, model)
-            tokens = _tokens(json.loads(file.metadata["tokens"]))
-            caches = _restored(json.loads(file.metadata["state"]), file, make, len(tokens))
-        if expected is not None:
-            _compare_arrays(path, forms_of(caches), expected)
-        if callable(model):  # computes nothing, but shapes that do not fit raise
-            model(mx.zeros((1, 1), mx.int32), cache=copied(caches))
+        _check_model(path, metadata, make, model)
+        tokens = _tokens(json.loads(metadata["tokens"]))
+        caches = _restored(json.loads(metadata["state"]), arrays, make, len(tokens))
+        if callable(model):
+            _compare(path, forms_of(caches), forms_made_by(model, make), "holds", Form.allows)
     except LoadError:
         raise
     except Exception as error:  # anything that the contents of the file can cause
@@ -96,19 +92,14 @@ def read(
     return tokens, caches
 
 
-def _compare(path: Path, metadata: dict[str, Any], make: CacheFactory, model: Any) -> None:
+def _check_model(path: Path, metadata: dict[str, str], make: CacheFactory, model: Any) -> None:
     if metadata.get("format") != _FORMAT:
         raise LoadError(
             f"expected a saved prefix ({_FORMAT!r}), got {metadata.get('format')!r} in {path}; "
             "save the prefix again"
         )
-    theirs, ours = json.loads(metadata["layers"]), kinds(make)
-    _same_number(path, theirs, ours)
-    for i, (one, other) in enumerate(zip(theirs, ours, strict=True)):
-        if one != other:
-            raise LoadError(
-                f"{path}: cache {i} is a {one}, but in this model it is a {other}; {_ADVICE}"
-            )
+    theirs = [[kind] for kind in json.loads(metadata["layers"])]
+    _compare(path, theirs, [[kind] for kind in kinds(make)], "is a", eq)
     mine, other = digest(model), metadata["model"]
     if mine and other and mine != other:
         raise LoadError(
@@ -118,30 +109,24 @@ def _compare(path: Path, metadata: dict[str, Any], make: CacheFactory, model: An
         )
 
 
-def _compare_arrays(path: Path, found: Forms, expected: Forms) -> None:
-    _same_number(path, found, expected)
-    for i, (theirs, ours) in enumerate(zip(found, expected, strict=True)):
-        fits = len(theirs) == len(ours) and all(map(_allows, ours, theirs))
-        if not fits:
-            raise LoadError(
-                f"{path}: cache {i} holds {_listed(theirs)}, but in this model it holds"
-                f" {_listed(ours)}; {_ADVICE}"
-            )
-
-
-def _allows(ours: Any, theirs: Any) -> bool:
-    return bool(ours.allows(theirs))
-
-
-def _listed(forms: Sequence[Any]) -> str:
-    return " ".join(map(str, forms)) or "nothing"
-
-
-def _same_number(path: Path, found: Sequence[Any], expected: Sequence[Any]) -> None:
+def _compare(
+    path: Path,
+    found: Sequence[Sequence[Any]],
+    expected: Sequence[Sequence[Any]],
+    verb: str,
+    fits: Callable[[Any, Any], bool],
+) -> None:
+    """Raise unless what a file has of each cache fits what is expected of it."""
     if len(found) != len(expected):
         raise LoadError(
             f"{path} has {len(found)} caches, but this model has {len(expected)}; {_ADVICE}"
         )
+    for i, (theirs, ours) in enumerate(zip(found, expected, strict=True)):
+        if len(theirs) != len(ours) or not all(map(fits, ours, theirs)):
+            one, other = (" ".join(map(str, each)) or "nothing" for each in (theirs, ours))
+            raise LoadError(
+                f"{path}: cache {i} {verb} {one}, but in this model it {verb} {other}; {_ADVICE}"
+            )
 
 
 def _tokens(ids: Any) -> list[Token]:
@@ -178,10 +163,10 @@ def _unpacked(value: Any, arrays: dict[str, mx.array]) -> Any:
 
 
 def _restored(
-    states: list[dict[str, Any]], file: SealedFile, make: CacheFactory, length: int
+    states: list[dict[str, Any]], arrays: dict[str, mx.array], make: CacheFactory, length: int
 ) -> list[LayerCache]:
     """Fresh caches with the states of a file; raises if a state cannot be one of theirs."""
-    caches, arrays = make(), file.arrays()
+    caches = make()
     for leaf, kept in zip(leaves(caches), states, strict=True):
         if kept.keys() != vars(leaf).keys():
             raise ValueError(f"a {type(leaf).__name__} does not consist of {', '.join(kept)}")

@@ -107,12 +107,9 @@ def forms_of(caches: Sequence[LayerCache]) -> Forms:
     for leaf in leaves(caches):
         arrays = list(arrays_in(leaf))
         timed = sliceable(leaf) or isinstance(leaf, _TIMED)
-        found.append([Form(a.dtype, _timeless(a) if timed else a.shape) for a in arrays])
+        shapes = [(*a.shape[:-2], None, *a.shape[-1:]) if timed else a.shape for a in arrays]
+        found.append([Form(a.dtype, shape) for a, shape in zip(arrays, shapes, strict=True)])
     return found
-
-
-def _timeless(array: mx.array) -> tuple[int | None, ...]:
-    return (*array.shape[:-2], None, *array.shape[-1:])
 
 
 def forms_made_by(model: Any, make: CacheFactory) -> Forms:

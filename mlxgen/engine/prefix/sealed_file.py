@@ -2,7 +2,7 @@
 
 Owns the bytes: a header with metadata and the place of each tensor, the tensors, and two
 checksums over all of it. Must never know what the tensors are for. Invariants: a file is
-written whole or not at all; what ``SealedFile`` gives is what was written, to the bit.
+written whole or not at all; what is read is what was written, to the bit.
 
     8 bytes    the length of the header, little-endian
     header     JSON. Its metadata begins with ``checksum``, SHA-256 of the length and the header
@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 import mlx.core as mx
@@ -30,6 +29,7 @@ import numpy as np
 from ...errors import LoadError, OptionError
 from ...loading.safetensors import read_head
 
+_ADVICE = "save the prefix again"
 _START = b'{"__metadata__":{"checksum":"'
 _ZEROS = "0" * 64
 _DIGITS = slice(8 + len(_START), 8 + len(_START) + len(_ZEROS))
@@ -76,8 +76,7 @@ def write(path: Path, metadata: Mapping[str, str], arrays: Mapping[str, mx.array
             file.seek(0)
             file.write(_headed(about, places))
     except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OptionError("path", f"{path} cannot be written: {reason}") from error
+        raise OptionError("path", f"{path} cannot be written: {_reason(error)}") from error
 
 
 def _headed(metadata: Mapping[str, str], places: Mapping[str, Any]) -> bytes:
@@ -108,96 +107,58 @@ class _Place(NamedTuple):
     nbytes: int
 
 
-class SealedFile:
-    """Reads a file: ``metadata`` at once, the tensors by ``arrays``.
+def read(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
+    """The metadata of a file, and its tensors by name, evaluated.
 
-    A context manager. Raises ``LoadError`` if the file cannot be read, is not such a file, or has
-    changed since it was written.
+    Raises ``LoadError`` if the file cannot be read, is not such a file, or has changed since it
+    was written.
     """
+    try:
+        with path.open("rb") as file:
+            head = read_head(file, advice=_ADVICE)
+            metadata, places = _header(path, head, os.fstat(file.fileno()).st_size - len(head))
+            total = hashlib.sha256()
+            arrays = {}
+            for name, place in places.items():
+                piece = file.read(place.nbytes)
+                total.update(piece)
+                flat = mx.array(np.frombuffer(piece, np.uint8))
+                arrays[name] = flat.view(place.dtype).reshape(place.shape)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} cannot be read: {_reason(error)}") from error
+    if total.hexdigest() != metadata["data"]:
+        raise _changed(path, "its data is not what was written")
+    mx.eval(arrays)
+    return metadata, arrays
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._file = path.open("rb")
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise LoadError(f"{path} cannot be read: {reason}") from error
-        try:
-            self.metadata, self._places = self._read_header()
-        except BaseException:
-            self._file.close()
-            raise
 
-    def __enter__(self) -> SealedFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-
-    def arrays(self) -> dict[str, mx.array]:
-        """The tensors by name; can be called once."""
-        total = hashlib.sha256()
-        found = {}
-        for name, place in self._places.items():
-            piece = self._read(place.nbytes)
-            total.update(piece)
-            flat = mx.array(np.frombuffer(piece, np.uint8))
-            found[name] = flat.view(place.dtype).reshape(place.shape)
-        if total.hexdigest() != self.metadata["data"]:
-            raise self._changed("its data is not what was written")
-        mx.eval(found)
-        return found
-
-    def _read_header(self) -> tuple[dict[str, Any], dict[str, _Place]]:
-        size = os.fstat(self._file.fileno()).st_size
-        try:
-            headed = read_head(self._file, advice="save the prefix again")
-        except OSError as error:
-            raise self._unreadable(error) from error
-        if not headed[8:].startswith(_START):
-            raise LoadError(
-                f"{self._path} is not safetensors, or not a saved prefix; pass a file that"
-                " save_prefix wrote"
-            )
-        blank = headed[: _DIGITS.start] + _ZEROS.encode() + headed[_DIGITS.stop :]
-        if hashlib.sha256(blank).hexdigest().encode() != headed[_DIGITS]:
-            raise self._changed("its header is not the one that was written")
-        try:
-            header = json.loads(headed[8:])
-            metadata = header.pop("__metadata__")
-            places = {name: _place(entry) for name, entry in header.items()}
-            data: str = metadata["data"]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise self._changed(str(error)) from error
-        end, wanted = size - len(headed), sum(place.nbytes for place in places.values())
-        offsets = [entry["data_offsets"] for entry in header.values()]
-        starts = [0, *(offset[1] for offset in offsets)]
-        if any(a != b for (a, _), b in zip(offsets, starts, strict=False)) or not data:
-            raise self._changed("its tensors do not lie one after the other")
-        if end != wanted:
-            state = "truncated" if end < wanted else "too long"
-            raise LoadError(
-                f"{self._path} is {state}: expected {wanted:,} bytes of tensors, got {end:,}; save"
-                " the prefix again"
-            )
-        return metadata, places
-
-    def _read(self, count: int) -> bytes:
-        try:
-            return self._file.read(count)
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: OSError) -> LoadError:
-        return LoadError(f"{self._path} cannot be read: {error.strerror}")
-
-    def _changed(self, how: str) -> LoadError:
-        return LoadError(f"{self._path} is broken ({how}); save the prefix again")
+def _header(path: Path, head: bytes, size: int) -> tuple[dict[str, str], dict[str, _Place]]:
+    """The metadata, and the places of the tensors in ``size`` bytes of data."""
+    if not head[8:].startswith(_START):
+        raise LoadError(
+            f"{path} is not safetensors, or not a saved prefix; pass a file that save_prefix wrote"
+        )
+    blank = head[: _DIGITS.start] + _ZEROS.encode() + head[_DIGITS.stop :]
+    if hashlib.sha256(blank).hexdigest().encode() != head[_DIGITS]:
+        raise _changed(path, "its header is not the one that was written")
+    try:
+        header = json.loads(head[8:])
+        metadata = header.pop("__metadata__")
+        places = {name: _place(entry) for name, entry in header.items()}
+        data: str = metadata["data"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _changed(path, str(error)) from error
+    wanted = sum(place.nbytes for place in places.values())
+    offsets = [entry["data_offsets"] for entry in header.values()]
+    starts = [0, *(offset[1] for offset in offsets)]
+    if any(a != b for (a, _), b in zip(offsets, starts, strict=False)) or not data:
+        raise _changed(path, "its tensors do not lie one after the other")
+    if size != wanted:
+        state = "truncated" if size < wanted else "too long"
+        raise LoadError(
+            f"{path} is {state}: expected {wanted:,} bytes of tensors, got {size:,}; {_ADVICE}"
+        )
+    return metadata, places
 
 
 def _place(entry: Any) -> _Place:
@@ -209,3 +170,11 @@ def _place(entry: Any) -> _Place:
     if end - start != prod(shape) * dtype.size:
         raise ValueError(f"a tensor of {shape} in {end - start} bytes")
     return _Place(dtype, shape, end - start)
+
+
+def _changed(path: Path, how: str) -> LoadError:
+    return LoadError(f"{path} is broken ({how}); {_ADVICE}")
+
+
+def _reason(error: Exception) -> object:
+    return error.strerror if isinstance(error, OSError) else error

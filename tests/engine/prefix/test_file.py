@@ -23,10 +23,9 @@ from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.prefix import sealed_file
 from mlxgen.engine.prefix.cache import PrefixCache
 from mlxgen.engine.prefix.layout import digest
-from mlxgen.engine.prefix.sealed_file import SealedFile
 from mlxgen.errors import LoadError, OptionError, StateError
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
-from tests.fakes.filled_caches import check, holding, mixed_layers, plain_layers, state_layers
+from tests.fakes.filled_caches import check, fill, holding, mixed_layers, plain_layers, state_layers
 from tests.fakes.speaking import PROMPT, reciter
 
 PLENTY = 1 << 40
@@ -63,6 +62,11 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     checksum = hashlib.sha256(sealed).hexdigest().encode()
     path.write_bytes(sealed.replace(b"0" * 64, checksum, 1) + data[8 + length :])
     return path
+
+
+def filling(tokens: mx.array, cache: list[Any]) -> None:
+    """A model that lays down keys and states of the usual forms."""
+    fill(cache, tuple(range(tokens.shape[1])))
 
 
 def llama(seed: int = 0) -> tuple[Any, Callable[[], list[Any]]]:
@@ -194,8 +198,7 @@ def test_shapes_are_checked_in_a_process_that_has_run_nothing(tmp_path: Path) ->
         path = run(tmp_path / name, model, make)
         assert PrefixCache(make, PLENTY, model=model).load(path) == 12
 
-        with SealedFile(path) as file:
-            arrays, about = file.arrays(), file.metadata
+        about, arrays = sealed_file.read(path)
         halves = {name: array[:, : array.shape[1] // 2] for name, array in arrays.items()}
         del about["checksum"], about["data"]
         sealed_file.write(path, about, halves)  # half of the heads, of keys and of states
@@ -214,12 +217,16 @@ def test_a_model_without_weights_has_no_digest_and_all_types_of_weights_count() 
     assert len(names) == 4
 
 
-def test_keys_of_another_width_or_type_than_those_held_are_refused(tmp_path: Path) -> None:
+def test_keys_of_another_width_or_type_than_the_models_are_refused(tmp_path: Path) -> None:
+    def wide(tokens: mx.array, cache: list[Any]) -> None:
+        zeros = mx.zeros((1, 1, tokens.shape[1], 4))
+        for leaf in (cache[0], cache[1].caches[0]):
+            leaf.update_and_fetch(zeros, zeros)
+
     path = saved(tmp_path / "narrow")
-    cache = PrefixCache(plain_layers, PLENTY)
+    cache = PrefixCache(plain_layers, PLENTY, model=wide)
     caches = plain_layers()
-    for leaf in (caches[0], caches[1].caches[0]):
-        leaf.update_and_fetch(mx.zeros((1, 1, 2, 4)), mx.zeros((1, 1, 2, 4)))
+    wide(mx.array([[1, 2]]), caches)
     cache.insert((1, 2), Alone(plain_layers, caches, 2))
     with pytest.raises(LoadError, match=r"cache 0 holds float32\[1, 1, \*, 1\]"):
         cache.load(path)
@@ -388,7 +395,7 @@ def test_a_header_that_somebody_made_is_refused_or_changes_nothing(tmp_path: Pat
     for _ in range(400):
         path.write_bytes(data)
         rewritten(path, mutate)
-        cache = PrefixCache(mixed_layers, PLENTY)
+        cache = PrefixCache(mixed_layers, PLENTY, model=filling)
         cache.insert(IDS[:2], holding(mixed_layers, IDS[:2]))
         before = cache.nbytes
         with contextlib.suppress(LoadError):

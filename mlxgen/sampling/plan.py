@@ -28,24 +28,10 @@ class Kind(enum.IntEnum):
     """The work that a row needs."""
 
     GREEDY = 0  # the most likely token
-    PLAIN = 1  # any token, by its weight; min-p needs no order
-    XTC = 2  # the same after XTC, which needs no order either
-    RANKED = 3  # candidates, kept by comparing logits alone
-    NUCLEUS = 4  # candidates, kept by their share of the probability
-    WIDE = 5  # candidates, possibly more than a draw usually looks at
-
-    @classmethod
-    def of(cls, settings: SamplingSettings, vocab_size: int) -> Kind:
-        top_k = settings.top_k if settings.top_k < vocab_size else 0
-        if settings.temperature == 0:
-            return cls.GREEDY
-        if settings.top_p == 1 and top_k == 0:
-            return cls.XTC if settings.xtc_probability > 0 else cls.PLAIN
-        if settings.top_p == 1 and settings.min_p == 0 and top_k >= CANDIDATES:
-            return cls.WIDE
-        if settings.top_p < 1 or settings.xtc_probability > 0:
-            return cls.NUCLEUS
-        return cls.RANKED
+    PLAIN = 1  # any token, by its weight; min-p and XTC need no order
+    RANKED = 2  # candidates, kept by comparing logits alone
+    NUCLEUS = 3  # candidates, kept by their share of the probability
+    WIDE = 4  # candidates, possibly more than a draw usually looks at
 
     @property
     def truncates(self) -> bool:
@@ -61,8 +47,15 @@ class Method(NamedTuple):
 
     @classmethod
     def of(cls, settings: SamplingSettings, vocab_size: int) -> Method:
-        kind = Kind.of(settings, vocab_size)
-        return cls(kind, kind != Kind.GREEDY and settings.xtc_probability > 0)
+        top_k = settings.top_k if settings.top_k < vocab_size else 0
+        excludes = settings.xtc_probability > 0
+        if settings.temperature == 0:
+            return cls(Kind.GREEDY, False)
+        if settings.top_p == 1 and top_k == 0:
+            return cls(Kind.PLAIN, excludes)
+        if settings.top_p == 1 and settings.min_p == 0 and top_k >= CANDIDATES:
+            return cls(Kind.WIDE, excludes)
+        return cls(Kind.NUCLEUS if settings.top_p < 1 or excludes else Kind.RANKED, excludes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from .candidates import (
     truncate,
 )
 from .plan import Kind, Method
-from .processors import adjust, apply_mask, pad_vocabulary
+from .processors import apply_mask, pad_vocabulary
 from .race import pick, pick_of
 from .rows import Draw, Want
 from .weights import exponential, highest, log_total, total
@@ -54,21 +54,12 @@ class Variant(NamedTuple):
     @classmethod
     def of(cls, method: Method, want: Want, complete: bool, masked: bool, changed: bool) -> Variant:
         kind, excludes = method
-        complete = kind >= Kind.RANKED and (complete or kind == Kind.WIDE)
+        complete = kind.truncates and (complete or kind == Kind.WIDE)
         if kind == Kind.WIDE:  # a nucleus of all tokens is the same
             kind = Kind.NUCLEUS
         final = want.candidates > 0 or (want.prob and kind == Kind.GREEDY)
         own = want.logprob or want.top > 0
         return cls(kind, excludes, complete, masked, changed and own, final, own)
-
-
-def make_adjust() -> Program:
-    """``adjust`` as a program of its own; its output is ``logits``."""
-
-    def program(logits: mx.array, *arrays: Sequence[mx.array]) -> Outputs:
-        return {"logits": adjust(logits, *arrays)}
-
-    return program
 
 
 def make_draw(variant: Variant, spared: mx.array | None) -> Program:
@@ -104,23 +95,19 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
     return program
 
 
-def only(outputs: Outputs, want: Want, vocab_size: int) -> Draw:
+def only(outputs: Outputs, want: Want) -> Draw:
     """The outputs of a program that are wanted."""
     draw = Draw(outputs["token"], outputs.get("exact"))
     if want == NOTHING:
         return draw
-    if want.prob:
-        draw = draw._replace(prob=outputs["prob"])
+    found = {name: outputs[name] for name in ("prob", "logprob") if getattr(want, name)}
     if want.candidates:
-        names = ("candidates", "candidate_probs")
-        draw = draw._replace(**{name: outputs[name][:, : want.candidates] for name in names})
-    if want.logprob:
-        draw = draw._replace(logprob=outputs["logprob"])
+        for name in ("candidates", "candidate_probs"):
+            found[name] = outputs[name][:, : want.candidates]
     if want.top:
-        width = min(want.top, vocab_size)
-        names = ("top_tokens", "top_logprobs")
-        draw = draw._replace(**{name: outputs[name][:, :width] for name in names})
-    return draw
+        for name in ("top_tokens", "top_logprobs"):
+            found[name] = outputs[name][:, : want.top]
+    return draw._replace(**found)
 
 
 def _greedy(logits: mx.array, variant: Variant) -> Draw:
@@ -203,11 +190,12 @@ def _with_candidates(draw: Draw, ids: mx.array, probs: mx.array) -> Draw:
 
 def _with_report(draw: Draw, raw: mx.array) -> Draw:
     """Adds the report on the model's own distribution."""
+    most = min(CANDIDATES, raw.shape[-1])
     raw = pad_vocabulary(raw)
     log_mass = log_total(raw)
     token = mx.maximum(draw.token, 0)[:, None]
     logprob = mx.take_along_axis(raw, token, axis=-1) - log_mass
-    ids, values = best(raw, CANDIDATES)
+    ids, values = best(raw, most)
     return draw._replace(
         logprob=logprob.reshape(-1),
         top_tokens=ids.astype(mx.int32),

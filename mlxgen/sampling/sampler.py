@@ -7,9 +7,9 @@ earlier calls or on the rest of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
@@ -18,8 +18,8 @@ from ..recent import Recent
 from .distribution import final_distribution
 from .draws import chance
 from .plan import DrawPlan, Group, make_plan
-from .processors import padded_size
-from .program import NOTHING, Program, Variant, joined, make_adjust, make_draw, only
+from .processors import adjust, padded_size
+from .program import NOTHING, Variant, joined, make_draw, only
 from .rows import Draw, DrawRow, Want
 from .stack import stack_counts, stack_keys, stack_masks, stack_thresholds
 
@@ -55,9 +55,9 @@ class Sampler:
             spared = np.zeros(padded_size(vocab_size), dtype=bool)
             spared[self._special] = True
             self._spared = mx.array(spared)
-        self._plans: dict[tuple[object, ...], DrawPlan] = {}
+        self._plans: dict[Hashable, DrawPlan] = {}  # a lock would cost a tenth of a greedy draw
         self._variant = lru_cache(_VARIANTS)(Variant.of)  # a third of a short draw
-        self._programs: Recent[Hashable, Program] = Recent(KEPT)
+        self._programs: Recent[Hashable, Callable[..., Any]] = Recent(KEPT)
 
     def sample(
         self,
@@ -110,15 +110,16 @@ class Sampler:
                 inputs.append(stack_thresholds(group.settings, chances))
         key = (variant, len(rows), inputs[0].dtype)
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
-        return only(program(*inputs), want, self.vocab_size)
+        return only(program(*inputs), want)
 
     def _adjusted(self, logits: mx.array, rows: Sequence[DrawRow], group: Group) -> mx.array:
         counts = stack_counts(group.settings, rows) if group.penalties else ()
         arrays = [group.biases, counts, group.penalties]
         widths = [each[0].shape[1] if each else 0 for each in arrays]
-        key = (make_adjust, *widths, len(rows), logits.dtype)
-        program = self._programs.get(key, lambda: mx.compile(make_adjust()))
-        return program(logits, *arrays)["logits"]
+        key = (adjust, *widths, len(rows), logits.dtype)
+        program = self._programs.get(key, lambda: mx.compile(partial(adjust)))
+        adjusted: mx.array = program(logits, *arrays)
+        return adjusted
 
     def _plan(self, rows: Sequence[DrawRow]) -> DrawPlan:
         # A plan holds its rows' settings, so no other settings get their ids while it is kept

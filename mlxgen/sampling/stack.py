@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from .candidates import Truncation
 from .draws import Chance
@@ -21,6 +23,8 @@ from .settings import SamplingSettings
 MAX_INVERSE_TEMPERATURE = 1e20  # more could overflow in float32
 
 _LEAST_BIASES, _LEAST_COUNTS = 16, 64
+
+_Table: TypeAlias = tuple[Sequence[int] | npt.NDArray[Any], Sequence[float] | npt.NDArray[Any]]
 
 
 def column(numbers: Iterable[float]) -> mx.array:
@@ -60,18 +64,10 @@ def stack_thresholds(settings: Sequence[SamplingSettings], chances: Sequence[Cha
 
 def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
     """Ids and biases [rows, n], n a power of two; empty if no row has any."""
-    most = max(len(each.logit_bias) for each in settings)
-    if most == 0:
+    if not any(each.logit_bias for each in settings):
         return ()
-    width = _width(most, _LEAST_BIASES)
-    ids = np.zeros((len(settings), width), dtype=np.int32)
-    biases = np.zeros((len(settings), width), dtype=np.float32)
-    for row, each in enumerate(settings):
-        if count := len(each.logit_bias):
-            ids[row], biases[row] = next(iter(each.logit_bias.items()))  # the padding
-            ids[row, :count] = list(each.logit_bias)
-            biases[row, :count] = list(each.logit_bias.values())
-    return mx.array(ids), mx.array(biases)
+    tables = [(list(each.logit_bias), list(each.logit_bias.values())) for each in settings]
+    return _padded(tables, _LEAST_BIASES)
 
 
 def stack_penalties(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
@@ -92,24 +88,24 @@ def stack_counts(
 
     n is a power of two, so that a growing history rarely changes the arrays' shapes.
     """
-    tables = []
+    tables: list[_Table] = []
     for each, row in zip(settings, rows, strict=True):
         assert not each.penalises or row.counts is not None, "settings that penalise need counts"
-        tables.append(row.counts.table() if each.penalises and row.counts is not None else None)
-    most = max((len(table[0]) for table in tables if table is not None), default=0)
-    width = _width(most, _LEAST_COUNTS)
-    ids = np.zeros((len(rows), width), dtype=np.int32)
-    generated = np.zeros((len(rows), width), dtype=np.float32)
-    for place, table in enumerate(tables):
-        if table is not None and len(table[0]):
-            for array, values in zip((ids, generated), table, strict=True):
-                array[place] = values[0]  # the padding
-                array[place, : len(values)] = values
-    return mx.array(ids), mx.array(generated)
+        tables.append(row.counts.table() if each.penalises and row.counts is not None else ((), ()))
+    return _padded(tables, _LEAST_COUNTS)
 
 
-def _width(most: int, least: int) -> int:
-    return max(least, 1 << (most - 1).bit_length())
+def _padded(tables: Sequence[_Table], least: int) -> tuple[mx.array, mx.array]:
+    """Ids and numbers [rows, n], filled up with the first of each row (see ``processors``)."""
+    most = max(len(ids) for ids, _ in tables)
+    width = max(least, 1 << (most - 1).bit_length())
+    found = np.zeros((len(tables), width), np.int32), np.zeros((len(tables), width), np.float32)
+    for row, table in enumerate(tables):
+        for array, values in zip(found, table, strict=True):
+            if len(values):
+                array[row] = values[0]
+                array[row, : len(values)] = values
+    return mx.array(found[0]), mx.array(found[1])
 
 
 def stack_masks(rows: Sequence[DrawRow], vocab_size: int) -> mx.array:

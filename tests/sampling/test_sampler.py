@@ -20,7 +20,7 @@ from mlxgen.sampling import (
     Want,
     final_distribution,
 )
-from mlxgen.sampling.plan import Kind
+from mlxgen.sampling.plan import Kind, Method
 
 from ..effort import some, tries
 from .mixed import EVERYTHING, MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows
@@ -283,7 +283,7 @@ def test_few_allowed_tokens_are_always_exact() -> None:
         ({"temperature": 1}, Kind.PLAIN),
         ({"temperature": 1, "top_k": 1000}, Kind.PLAIN),
         ({"temperature": 1, "min_p": 0.1}, Kind.PLAIN),
-        ({"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1}, Kind.XTC),
+        ({"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1}, Kind.PLAIN),
         ({"temperature": 1, "top_k": 127}, Kind.RANKED),
         ({"temperature": 1, "top_k": 128}, Kind.WIDE),
         ({"temperature": 1, "min_p": 0.1, "top_k": 500}, Kind.RANKED),
@@ -293,7 +293,7 @@ def test_few_allowed_tokens_are_always_exact() -> None:
     ],
 )
 def test_rows_are_given_the_least_work_they_need(options: dict[str, Any], kind: Kind) -> None:
-    assert Kind.of(SamplingSettings(**options), 1000) == kind
+    assert Method.of(SamplingSettings(**options), 1000) == (kind, "xtc_probability" in options)
 
 
 def test_positions_of_one_sequence_are_rows() -> None:

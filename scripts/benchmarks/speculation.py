@@ -16,7 +16,7 @@ from mlx_lm import stream_generate
 import mlxgen
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.speculation.appetite import Appetite
-from mlxgen.engine.speculation.drafting import Proposal
+from mlxgen.engine.speculation.guess import Guess
 
 from .alternate import Comparison, compare
 from .single import PROMPT, timed
@@ -92,8 +92,8 @@ class Wrong:
 
     most = 8
 
-    def propose(self, request: Request, count: int) -> Proposal | None:
-        return Proposal.of([self._chance.randrange(self._size) for _ in range(count)])
+    def propose(self, request: Request, count: int) -> Guess | None:
+        return Guess([self._chance.randrange(self._size) for _ in range(count)])
 
     nbytes = 0
 

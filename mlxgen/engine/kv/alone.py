@@ -109,8 +109,9 @@ class Alone:
             if nearest is None:
                 self._clear()
                 return
-            restore(self.caches, nearest.state)
-            count = self.length - nearest.length
+            length, states = nearest
+            restore(self.caches, states)
+            count = self.length - length
             trimmed = [leaf for leaf in trimmed if sliceable(leaf)]
         for leaf in trimmed:
             leaf.trim(count)

@@ -5,19 +5,12 @@ Owns which of them are kept. Must never know what a state consists of.
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 S = TypeVar("S")
 
 EVERY = 64  # tokens between two checkpoints
 KEPT = 3  # the oldest one and the two newest
-
-
-class Checkpoint(NamedTuple, Generic[S]):
-    """The ``state`` after ``length`` tokens."""
-
-    length: int
-    state: S
 
 
 class Checkpoints(Generic[S]):
@@ -26,20 +19,20 @@ class Checkpoints(Generic[S]):
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: list[Checkpoint[S]] = []
+        self._kept: list[tuple[int, S]] = []
 
     def is_due(self, length: int, every: int = EVERY) -> bool:
         """Whether the last one is at least ``every`` tokens before ``length``, or there is none."""
-        return not self._kept or length - self._kept[-1].length >= every
+        return not self._kept or length - self._kept[-1][0] >= every
 
     def add(self, length: int, state: S) -> None:
-        self._kept.append(Checkpoint(length, state))
+        self._kept.append((length, state))
         if len(self._kept) > KEPT:
             del self._kept[1]
 
-    def back_to(self, length: int) -> Checkpoint[S] | None:
-        """The nearest one at or before ``length``; those after it are forgotten."""
-        while self._kept and self._kept[-1].length > length:
+    def back_to(self, length: int) -> tuple[int, S] | None:
+        """The nearest one at or before ``length``, with its own; those after it are forgotten."""
+        while self._kept and self._kept[-1][0] > length:
             self._kept.pop()
         return self._kept[-1] if self._kept else None
 

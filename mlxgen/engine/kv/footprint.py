@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from .layers import PREFILL_STEP, CacheFactory, arrays_in, leaves
+from .layers import PREFILL_STEP, CacheFactory, arrays_in, keys_and_values, leaves
 from .slot_caches import GROWTH, SLACK
 
 _STEP = 256  # places that mlx-lm's caches grow by
@@ -43,7 +43,7 @@ class Footprint:
         for layer in leaves(caches):
             if layer.empty():
                 continue
-            arrays = list(arrays_in([getattr(layer, "keys", None), layer.__dict__.get("values")]))
+            arrays = keys_and_values(layer)
             if not arrays:
                 fixed += int(layer.nbytes)
                 continue

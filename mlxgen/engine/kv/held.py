@@ -8,6 +8,7 @@ a ``Later``, which is read when it has to be compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
@@ -101,20 +102,17 @@ class Held:
 def gathered(tokens: Sequence[Fed]) -> mx.array:
     """Tokens, known or not, as an array [n]; without a copy if they are all of one array."""
     parts: list[mx.array] = []
-    at = 0
-    while at < len(tokens):
-        first, start = tokens[at], at
-        at += 1
-        if isinstance(first, Later):
-            source, index = first
-            while at < len(tokens) and tokens[at] == (source, index + at - start):
-                at += 1
-            whole = index == 0 and at - start == source.array.shape[0]
-            parts.append(source.array if whole else source.array[index : index + at - start])
+    for source, run in groupby(
+        tokens, lambda token: token.of if isinstance(token, Later) else None
+    ):
+        if source is None:
+            parts.append(mx.array(list(run), mx.int32))
+            continue
+        places = [token.at for token in run if isinstance(token, Later)]
+        if places == list(range(source.array.shape[0])):
+            parts.append(source.array)
         else:
-            while at < len(tokens) and not isinstance(tokens[at], Later):
-                at += 1
-            parts.append(mx.array(cast(list[int], list(tokens[start:at])), mx.int32))
+            parts.append(source.array[mx.array(places)])
     if len(parts) == 1:
         return parts[0]
     return mx.concatenate([part.astype(mx.int32) for part in parts])

@@ -7,6 +7,8 @@ is yes only if rows of different lengths, one with a longer run, all agreed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
 
@@ -38,30 +40,31 @@ def _agree(model: Model, make: CacheFactory) -> bool:
         rows.append((kv.fork(), slots.join(kv)))
     for step in range(3):
         tokens = mx.array([[(3 * i + step) % 8 + 1] for i in range(len(rows))])
-        alone = [kv.forward(model, tokens[i : i + 1])[:, -1] for i, (kv, _) in enumerate(rows)]
-        together = slots.run(model, tokens, [1] * len(rows), [slot for _, slot in rows])
-        if not _alike(mx.concatenate(alone), together[:, -1]):
+        before, slot = rows[1][0].fork(), rows[1][1]
+        if not _same(model, slots, rows, tokens, [1] * len(rows)):
             return False
-        rows[1][1].go_back(rows[1][1].length - 1)  # run it again, to try a rewind as well
-        again = slots.run(model, tokens[1:2], [1], [rows[1][1]])
-        if not _alike(alone[1], again[:, -1]):
+        slot.go_back(slot.length - 1)  # run it again, to try a rewind as well
+        if not _same(model, slots, [(before, slot)], tokens[1:2], [1]):
             return False
-    return _runs_agree(model, slots, rows)
-
-
-def _runs_agree(model: Model, slots: Slots, rows: list[tuple[Alone, Slot]]) -> bool:
-    """The same for several tokens at a time, of one row and of two side by side."""
     run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded if it is not alone
-    alone = [
-        kv.forward(model, run[i : i + 1, :n])[0, -1]
-        for (kv, _), i, n in zip(rows, (0, 0, 1), (3, 3, 2), strict=True)
-    ]
-    if not _alike(alone[0], slots.run(model, run[:1], [3], [rows[0][1]])[0, -1]):
-        return False
-    if slots.recurrent:
-        return True
-    both = slots.run(model, run, (3, 2), [slot for _, slot in rows[1:]])
-    return _alike(alone[1], both[0, -1]) and _alike(alone[2], both[1, 1])
+    return _same(model, slots, rows[:1], run[:1], [3]) and (
+        slots.recurrent or _same(model, slots, rows[1:], run, [3, 2])
+    )
+
+
+def _same(
+    model: Model,
+    slots: Slots,
+    rows: Sequence[tuple[Alone, Slot]],
+    tokens: mx.array,
+    lengths: Sequence[int],
+) -> bool:
+    """Whether the next tokens of some rows give together what they give alone."""
+    together = slots.run(model, tokens, lengths, [slot for _, slot in rows])
+    return all(
+        _alike(kv.forward(model, tokens[i : i + 1, :n])[0, -1], together[i, n - 1])
+        for i, ((kv, _), n) in enumerate(zip(rows, lengths, strict=True))
+    )
 
 
 def _alike(first: mx.array, second: mx.array) -> bool:

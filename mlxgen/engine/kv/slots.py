@@ -31,28 +31,16 @@ class Slot:
     ``length`` is 0 then, everything is pending again, and the sequence has to leave the slot.
     """
 
-    __slots__ = ("__weakref__", "_checkpoints", "_least", "_reached", "_slots", "index", "length")
+    __slots__ = ("__weakref__", "_checkpoints", "_least", "_reached", "index", "length", "slots")
 
     def __init__(self, slots: Slots, index: int, length: int) -> None:
-        self._slots: Slots | None = slots
+        self.slots = slots
         self._checkpoints: Checkpoints[list[States]] = Checkpoints()  # of the recurrent layers
         self._reached = length  # its greatest length so far: it tells what a ring has overwritten
         # What a full window dropped before the sequence joined is lost.
         self._least = length - 1 if slots.window is not None and length > slots.window else 0
         self.index = index
         self.length = length
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether the sequence is still in it."""
-        return self._slots is not None
-
-    @property
-    def slots(self) -> Slots:
-        """The batch that this belongs to."""
-        if self._slots is None:
-            raise StateError("this sequence has left its batch; let it join again")
-        return self._slots
 
     @property
     def needs_snapshots(self) -> bool:
@@ -95,9 +83,9 @@ class Slot:
             if nearest is None:
                 self.length = 0
                 return
-            for layer, state in zip(slots.states, nearest.state, strict=True):
+            to, states = nearest
+            for layer, state in zip(slots.states, states, strict=True):
                 layer.restore(self.index, state)
-            to = nearest.length
         window = slots.window
         if to < self._least or (
             window is not None and self._reached > max(window + SLACK, to + SLACK)
@@ -109,9 +97,6 @@ class Slot:
         """Hold nothing: a pass of this sequence failed half-way through the layers."""
         self._checkpoints.clear()
         self.length = 0
-
-    def close(self) -> None:
-        self._slots = None
 
 
 class Slots:
@@ -224,7 +209,9 @@ class Slots:
         return member
 
     def leave(self, member: Slot) -> None:
-        """Free a slot; the last sequence takes its place."""
+        """Free a slot, if it is still in use; the last sequence takes its place."""
+        if member not in self._members:
+            return
         index, last = member.index, len(self._members) - 1
         mover = self._members.pop()
         if index != last:
@@ -233,7 +220,6 @@ class Slots:
             mover.index = index
             self._members[index] = mover
         self._drop_behind(len(self._members))
-        member.close()
         self._undoable = frozenset()
         if not self._members:
             return
@@ -247,8 +233,6 @@ class Slots:
 
     def clear(self) -> None:
         """Free all slots, whatever is in them."""
-        for member in self._members:
-            member.close()
         self._members.clear()
         self._undoable = frozenset()
         self._drop_behind(0)

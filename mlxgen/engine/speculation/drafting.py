@@ -8,7 +8,7 @@ notices by itself what was taken back there since the last time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -21,23 +21,9 @@ from ..kv.held import integers
 from ..request.drawing import plain_draw
 from ..request.request import Request
 from .ahead import walk
+from .guess import Guess
 
 LONGEST_GRAM, SHORTEST_GRAM = 4, 2  # how many tokens must recur for their continuation to be used
-
-
-class Proposal(NamedTuple):
-    """Drafted tokens, possibly not known yet.
-
-    ``free``: the draws after them depend only on their positions.
-    """
-
-    tokens: Sequence[Fed]
-    free: bool = False
-
-    @classmethod
-    def of(cls, tokens: Sequence[Token]) -> Proposal | None:
-        """A proposal of known tokens; ``None`` if there are none."""
-        return cls(tokens) if tokens else None
 
 
 class Drafter(Protocol):
@@ -45,7 +31,7 @@ class Drafter(Protocol):
 
     most: int
 
-    def propose(self, request: Request, count: int) -> Proposal | None:
+    def propose(self, request: Request, count: int) -> Guess | None:
         """Up to ``count`` tokens after the request's history; ``None`` if it has none."""
 
     @property
@@ -75,7 +61,7 @@ class NgramDrafter:
         self._places: dict[tuple[Token, ...], int] = {}  # the end of a gram's latest occurrence
         self._seen = 0  # tokens of the history whose grams are known
 
-    def propose(self, request: Request, count: int) -> Proposal | None:
+    def propose(self, request: Request, count: int) -> Guess | None:
         history = request.history
         self._learn(history)
         for size in range(LONGEST_GRAM, SHORTEST_GRAM - 1, -1):
@@ -86,7 +72,9 @@ class NgramDrafter:
                 tokens = history[place : place + count]
                 while len(tokens) < count:  # the text repeats itself
                     tokens += history[place : place + count - len(tokens)]
-                return Proposal.of(_allowed(request, tokens))
+                if request.constraint is not None:  # as many as the filters accept in turn
+                    tokens = tokens[: request.constraint.validate(tokens)]
+                return Guess(tokens) if tokens else None
         return None
 
     nbytes = 0  # no arrays
@@ -135,7 +123,7 @@ class ModelDrafter:
         self._width = width  # of the main model's logits
         self._kv = KV(device)
 
-    def propose(self, request: Request, count: int) -> Proposal | None:
+    def propose(self, request: Request, count: int) -> Guess | None:
         logits = self._catch_up(request.history)
         if request.is_free(count + 1):
             return self._draw_freely(request, logits, count)
@@ -174,7 +162,7 @@ class ModelDrafter:
         self._kv.snapshot()
         return logits
 
-    def _draw_freely(self, request: Request, logits: mx.array, count: int) -> Proposal:
+    def _draw_freely(self, request: Request, logits: mx.array, count: int) -> Guess:
         """Submit all draws at once: each depends only on the one before."""
         tokens: list[Fed] = []
         for i in range(count):
@@ -182,9 +170,9 @@ class ModelDrafter:
                 logits = self._run(tokens[-1:])
             token = self._draw(logits, plain_draw(request, request.position + i))
             tokens.append(Later(Unread(token), 0))
-        return Proposal(tokens, free=True)
+        return Guess(tokens, free=True)
 
-    def _draw_in_steps(self, request: Request, logits: mx.array, count: int) -> Proposal | None:
+    def _draw_in_steps(self, request: Request, logits: mx.array, count: int) -> Guess | None:
         """Draw one token after another, each under the mask that the ones before it leave."""
         drawn: list[Token] = []
         at = logits
@@ -202,7 +190,7 @@ class ModelDrafter:
             return token
 
         walk(request, choose)
-        return Proposal.of(drawn)
+        return Guess(drawn) if drawn else None
 
     def _draw(self, logits: mx.array, draw: DrawRow) -> mx.array:
         """A token [1], drawn as the request draws it, but only from the likeliest candidates."""
@@ -248,9 +236,3 @@ def _widened(logits: mx.array, width: int) -> mx.array:
 
 def _is_at(history: Sequence[Token], gram: tuple[Token, ...], place: int) -> bool:
     return place >= len(gram) and tuple(history[place - len(gram) : place]) == gram
-
-
-def _allowed(request: Request, tokens: list[Token]) -> list[Token]:
-    """As many of the tokens as the filters would accept in turn."""
-    constraint = request.constraint
-    return tokens if constraint is None else tokens[: constraint.validate(tokens)]

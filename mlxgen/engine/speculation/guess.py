@@ -9,22 +9,25 @@ changes the text, sampled or not, whatever was drafted and when.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...sampling import DrawRow
 from ...tokens import Token
-from ..kv import Later
+from ..kv import Fed
+from ..kv.held import known
 from ..request.drawing import plain_draw
 from ..request.request import Request
 from .ahead import draws_behind
-from .drafting import Proposal
 
 
 class Guess:
-    """See the module. ``fed`` are the tokens that go through the model."""
+    """See the module. ``fed`` are the drafted tokens, possibly not known yet; ``free``: the draws
+    after them depend only on their positions."""
 
     __slots__ = ("_tokens", "fed", "free", "requests")
 
-    def __init__(self, proposal: Proposal) -> None:
-        self.fed, self.free = proposal
+    def __init__(self, fed: Sequence[Fed], *, free: bool = False) -> None:
+        self.fed, self.free = fed, free
         self._tokens: list[Token] | None = None
         self.requests: list[DrawRow] = []
 
@@ -32,7 +35,7 @@ class Guess:
     def tokens(self) -> list[Token]:
         """The drafted tokens; this waits for the draft, once."""
         if self._tokens is None:
-            self._tokens = [t.read() if isinstance(t, Later) else t for t in self.fed]
+            self._tokens = known(self.fed)
         return self._tokens
 
     def look(self, request: Request) -> None:

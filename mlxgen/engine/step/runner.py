@@ -96,7 +96,7 @@ class Runner:
                 return self._put(kv, copy)
             case Free(kv):
                 held = self._stores.get(kv)
-                if isinstance(held, Slot) and held.is_taken:
+                if isinstance(held, Slot):
                     held.slots.leave(held)
                 return self._put(kv, Alone(self.make))
             case Take(kv, tokens):

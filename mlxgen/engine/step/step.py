@@ -25,7 +25,6 @@ from ...tokens import Token
 from ..kv.commands import Clear
 from ..request.accept import rewind
 from ..request.drawing import blind_draw, next_draw, warm
-from ..speculation.guess import Guess
 from .accepting import Event, accept_draws
 from .drawn import Drawn
 from .fault import Fault
@@ -322,13 +321,11 @@ class Loop:
         if count <= 0:
             return
         try:
-            proposal = handle.drafter.propose(request, count)
+            handle.guess = handle.drafter.propose(request, count)
         except MlxgenError:  # of its filters: raised again by the draw
             return
         except Exception as error:
             raise Fault(error, handle) from error
-        if proposal is not None:
-            handle.guess = Guess(proposal)
 
     # who is where
 

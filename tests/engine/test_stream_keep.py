@@ -7,6 +7,7 @@ import pytest
 from mlxgen import LanguageModel, StateError, Stream
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, reciter
 
 
@@ -112,7 +113,7 @@ def test_a_draft_that_was_not_looked_at_is_not_kept() -> None:
         said = stream.tokens
         rest = [chunk.token for chunk in stream]
     assert [*said, *rest] == [*speaker.tokens(list("ab" * 14)), speaker.end]
-    speaker.lm.prefix_cache.check_integrity()
+    check_integrity(speaker.lm.prefix_cache)
 
 
 def test_a_closed_stream_keeps_nothing_and_says_so() -> None:

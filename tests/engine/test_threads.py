@@ -16,6 +16,7 @@ from mlxgen import LanguageModel, Session, StateError
 from mlxgen.engine.owner import Owner
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.controllers import Recited
+from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, reciter
 
 WORDS = ["one ", "two ", "three ", "four ", "five ", "six "]
@@ -172,7 +173,7 @@ def test_several_threads_generate_with_one_model() -> None:
     for thread in threads:
         thread.join()
     assert found == [[12] * 4] * 3
-    lm.prefix_cache.check_integrity()
+    check_integrity(lm.prefix_cache)
 
 
 def test_a_model_is_whole_before_another_thread_uses_it() -> None:

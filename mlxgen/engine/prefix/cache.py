@@ -202,11 +202,6 @@ class PrefixCache:
             )
         return len(ids)
 
-    def check_integrity(self) -> None:
-        """Assert all invariants; for tests, as it looks at every array."""
-        self._tree.check_integrity()
-        assert self.nbytes <= self._max_bytes
-
     def _kv(self, found: Found, *, capacity: int) -> Alone:
         caches = assemble(self._make, found.runs, found.snapshot, found.length, capacity)
         return Alone(self._make, caches, found.length)

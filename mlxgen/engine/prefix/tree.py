@@ -3,7 +3,7 @@
 Owns the nodes, what each of them holds, and the order in which they were last used. Must
 never know a model, or how much is too much: its owner says when to evict. Invariant: the
 common prefix of two sequences is in the tree once; ``nbytes`` is the sum of what the nodes
-hold; every leaf can be used. ``check_integrity`` checks all of that.
+hold; every leaf can be used.
 
 A node is a run of tokens (an *edge*) after those of its parent, of at most ``block`` tokens. So
 cutting an edge in two copies a bounded number of bytes, and a long sequence that nobody uses is
@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import mlx.core as mx
 import numpy as np
 
 from ...tokens.vocabulary import Token, TokenIds
@@ -92,7 +91,7 @@ class PrefixTree:
     @property
     def ends(self) -> int:
         """How many sequences are held that are not a prefix of another one."""
-        return sum(not node.children for node in self._nodes())
+        return sum(not node.children for node in self.nodes())
 
     def walk(self, ids: TokenIds) -> Place:
         """Go down as far as the tree holds ``ids``."""
@@ -196,31 +195,8 @@ class PrefixTree:
         self._order.clear()
         self.nbytes = 0
 
-    def check_integrity(self) -> None:
-        """Assert the invariant; for tests, as it looks at every array."""
-        nodes = list(self._nodes())
-        held: dict[int, mx.array] = {}
-        for node in nodes:
-            assert node.parent is not None and len(node.tokens) > 0
-            assert node.parent.children[int(node.tokens[0])] is node
-            assert node.start == node.parent.depth
-            assert node.segment.count == len(node.tokens) <= self.block
-            for array in node.segment.arrays():
-                assert array.shape[-2] == len(node.tokens)
-            kept = node.snapshot.arrays() if node.snapshot is not None else []
-            held.update({id(array): array for array in [*node.segment.arrays(), *kept]})
-            if self.any_length:
-                assert node.snapshot is None
-            else:
-                assert node.children or node.snapshot is not None, "a leaf that is of no use"
-        assert self.nbytes == sum(array.nbytes for array in held.values())
-        ordered = [node for node in nodes if self.any_length or node.snapshot is not None]
-        assert set(ordered) == set(self._order)
-        if self.any_length:
-            rank = {node: i for i, node in enumerate(self._order)}
-            assert all(rank[node] < rank[node.parent] for node in nodes if node.parent in rank)
-
-    def _nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the root, in no order."""
         waiting = list(self.root.children.values())
         while waiting:
             node = waiting.pop()

@@ -17,6 +17,7 @@ from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.prefix.cache import PrefixCache
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
+from tests.fakes.prefix_integrity import check_integrity
 
 from ...effort import tries
 
@@ -72,7 +73,7 @@ def row_of(name: str, history: Sequence[int], *, decoded: int = 5) -> Alone:
 
 def bytes_of(cache: PrefixCache) -> list[bytes]:
     """The content of every array that the cache holds."""
-    nodes = list(cache._tree._nodes())
+    nodes = list(cache._tree.nodes())
     held = [arrays_in([n.segment.layers, n.snapshot and n.snapshot.leaves]) for n in nodes]
     return [np.array(array.view(mx.uint8)).tobytes() for arrays in held for array in arrays]
 
@@ -88,13 +89,13 @@ def test_what_was_inserted_is_taken_and_the_next_logits_are_those_of_a_fresh_pre
     model, make = loaded(kind)
     cache, history = PrefixCache(make, PLENTY), tokens(length)
     cache.insert(history, row_of(kind, history))
-    cache.check_integrity()
+    check_integrity(cache)
     longer = [*history, *tokens(4, seed=1)]
     assert cache.match(longer) == length
     kv = cache.take(longer)
     assert kv is not None and kv.length == length
     equal(feed(kv, model, longer[length:]), fresh(kind, longer))
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 @pytest.mark.parametrize("shared", [0, 1, 7, 20, 37, 38])
@@ -109,7 +110,7 @@ def test_a_query_that_parts_inside_or_ends_inside_takes_what_it_can_exactly(
     cache.insert(history, kv)
     feed(kv, model, history[20:])
     cache.insert(history, kv)
-    cache.check_integrity()
+    check_integrity(cache)
     query = [*history[:shared], *((t + 1) % VOCAB for t in history[shared : shared + more])]
     usable = cache.match(query)
     if kind in ANY_LENGTH:
@@ -139,7 +140,7 @@ def test_rows_and_the_cache_do_not_disturb_one_another(kind: str) -> None:
     assert bytes_of(cache) == before
     equal(feed(one, model, [3]), fresh(kind, [*history, *range(20, 40), 3]))
     equal(feed(other, model, [3]), fresh(kind, [*history, *range(40, 60), 3]))
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 def test_what_was_taken_can_be_inserted_again_and_costs_only_what_is_new(kind: str) -> None:
@@ -153,7 +154,7 @@ def test_what_was_taken_can_be_inserted_again_and_costs_only_what_is_new(kind: s
         assert kv is not None
         feed(kv, model, longer[kv.length :])
         cache.insert(longer, kv)
-        cache.check_integrity()
+        check_integrity(cache)
         assert cache.match([*longer, 0]) == len(longer)
     if kind in ANY_LENGTH:
         assert cache.nbytes * 24 == once * (24 + 6 + 6)
@@ -179,4 +180,4 @@ def test_conversations_that_grow_branch_and_repeat_end_as_fresh_runs(
         cache.insert(history, kv)
         if evict:
             cache.shrink(cache.nbytes - 1)
-        cache.check_integrity()
+        check_integrity(cache)

@@ -27,6 +27,7 @@ from tests.fakes.filled_caches import (
     plain_layers,
     state_layers,
 )
+from tests.fakes.prefix_integrity import check_integrity
 
 from ...effort import tries
 
@@ -105,7 +106,7 @@ def test_random_use_agrees_with_a_dict_of_token_tuples_in_the_order_of_use(
             cache.max_bytes = limit
         while len(expected.held) * each > bound:
             expected.held.popitem(last=False)
-        cache.check_integrity()
+        check_integrity(cache)
         assert cache.nbytes == len(expected.held) * each
 
 
@@ -140,7 +141,7 @@ def test_random_use_of_any_cache_keeps_its_promises(
             assert cache.nbytes <= 100 * len(ids)
         else:
             cache.max_bytes = 2000
-        cache.check_integrity()
+        check_integrity(cache)
     for ids in given_ids:
         kv = cache.take((*ids, 0))
         if kv is not None:
@@ -180,7 +181,7 @@ def test_a_common_beginning_stays_while_one_of_its_ends_is_used() -> None:
     cache.shrink(16 * 12)
     assert cache.match((*common, 11, 11, 0)) == 12
     assert cache.match((*common, 12, 12, 0)) == 10
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 def test_a_long_sequence_nobody_asks_for_goes_from_its_end() -> None:
@@ -203,7 +204,7 @@ def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one
     assert cache.match((*conversation[:10], 90)) == 8
     cache.take((*conversation[:4], 90))
     cache.insert((70, 71), holding(state_layers, (70, 71)))
-    cache.check_integrity()
+    check_integrity(cache)
     found = [cache.match((*conversation[:end], 90)) for end in (4, 8, 12)]
     assert found == [4, 4, 12]
 
@@ -220,7 +221,7 @@ def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() ->
     cache.max_bytes = 16 * 13
     cache.insert(grown, holding(plain_layers, grown))
     assert [cache.match((*ids, 0)) for ids in (grown, other)] == [13, 0]
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 def test_shrinking_leaves_the_limit_and_a_lower_limit_shrinks() -> None:
@@ -233,18 +234,18 @@ def test_shrinking_leaves_the_limit_and_a_lower_limit_shrinks() -> None:
     assert cache.nbytes == 160
     cache.max_bytes = 159
     assert cache.nbytes == 0
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 def test_a_cleared_cache_has_nothing_and_works_again() -> None:
     cache = PrefixCache(mixed_layers, PLENTY)
     cache.insert((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
     cache.clear()
-    cache.check_integrity()
+    check_integrity(cache)
     assert (cache.nbytes, cache.match((1, 2, 3))) == (0, 0)
     cache.insert((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
     assert cache.match((1, 2, 3, 4)) == 3
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 def test_nothing_is_found_for_an_empty_query_or_a_single_token() -> None:
@@ -307,12 +308,12 @@ def test_a_copy_that_fails_leaves_nothing_behind(
         with suppress(RuntimeError):  # where nothing has to be cut the second call never comes
             cache.insert(ids, kv)
             known = len(ids)
-    cache.check_integrity()
+    check_integrity(cache)
     assert cache.nbytes == before or known == len(ids)
     assert cache.match((*ids, 0)) == known
     cache.insert(ids, kv)
     assert cache.match((*ids, 0)) == len(ids)
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 def _failing_after(calls: int, evaluate: Callable[..., None]) -> Callable[..., None]:
@@ -347,7 +348,7 @@ def test_any_beginning_is_usable_while_no_window_is_full() -> None:
     full = (*ids, 7, 8)
     cache.insert(full, holding(mixed_windows, full))
     assert cache.match((*full[:8], 99)) == 7
-    cache.check_integrity()
+    check_integrity(cache)
 
 
 def mixed_windows() -> list[Any]:

@@ -1,0 +1,33 @@
+"""What holds of a prefix cache whatever was done with it."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mlxgen.engine.prefix.cache import PrefixCache
+
+
+def check_integrity(cache: PrefixCache) -> None:
+    """Assert the invariants of a cache and of its tree; looks at every array."""
+    tree = cache._tree
+    nodes = list(tree.nodes())
+    held: dict[int, mx.array] = {}
+    for node in nodes:
+        assert node.parent is not None and len(node.tokens) > 0
+        assert node.parent.children[int(node.tokens[0])] is node
+        assert node.start == node.parent.depth
+        assert node.segment.count == len(node.tokens) <= tree.block
+        for array in node.segment.arrays():
+            assert array.shape[-2] == len(node.tokens)
+        kept = node.snapshot.arrays() if node.snapshot is not None else []
+        held.update({id(array): array for array in [*node.segment.arrays(), *kept]})
+        if tree.any_length:
+            assert node.snapshot is None
+        else:
+            assert node.children or node.snapshot is not None, "a leaf that is of no use"
+    assert cache.nbytes == sum(array.nbytes for array in held.values()) <= cache.max_bytes
+    ordered = [node for node in nodes if tree.any_length or node.snapshot is not None]
+    assert set(ordered) == set(tree._order)
+    if tree.any_length:
+        rank = {node: i for i, node in enumerate(tree._order)}
+        assert all(rank[node] < rank[node.parent] for node in nodes if node.parent in rank)

@@ -43,7 +43,7 @@ def heal_plan(vocabulary: Vocabulary, prompt: Sequence[Token]) -> tuple[list[Tok
 class Healer:
     """Which tokens may come until ``removed`` has been spelled again."""
 
-    __slots__ = ("_left", "_offsets", "_passable", "_vocabulary", "removed")
+    __slots__ = ("_offsets", "_passable", "_vocabulary", "removed")
 
     def __init__(self, vocabulary: Vocabulary, removed: bytes) -> None:
         self.removed = removed

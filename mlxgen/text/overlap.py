@@ -16,26 +16,14 @@ def sequence_overlap(s1: Sequence[Any], s2: Sequence[Any]) -> int:
     3
     """
     longest = min(len(s1), len(s2))
-    start = s2[:longest]
-    fallback = _prefix_function(start)
+    # A border of this is an end of `s1` that starts `s2`, since nothing equals what is between.
+    items = [*s2[:longest], object(), *s1[len(s1) - longest :]]
+    borders = [0] * len(items)  # of each prefix, its longest proper suffix that is one too
     matched = 0
-    for item in s1[len(s1) - longest :]:
-        # All of `start` can match only at the last item, so `matched` is a valid index here.
-        while matched and item != start[matched]:
-            matched = fallback[matched - 1]
-        if item == start[matched]:
+    for index in range(1, len(items)):
+        while matched and items[index] != items[matched]:
+            matched = borders[matched - 1]
+        if items[index] == items[matched]:
             matched += 1
+        borders[index] = matched
     return matched
-
-
-def _prefix_function(sequence: Sequence[Any]) -> list[int]:
-    """For each prefix, the length of its longest proper suffix that is also a prefix of it."""
-    lengths = [0] * len(sequence)
-    matched = 0
-    for index in range(1, len(sequence)):
-        while matched and sequence[index] != sequence[matched]:
-            matched = lengths[matched - 1]
-        if sequence[index] == sequence[matched]:
-            matched += 1
-        lengths[index] = matched
-    return lengths

@@ -65,7 +65,7 @@ class Vocabulary:
         self._lock = threading.RLock()
 
     @classmethod
-    def of(cls, tokenizer: Vocabulary | TokenizerWrapper | PreTrainedTokenizerBase) -> Vocabulary:
+    def of(cls, tokenizer: AnyTokenizer) -> Vocabulary:
         """The vocabulary of a tokenizer: made once and kept with it, unless it already is one.
 
         A tokenizer keeps its vocabulary until its tokens or its end tokens change. One that
@@ -140,8 +140,7 @@ class Vocabulary:
         """Ordinary tokens whose bytes start with ``prefix``, in the order of their bytes."""
         pieces, ids = self._sorted
         start = bisect_left(pieces, prefix)
-        after = _successor(prefix)
-        end = len(pieces) if after is None else bisect_left(pieces, after, start)
+        end = bisect_right(pieces, prefix, start, key=lambda piece: piece[: len(prefix)])
         return ids[start:end]
 
     def spelling(self, data: bytes) -> TokenIds:
@@ -298,12 +297,6 @@ def _wrapped(tokenizer: Any) -> TokenizerWrapper:
 
 def _packed(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode()
-
-
-def _successor(prefix: bytes) -> bytes | None:
-    """The first byte string after all those that start with ``prefix``; None if there is none."""
-    head = prefix.rstrip(b"\xff")
-    return head[:-1] + bytes([head[-1] + 1]) if head else None
 
 
 def _in_common(first: bytes, second: bytes) -> bytes:

@@ -17,6 +17,7 @@ in ``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ _re_parser: Any = import_module("re._parser")
 SECONDS = 1.0  # a search takes microseconds or never ends
 _SHORT = 12  # no search takes long for so few characters; reading the clock takes a microsecond
 _UNLIMITED = 1 << 16
+_HOLDING = frozenset(("ATOMIC_GROUP", "POSSESSIVE_REPEAT"))
 _FLAGS = {
     re.ASCII: regex.ASCII,
     re.DOTALL: regex.DOTALL,
@@ -62,16 +64,12 @@ class Expression:
         if not isinstance(pattern.pattern, str):
             raise OptionError("banned", f"{pattern.pattern!r} matches bytes; compile a string")
         self.source = pattern.pattern
-        flags = regex.VERSION0
-        for ours, theirs in _FLAGS.items():
-            if pattern.flags & ours:
-                flags |= theirs
         try:
-            self._read(pattern, flags)
+            self._read(pattern)
         except RecursionError as error:
             raise OptionError("banned", f"{self.source[:80]!r} is nested too deeply") from error
 
-    def _read(self, pattern: re.Pattern[str], flags: int) -> None:
+    def _read(self, pattern: re.Pattern[str]) -> None:
         parsed = _re_parser.parse(self.source, pattern.flags & ~re.DEBUG)
         if parsed.getwidth()[0] == 0:
             raise OptionError(
@@ -81,9 +79,10 @@ class Expression:
             raise OptionError(
                 "banned", f"{self.source!r} looks beyond its match inside (?!...) or (?<!...)"
             )
+        flags = sum(theirs for ours, theirs in _FLAGS.items() if pattern.flags & ours)
         try:
             spelled = _without_boundaries(self.source, verbose=bool(flags & regex.VERBOSE))
-            self._compiled = regex.compile(spelled, flags)
+            self._compiled = regex.compile(spelled, flags | regex.VERSION0)
         except regex.error as error:
             raise OptionError("banned", f"cannot use {self.source!r}: {error}") from error
         self.reach, behind = _around(parsed)
@@ -92,7 +91,7 @@ class Expression:
         if self.reach >= _UNLIMITED:
             raise OptionError("banned", f"{self.source!r} looks ahead without limit")
         # An expression that never gives back what it took may match a text's prefix only.
-        self._all_at_once = not _holds_on(parsed)
+        self._all_at_once = not _HOLDING.intersection(kind for kind, _ in _operations(parsed))
 
     def look(self, window: str, start: int, known: int) -> tuple[Hit | None, int]:
         """Searches a window for matches from ``start`` on; up to ``known`` it was searched before.
@@ -136,8 +135,8 @@ class Expression:
 def _around(parsed: Any) -> tuple[int, int]:
     """How many characters after and before its match an expression looks at, at most."""
     after = before = 0
-    for kind, value in _operations(parsed):
-        ahead = behind = 0
+    for operation, value in parsed:
+        kind, ahead, behind = str(operation), 0, 0
         if kind == "AT":
             # A final $ also matches before a line end that ends the text.
             ahead = 2 if str(value) == "AT_END" else 1
@@ -158,24 +157,20 @@ def _around(parsed: Any) -> tuple[int, int]:
     return after, before
 
 
-def _denies_what_follows(parsed: Any, *, denied: bool = False) -> bool:
+def _denies_what_follows(parsed: Any) -> bool:
     """Whether an expression looks at what follows a match in order to deny something.
 
     At the end of the text so far, a denied ``$`` fails but may hold later. Partial matching
     leaves everything else that looks ahead open there, or it holds and may fail later.
     """
-    for kind, value in _operations(parsed):
-        if denied and kind == "AT" and not str(value).startswith("AT_BEGINNING"):
-            return True
-        if kind in ("ASSERT", "ASSERT_NOT"):
-            direction, inner = value
-            if denied and direction > 0:
-                return True
-            if _denies_what_follows(inner, denied=denied or kind == "ASSERT_NOT"):
-                return True
-        elif any(_denies_what_follows(inner, denied=denied) for inner in _inner(value)):
-            return True
-    return False
+    denied = [value[1] for kind, value in _operations(parsed) if kind == "ASSERT_NOT"]
+    return any(_looks_ahead(*each) for inner in denied for each in _operations(inner))
+
+
+def _looks_ahead(kind: str, value: Any) -> bool:
+    if kind == "AT":
+        return not str(value).startswith("AT_BEGINNING")
+    return kind in ("ASSERT", "ASSERT_NOT") and value[0] > 0
 
 
 _BOUNDARIES = {
@@ -195,16 +190,12 @@ def _without_boundaries(source: str, *, verbose: bool) -> str:
     return parts.sub(lambda part: _BOUNDARIES.get(part[0], part[0]), source)
 
 
-def _holds_on(parsed: Any) -> bool:
-    """Whether a part of an expression never gives back what it matched."""
-    return any(
-        kind in ("ATOMIC_GROUP", "POSSESSIVE_REPEAT") or any(map(_holds_on, _inner(value)))
-        for kind, value in _operations(parsed)
-    )
-
-
-def _operations(parsed: Any) -> list[tuple[str, Any]]:
-    return [(str(kind), value) for kind, value in parsed]
+def _operations(parsed: Any) -> Iterator[tuple[str, Any]]:
+    """All operations of an expression, and those within them."""
+    for kind, value in parsed:
+        yield str(kind), value
+        for inner in _inner(value):
+            yield from _operations(inner)
 
 
 def _inner(value: Any) -> list[Any]:

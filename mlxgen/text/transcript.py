@@ -7,6 +7,8 @@ receives the text.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from ..tokens import Token
 from .ban import BanMatch, BanMatcher
 from .decoder import TextDecoder
@@ -139,14 +141,8 @@ class Transcript:
     def token_at(self, offset: int) -> int:
         """The index of the token that holds the first byte of the character at ``offset``."""
         end = self._decoder.end
-        low, high = 0, len(self._decoder) - 1  # the token that completes the character
-        while low < high:
-            middle = (low + high) // 2
-            if end(middle + 1) > offset:
-                high = middle
-            else:
-                low = middle + 1
-        index = low
+        # The token that completes the character.
+        index = bisect_right(range(1, len(self)), offset, key=end)
         # Go back while earlier tokens hold bytes of the character: they ended inside it.
         while index > 0 and end(index) == offset and self.is_open(index):
             index -= 1

@@ -13,14 +13,17 @@ character, unless the token's string is bytes or spells them in the byte-level a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 Opening = Callable[[int, bytes], bytes]
 """From a token and its piece to the bytes that it gives as the first token of a text."""
 
 _SAMPLE = 256
+_FALLBACK = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def _readings(tokenizer: Any) -> list[_Reading]:
         return [_Reading(_from_byte_level), _SENTENCEPIECE, _SENTENCEPIECE_STRIPPED]
     if backend.decoder is None:
         return []
-    reading = _from_decoder(json.loads(backend.decoder.__getstate__()))
+    reading = _from_decoder(flat(backend.decoder, "decoders"))
     return [] if reading is None else [reading]
 
 
@@ -122,12 +125,8 @@ def _from_byte_level(string: str) -> bytes:
 
 def _fallback_byte(string: str) -> bytes | None:
     """The byte of a token such as ``<0x0A>``."""
-    if len(string) == 6 and string.startswith("<0x") and string.endswith(">"):
-        try:
-            return bytes([int(string[3:5], 16)])
-        except ValueError:
-            return None
-    return None
+    found = _FALLBACK.fullmatch(string)
+    return bytes([int(found[1], 16)]) if found else None
 
 
 def _from_sentencepiece(string: str) -> bytes:
@@ -138,12 +137,12 @@ _SENTENCEPIECE = _Reading(_from_sentencepiece, byte_fallback=True)
 _SENTENCEPIECE_STRIPPED = _Reading(_from_sentencepiece, strips_space=True, byte_fallback=True)
 
 
-def _from_decoder(decoder: dict[str, Any]) -> _Reading | None:
+def _from_decoder(steps: Iterable[dict[str, Any]]) -> _Reading | None:
     """The reading that a fast tokenizer's decoder does; None if tokens are not independent."""
     edits: list[Callable[[str], str]] = []
     byte_fallback = byte_level = fused = strips_space = False
     mark = ""
-    for step in flat(decoder, "decoders"):
+    for step in steps:
         kind = step.get("type")
         if kind == "Fuse":
             fused = True
@@ -154,13 +153,13 @@ def _from_decoder(decoder: dict[str, Any]) -> _Reading | None:
         elif fused:
             return None
         elif kind == "Replace" and "String" in step["pattern"]:
-            edits.append(_replacing(step["pattern"]["String"], step["content"]))
+            edits.append(methodcaller("replace", step["pattern"]["String"], step["content"]))
         elif kind == "ByteFallback":
             byte_fallback = True
         elif kind == "ByteLevel" and not byte_fallback:
             byte_level = fused = True
         elif kind == "Metaspace":
-            edits.append(_replacing(step["replacement"], " "))
+            edits.append(methodcaller("replace", step["replacement"], " "))
             mark = "" if step.get("prepend_scheme") == "never" else step["replacement"]
         else:
             return None
@@ -177,15 +176,12 @@ def _from_decoder(decoder: dict[str, Any]) -> _Reading | None:
     return _Reading(to_bytes, strips_space, mark, byte_fallback)
 
 
-def flat(step: dict[str, Any], parts: str) -> list[dict[str, Any]]:
-    """A part of a fast tokenizer without its sequences, whose steps are under ``parts``."""
-    if step["type"] != "Sequence":
-        return [step]
-    return [inner for part in step[parts] for inner in flat(part, parts)]
-
-
-def _replacing(old: str, new: str) -> Callable[[str], str]:
-    return lambda string: string.replace(old, new)
+def flat(part: Any, parts: str) -> list[dict[str, Any]]:
+    """The steps of a part of a fast tokenizer; those of a sequence are under ``parts``."""
+    steps = [json.loads(part.__getstate__())]
+    while any(step["type"] == "Sequence" for step in steps):
+        steps = [inner for step in steps for inner in step.get(parts, [step])]
+    return steps
 
 
 def _apply(reading: _Reading, strings: Sequence[str | bytes | None]) -> Pieces:
@@ -200,24 +196,15 @@ def _apply(reading: _Reading, strings: Sequence[str | bytes | None]) -> Pieces:
         if reading.byte_fallback and isinstance(string, str) and _fallback_byte(string)
     )
     if reading.strips_space:
-        return Pieces(middle, _without_space, True, byte_tokens)
-    if reading.mark:
-        mark = reading.mark
+        return Pieces(middle, lambda _, piece: piece.removeprefix(b" "), True, byte_tokens)
+    if not reading.mark:
+        return Pieces(middle, lambda _, piece: piece, False, byte_tokens)
 
-        def opening(token: int, piece: bytes) -> bytes:
-            string = strings[token]
-            return to_bytes(string.replace(mark, "")) if isinstance(string, str) else piece
+    def opening(token: int, piece: bytes) -> bytes:
+        string = strings[token]
+        return to_bytes(string.replace(reading.mark, "")) if isinstance(string, str) else piece
 
-        return Pieces(middle, opening, True, byte_tokens)
-    return Pieces(middle, _unchanged, False, byte_tokens)
-
-
-def _unchanged(token: int, piece: bytes) -> bytes:
-    return piece
-
-
-def _without_space(token: int, piece: bytes) -> bytes:
-    return piece.removeprefix(b" ")
+    return Pieces(middle, opening, True, byte_tokens)
 
 
 # ---- agreement with decode, and asking it -----------------------------------------------

@@ -219,17 +219,13 @@ class Vocabulary:
 
         inner = Tokenizer(backend.model)
         if backend.normalizer is not None:
-            steps = flat(json.loads(backend.normalizer.__getstate__()), "normalizers")
+            steps = flat(backend.normalizer, "normalizers")
             steps = [step for step in steps if step["type"] == "Replace"]
-            normalizer = normalizers.Sequence([])
-            normalizer.__setstate__(_packed({"type": "Sequence", "normalizers": steps}))
-            inner.normalizer = normalizer
+            inner.normalizer = _sequence(normalizers, "normalizers", steps)
         if backend.pre_tokenizer is not None:
-            steps = flat(json.loads(backend.pre_tokenizer.__getstate__()), "pretokenizers")
+            steps = flat(backend.pre_tokenizer, "pretokenizers")
             steps = [{**step, **_NO_LEADING_SPACE.get(step["type"], {})} for step in steps]
-            pre_tokenizer = pre_tokenizers.Sequence([])
-            pre_tokenizer.__setstate__(_packed({"type": "Sequence", "pretokenizers": steps}))
-            inner.pre_tokenizer = pre_tokenizer
+            inner.pre_tokenizer = _sequence(pre_tokenizers, "pretokenizers", steps)
         return inner
 
     def longest(self, data: bytes) -> list[Token]:
@@ -295,8 +291,11 @@ def _wrapped(tokenizer: Any) -> TokenizerWrapper:
     return tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
 
 
-def _packed(value: dict[str, Any]) -> bytes:
-    return json.dumps(value).encode()
+def _sequence(kind: Any, name: str, steps: Sequence[Mapping[str, Any]]) -> Any:
+    """A part of a fast tokenizer that does these steps."""
+    part = kind.Sequence([])
+    part.__setstate__(json.dumps({"type": "Sequence", name: steps}).encode())
+    return part
 
 
 def _in_common(first: bytes, second: bytes) -> bytes:

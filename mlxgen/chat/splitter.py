@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from regex import Match
 
-from ..text import sequence_overlap
+from ..text import first_mark
 from .calls.arguments import Arguments
 from .calls.reader import StringState, ToolCall, ToolReader
 from .calls.shapes import Head
@@ -65,21 +65,22 @@ class Marks:
     transitions: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     initial: str | None = None
 
-    def edges(self, tool_start: str | None) -> dict[str, list[tuple[str, str]]]:
+    def edges(self, tool_start: str | None) -> dict[str, dict[str, str]]:
         """The marks that end each state, and the states to which they lead."""
-        edges: dict[str, list[tuple[str, str]]] = {"content": [], "reasoning": []}
+        edges: dict[str, dict[str, str]] = {"content": {}, "reasoning": {}}
         if self.think_end:
-            edges["reasoning"].append((self.think_end, "content"))
+            edges["reasoning"][self.think_end] = "content"
         if tool_start:
-            edges["content"].append((tool_start, "call"))
-            edges["reasoning"].append((tool_start, "call"))
-        edges["content"].extend((marker, "content") for marker in self.markers)
+            for known in edges.values():
+                known.setdefault(tool_start, "call")
+        for marker in self.markers:
+            edges["content"].setdefault(marker, "content")
         for state, leads in self.transitions.items():
-            known = edges.setdefault(_NAMES.get(state, state), [])
+            known = edges.setdefault(_NAMES.get(state, state), {})
             for mark, to in leads:
                 to = _NAMES.get(to, to)
-                if (to != "call" or tool_start) and (mark, to) not in known:
-                    known.append((mark, to))
+                if to != "call" or tool_start:
+                    known.setdefault(mark, to)
         return edges
 
 
@@ -101,7 +102,7 @@ class Splitter:
         self._shape = tools.shape if tools is not None else None
         self._edges = marks.edges(tools.format.start if tools is not None else None)
         self._firsts = {
-            state: frozenset(mark[:1] for mark, _ in edges) for state, edges in self._edges.items()
+            state: frozenset(mark[:1] for mark in edges) for state, edges in self._edges.items()
         }
         self._think_start = marks.think_start or ""
         self._trim = trim
@@ -200,17 +201,15 @@ class Splitter:
             self._state = "content"
 
     def _search_mark(self) -> Iterator[Span]:
-        held, edges = self._held, self._edges.get(self._state, [])
-        found = [(held.find(mark), -len(mark), mark, to) for mark, to in edges]
-        found = [hit for hit in found if hit[0] >= 0]
-        if not found:
-            yield from self._release_safe(edges)
-            return
-        start, _, mark, to = min(found)
-        text = len(held[:start].rstrip())
+        """Everything up to a mark or its possible start; white space before it belongs to it."""
+        held, edges = self._held, self._edges.get(self._state, {})
+        start, mark = first_mark(held, edges)
+        text = len(held[:start].rstrip()) if edges else start
         if text:
             yield self._release(self._kind(), text)
-        end = start + len(mark) - text
+        if not mark:
+            return
+        to, end = edges[mark], start + len(mark) - text
         if to == "call":
             self._origin, self._inner, self._searched = self._state, end, end
             self._strings = StringState(end)
@@ -219,15 +218,6 @@ class Splitter:
             left_reasoning = self._state == "reasoning" and to != "reasoning"
             self._skips = to == "reasoning" or (left_reasoning and self._trim)
         self._state = to
-
-    def _release_safe(self, edges: Sequence[tuple[str, str]]) -> Iterator[Span]:
-        """Everything except a possible start of a mark, and the white space before it."""
-        held = self._held
-        safe = len(held) - max((sequence_overlap(held, mark) for mark, _ in edges), default=0)
-        if edges:
-            safe = len(held[:safe].rstrip())
-        if safe:
-            yield self._release(self._kind(), safe)
 
     def _search_head(self) -> Iterator[Span]:
         """After the start mark of a call."""
@@ -240,15 +230,9 @@ class Splitter:
     def _begin(self, head: Head, end: int) -> Iterator[Span]:
         """A call whose name is known, with the held text up to ``end`` as its head."""
         assert self._tools is not None and head.name is not None
-        space = len(self._held) - len(self._held.lstrip())
-        if space:
-            yield self._release("mark", space)
-        kept = self._tools.kept((ToolCall(head.name, "", head.id),), self.calls)
+        yield from self._release_calls((ToolCall(head.name, "", head.id),), end, ended=False)
         self._arguments = self._tools.arguments(head)
-        self._passed_on = bool(kept)
-        self.calls += 1
         self._state = "arguments"
-        yield self._release("call", end - space)._replace(calls=kept)
 
     def _grow(self) -> Iterator[Span]:
         assert self._arguments is not None
@@ -272,8 +256,7 @@ class Splitter:
         elif head.is_open:
             return
         elif end:
-            found = self._held.find(end, self._searched)
-            self._searched = max(self._searched, len(self._held) - len(end) + 1)
+            found = self._find_end(end)
             if found >= 0:
                 self._state = "content"
                 yield self._release("call", found + len(end))
@@ -322,15 +305,20 @@ class Splitter:
     def _search_end(self) -> Iterator[Span]:
         assert self._tools is not None
         end = self._tools.format.end
-        found = self._held.find(end, self._searched) if end else -1
+        found = self._find_end(end) if end else -1
         if found < 0:
-            if end:
-                self._searched = max(self._searched, len(self._held) - len(end) + 1)
             return
         if self._tools.format.is_json and self._strings.is_open(self._held, found):
             self._searched = found + 1
             return
         yield from self._call(found, found + len(end), cut=False)
+
+    def _find_end(self, end: str) -> int:
+        """Where the end mark is, if it is there; text that was searched before is left out."""
+        found = self._held.find(end, self._searched)
+        if found < 0:
+            self._searched = max(self._searched, len(self._held) - len(end) + 1)
+        return found
 
     def _call(self, inner_end: int, end: int, *, cut: bool) -> Iterator[Span]:
         """A call, or what looked like a call, up to ``end`` of the held text."""
@@ -346,13 +334,20 @@ class Splitter:
         if not calls:
             yield self._release(self._kind(), end)
             return
+        yield from self._release_calls(calls, end, ended=True)
+        self._state = "content"
+
+    def _release_calls(self, calls: Sequence[ToolCall], end: int, *, ended: bool) -> Iterator[Span]:
+        """The held text up to ``end``, with which calls begin, and white space before it."""
+        assert self._tools is not None
         space = len(self._held) - len(self._held.lstrip())
         if space:
             yield self._release("mark", space)
         kept = self._tools.kept(calls, self.calls)
+        self._passed_on = bool(kept)
         self.calls += len(calls)
-        self._state = "content"
-        yield self._release("call", end - space)._replace(calls=kept, ended=bool(kept))
+        span = self._release("call", end - space)
+        yield span._replace(calls=kept, ended=ended and self._passed_on)
 
     def _kind(self) -> Kind:
         return _KINDS.get(self._state, "mark" if self._state != "opening" else "content")

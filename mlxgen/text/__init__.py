@@ -4,7 +4,7 @@ from .automaton import Automaton
 from .ban import BanMatch, BanMatcher
 from .decoder import TextDecoder
 from .healing import Healer, heal_plan
-from .overlap import sequence_overlap
+from .overlap import first_mark, sequence_overlap
 from .stop import StopMatch, StopMatcher
 from .transcript import Transcript
 
@@ -17,6 +17,7 @@ __all__ = [
     "StopMatcher",
     "TextDecoder",
     "Transcript",
+    "first_mark",
     "heal_plan",
     "sequence_overlap",
 ]

@@ -1,8 +1,8 @@
-"""How far the end of one sequence is the start of another."""
+"""How far the end of one sequence is the start of another, and which mark a text has first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -27,3 +27,14 @@ def sequence_overlap(s1: Sequence[Any], s2: Sequence[Any]) -> int:
             matched += 1
         borders[index] = matched
     return matched
+
+
+def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
+    """Where the first mark is (the longest, of several at one place), and that mark; if there is
+    none, where one may begin, and ``""``. Empty marks are never found."""
+    known = [mark for mark in marks if mark]
+    found = [(text.find(mark), -len(mark), mark) for mark in known if mark in text]
+    if not found:
+        return len(text) - max((sequence_overlap(text, mark) for mark in known), default=0), ""
+    start, _, mark = min(found)
+    return start, mark

@@ -7,13 +7,13 @@ argument has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import regex
 
-from ...text import sequence_overlap
+from ...text import first_mark
 from .arguments import Arguments, Growth, Parse, Tool, dumped, escaped
 
 _NULL = regex.compile(r"(?i:null)\s*")
@@ -73,7 +73,7 @@ class TaggedArguments:
 
     def _search_tag(self, text: str) -> Growth:
         tags = self._tags
-        start, mark = _first(text, (tags.opening, tags.close, self._end))
+        start, mark = first_mark(text, (tags.opening, tags.close, self._end))
         if not mark:
             return Growth(start, "")
         if mark != tags.opening:
@@ -95,7 +95,7 @@ class TaggedArguments:
 
     def _read_value(self, text: str) -> Growth:
         tags = self._tags
-        end, mark = _first(text, (tags.raw_end,) if self._is_raw else (tags.end, self._end))
+        end, mark = first_mark(text, (tags.raw_end,) if self._is_raw else (tags.end, self._end))
         if not mark:
             return self._grown(text[:end])
         taken = end + (0 if mark == self._end else len(mark))
@@ -152,14 +152,3 @@ class TaggedArguments:
             return text
         left, right = self._tags.strips
         return right(left(text) if start else text)
-
-
-def _first(text: str, marks: Sequence[str]) -> tuple[int, str]:
-    """Where the first mark is (the longest, of several at one place), and that mark; if there is
-    none, where one may begin, and ``""``."""
-    known = [mark for mark in marks if mark]
-    found = [(text.find(mark), -len(mark), mark) for mark in known if mark in text]
-    if not found:
-        return len(text) - max((sequence_overlap(text, mark) for mark in known), default=0), ""
-    start, _, mark = min(found)
-    return start, mark

@@ -109,20 +109,6 @@ class Authored(str):
         head, middle, tail = self._placed(list(super().rpartition(sep)), 0)
         return head, middle, tail
 
-    # ---- changing the case ----
-
-    def lower(self) -> str:
-        return self._recased(super().lower())
-
-    def upper(self) -> str:
-        return self._recased(super().upper())
-
-    def capitalize(self) -> str:
-        return self._recased(super().capitalize())
-
-    def title(self) -> str:
-        return self._recased(super().title())
-
     # ---- shared by these ----
 
     def _stripped(self, without_left: str, without_right: str) -> str:
@@ -141,10 +127,6 @@ class Authored(str):
             found.append(self.cut(place, place + len(part)))
             place += len(part) + gap
         return found
-
-    def _recased(self, changed: str) -> str:
-        # A letter becomes one or more, so if the length is the same, so are the places.
-        return Authored(changed, self.own) if len(changed) == len(self) else changed
 
 
 def joined(parts: Sequence[str], between: str = "") -> str:

@@ -1,8 +1,6 @@
 """Chat requests: from the body to a ``Call``.
 
-Owns what chats have and completions have not: messages, templates, tools, thinking. Must
-never know how any of these is done. Invariant: every field of a request that was accepted
-has had its effect, or has none on the answer.
+Invariant: every field of a request that was accepted has had its effect, or has none on the answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """A choice of a chat's answer as JSON: the events of the chat, in OpenAI's words.
 
-Owns the JSON of messages and their deltas. Must never know how the text was made or cut.
 Invariant: the deltas of a stream, put together, are the whole message.
 """
 

@@ -1,8 +1,6 @@
-"""One choice of an answer: from chunks to what is new in each part of it.
+"""One choice of an answer: from chunks to what is new in each part of it, events and tokens.
 
-Owns the alignment of the tokens with the events that their text gives. Must never know the JSON
-of a choice, or the other choices. Invariant: deltas, put together, do not depend on how chunks
-delay their text.
+Invariant: deltas, put together, do not depend on how chunks delay their text.
 """
 
 from __future__ import annotations

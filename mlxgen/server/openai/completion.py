@@ -1,8 +1,6 @@
-"""Completion requests: from the body to a ``Call``.
+"""Completion requests, with one or several raw prompts: from the body to a ``Call``.
 
-Owns what completions have and chats do not: raw prompts, several of them, and their echo.
-Must never know how text is made or sent. Invariant: every field of an accepted request has had
-its effect, or has none on the answer.
+Invariant: that of chat requests.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from ..errors import RequestError
 from ..served_model import ServedModel
 from .completion_choice import COMPLETION
 from .constraints import form_of
-from .fields import name_of, shown
+from .fields import got
 from .generation import MakeReply, call_of, given_of, keep_of, limit_of
 from .plan import Row
 from .reading import read
@@ -52,7 +50,7 @@ def understood(request: CompletionRequest, model: ServedModel, make_reply: MakeR
         )
     rows = [_row(at, prompt, request, model) for at, prompt in prompts]
     scores = [request.prompt_logprobs, request.logprobs if scored else None]
-    given = given_of(
+    options = given_of(
         request,
         model,
         max_tokens=1 if silent else limit_of(request.max_tokens, DEFAULT_TOKENS),
@@ -63,7 +61,7 @@ def understood(request: CompletionRequest, model: ServedModel, make_reply: MakeR
         request,
         model,
         rows,
-        given,
+        options,
         prompt="prompt",
         filters="prompt" if form is None else form.field,
         make_reply=make_reply,
@@ -113,8 +111,7 @@ def _checked(prompt: Any, at: str) -> str | list[Token]:
 
 
 def _wrong(at: str, value: Any, wanted: str) -> RequestError:
-    given = name_of(value) if isinstance(value, (list, dict)) else shown(value)
-    return RequestError.at(at, f"expected {wanted}, got {given}", "invalid_type")
+    return RequestError.at(at, f"expected {wanted}, got {got(value)}", "invalid_type")
 
 
 def _empty(at: str) -> RequestError:

@@ -1,7 +1,6 @@
 """A choice of a completion as JSON.
 
-Owns the JSON of texts. Must never know how the text was made. Invariant: the texts of a
-stream's events, put together, are the whole text.
+Invariant: the texts of a stream's events, put together, are the whole text.
 """
 
 from __future__ import annotations

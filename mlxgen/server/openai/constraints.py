@@ -1,8 +1,6 @@
-"""What the text of an answer must match.
+"""What the text of an answer must match, in any of the fields that can say so.
 
-Owns ``response_format``, ``json_schema``, ``regex``, ``grammar`` and ``choice``, and what
-specification each is. Must never know tools or thinking. Invariant: there is at most one,
-and it knows the field that it came from.
+Invariant: there is at most one constraint, and it knows the field that it came from.
 """
 
 from __future__ import annotations

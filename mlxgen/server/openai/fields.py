@@ -1,8 +1,7 @@
 """The types of fields in request bodies, and the checks of a body before those of its fields.
 
-Owns strictness: numbers are numbers, never strings or booleans; text is text that can be
-encoded; free JSON is neither deep nor cyclic. Must never know a particular request.
-Invariant: what passes can be walked recursively, encoded and printed safely.
+Numbers are never strings or booleans. Invariant: what passes can be walked recursively, encoded and
+printed safely.
 """
 
 from __future__ import annotations
@@ -161,6 +160,11 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return ascii(value if len(value) <= 80 else f"{value[:77]}...")
     return json.dumps(value)
+
+
+def got(value: Any) -> str:
+    """What was sent in place of something else: the type of a list or an object, or the value."""
+    return name_of(value) if isinstance(value, (dict, list)) else shown(value)
 
 
 _NAMES: tuple[tuple[type, str], ...] = (

@@ -1,8 +1,7 @@
 """From the fields that all requests share to the engine's options, and to a ``Call``.
 
-Owns the names, defaults and meanings of these fields where they differ from the engine's.
-Must never know chats or tools. Invariant: an option that the engine would refuse is refused here,
-by the name that it has in the request.
+Invariant: an option that the engine would refuse is refused here, by the name that it has in the
+request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Completions as llama.cpp's own endpoint has them: ``POST /completion``.
 
-Owns the names of its answer, and where its requests differ from ``/v1/completions``. Must never
-know how a completion is parsed or made. Invariant: the concatenated contents of a stream's events
-are the whole content, and each prompt ends with one event that says ``stop``.
+Invariant: the concatenated contents of a stream's events are the whole content, and each prompt
+ends with one event that says ``stop``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Log-probabilities in the three forms that replies use.
+"""Log-probabilities as JSON: for chats, for completions, and with everything about each token.
 
-Owns the JSON of tokens: for chats, for completions, and with every mark for those who ask
-for token ids. Must never know how tokens were aligned with the text. Invariant: the bytes
-of a part's entries, joined, are that part of the reply.
+Invariant: the bytes of a part's entries, joined, are that part of the reply.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Chat messages as clients send them, and as chat templates take them.
 
-Owns the models of messages and their parts. Must never know a template or a tokenizer.
 Invariant: ``rendered`` returns every message as plain JSON with its content as one string, and
 parts that cannot be shown to the model are refused. Other fields that clients leave in messages,
 of their own or from other servers, are ignored.
@@ -59,18 +58,10 @@ class ToolCallOfMessage(Piece):
     index: Int | None = None  # clients that gather streams leave it in
 
 
-class SystemMessage(Piece):
-    """Instructions."""
+class PlainMessage(Piece):
+    """Instructions, or what the user says."""
 
-    role: Literal["system", "developer"]
-    content: Content
-    name: str | None = None
-
-
-class UserMessage(Piece):
-    """What the user says."""
-
-    role: Literal["user"]
+    role: Literal["system", "developer", "user"]
     content: Content
     name: str | None = None
 
@@ -99,7 +90,7 @@ class ToolMessage(Piece):
 
 
 Message: TypeAlias = Annotated[
-    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+    PlainMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
 ]
 
 

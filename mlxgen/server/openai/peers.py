@@ -1,9 +1,8 @@
 """Fields that clients of other servers send, and what they mean here.
 
-Owns the table of names that are not fields of this server: each is another name of a field, is
-taken as it changes nothing about the answer, or is refused with a sentence that says what to send.
-Must never know what the fields of this server do. Invariant: a name in the table is never ignored
-where it would have changed the answer.
+Each is another name of a field, is taken as it changes nothing about the answer, or is refused with
+a sentence that says what to send. Invariant: a name in the table is never ignored where it would
+have changed the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import RequestError
-from .fields import name_of, shown
+from .fields import got
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -75,7 +74,7 @@ def _translate(
             raise _NotDoneError(rule)
         if isinstance(rule, Neutral):
             if rule.values is not None and not _is_one_of(value, rule.values):
-                raise _NotDoneError(f"{_shown(value)} is not supported here; {rule.otherwise}")
+                raise _NotDoneError(f"{got(value)} is not supported here; {rule.otherwise}")
             return
         if isinstance(rule, SameAs):
             if rule.field.partition(".")[0] not in known:
@@ -83,7 +82,7 @@ def _translate(
             _put(rule.field, rule.convert(value), at, result)
             return
         if not isinstance(value, dict):
-            raise _NotDoneError(f"expected an object, got {_shown(value)}")
+            raise _NotDoneError(f"expected an object, got {got(value)}")
     except _NotDoneError as error:
         raise RequestError.at(at, str(error), "unsupported_parameter") from None
     for key, inner in value.items():
@@ -141,10 +140,6 @@ def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
     return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in values)
 
 
-def _shown(value: Any) -> str:
-    return name_of(value) if isinstance(value, (list, dict)) else shown(value)
-
-
 # ---- values --------------------------------------------------------------------------------------
 
 
@@ -176,7 +171,7 @@ def _switch(value: Any) -> Any:
 def _excluded(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
-    raise _NotDoneError(f"expected true or false, got {_shown(value)}")
+    raise _NotDoneError(f"expected true or false, got {got(value)}")
 
 
 def _newest(value: Any) -> Any:

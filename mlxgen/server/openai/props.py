@@ -1,9 +1,7 @@
-"""``/props``: what the server serves, and the defaults of requests.
+"""What llama.cpp's ``/props`` and vLLM's ``/tokenizer_info`` say, as far as it applies here.
 
-Owns the names of llama.cpp's answer and of vLLM's ``/tokenizer_info``, as far as they apply here;
-clients of local servers ask for them. Must never know HTTP. Invariant: ``params`` are the
-values that a chat without any options runs with, the sampling ones by the names of our requests;
-nothing else computes them.
+Invariant: ``params`` are the values that a chat without any options runs with, the sampling ones by
+the names of our requests; nothing else computes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """From a body to one of the models, or to an error that says which field is wrong and why.
 
-Owns the messages about invalid fields. Must never know what fields mean.
-Invariant: whatever the body, the outcome is a model or a ``RequestError`` whose ``param``
-is the path of the field at fault, and whose message is short.
+Invariant: whatever the body, the outcome is a model or a ``RequestError`` whose ``param`` is the
+path of the field at fault, and whose message is short.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..errors import RequestError
-from .fields import check_body, name_of, shown
+from .fields import check_body, got, shown
 from .peers import renamed, translated
 from .schemas import GenerationRequest
 
@@ -49,9 +48,8 @@ def _translated(
     path = next(path for path, _ in here if len(path) == deepest)
     wrong = [detail for other, detail in here if other == path]
     param = _joined(path)
-    known = _known(model, path) if wrong[0]["type"] == "extra_forbidden" else ()
     code = _CODES.get(wrong[0]["type"], "invalid_type")
-    return RequestError.at(param, _sentence(wrong, path, known), code)
+    return RequestError.at(param, _sentence(wrong, path, model), code)
 
 
 def _path(detail: Any, body: Mapping[str, Any]) -> tuple[str | int, ...]:
@@ -99,29 +97,20 @@ def _joined(path: Sequence[str | int]) -> str:
     return joined
 
 
-def _known(model: type[BaseModel], path: Sequence[str | int]) -> Sequence[str]:
-    """The fields of the body; what is known further inside is not worth the search."""
-    if len(path) > 1:
-        return ()
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name[:64], known, 1)
-    return f"there is no such field{f'; did you mean {close[0]}?' if close else ''}"
-
-
-def _sentence(wrong: Sequence[Any], path: Sequence[str | int], known: Sequence[str]) -> str:
+def _sentence(wrong: Sequence[Any], path: Sequence[str | int], model: type[BaseModel]) -> str:
     """What is wrong with a field, for the complaints of all its alternatives."""
     detail = next((d for d in wrong if d["type"] in _LIMITS), wrong[0])
     kind, value = detail["type"], detail.get("input")
     context = detail.get("ctx") or {}
     if kind in _WANTED:
         wanted = dict.fromkeys(_WANTED[d["type"]] for d in wrong if d["type"] in _WANTED)
-        given = name_of(value) if isinstance(value, (dict, list)) else shown(value)
-        return f"expected {' or '.join(wanted)}, got {given}"
+        return f"expected {' or '.join(wanted)}, got {got(value)}"
     if kind == "extra_forbidden":
-        return _unknown(str(path[-1]), known)
+        # What is known further inside is not worth the search.
+        fields = model.model_fields.items() if len(path) == 1 else ()
+        known = [field.alias or name for name, field in fields]
+        close = difflib.get_close_matches(str(path[-1])[:64], known, 1)
+        return f"there is no such field{f'; did you mean {close[0]}?' if close else ''}"
     if kind in ("missing", "union_tag_not_found"):
         return "is required"
     if kind == "union_tag_invalid":

@@ -1,8 +1,6 @@
-"""The reply to a request of OpenAI's, streamed or whole.
+"""The reply to a request of OpenAI's, streamed or whole: what chats and completions share.
 
-Owns what chats and completions have in common: the head of every event, errors, usage, timings.
-Must never know how the text is made, or what a choice says about it. Invariant: the combined
-choices of a stream's events are those of the whole answer.
+Invariant: the combined choices of a stream's events are those of the whole answer.
 """
 
 from __future__ import annotations

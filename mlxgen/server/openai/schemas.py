@@ -1,9 +1,8 @@
-"""The bodies of chat and completion requests.
+"""The bodies of chat and completion requests, from which ``/docs`` is made.
 
-Owns every field's name, type, range and description, from which ``/docs`` is made. Must
-never know what a field does. Invariant: ``null`` means the default for every field that is not
-required, and each field of OpenAI's is here, or in ``peers`` with the reason why it is not
-supported, so that it can be told from a misspelt one.
+Invariant: ``null`` means the default for every field that is not required, and each field of
+OpenAI's is here, or in ``peers`` with the reason why it is not supported, so that it can be told
+from a misspelt one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which bytes of each token are in which part of the reply.
 
-Owns the alignment of tokens with the text that they gave: each byte of a token belongs to
-a character, and each character to a span of content, reasoning, calls or marks. Must never
-know JSON. Invariant: the bytes that all tokens have in a part, joined and decoded as UTF-8,
+Each byte of a token belongs to a character, and each character to a span of content, reasoning,
+calls or marks. Invariant: the bytes that all tokens have in a part, joined and decoded as UTF-8,
 are the text of that part, wherever stops, marks and characters fall.
 """
 

@@ -1,7 +1,4 @@
-"""The tools of a request, and which of them may or must be called.
-
-Owns ``tools``, ``tool_choice`` and ``parallel_tool_calls``. Must never know what becomes of them.
-"""
+"""The tools of a request, and which of them may or must be called."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Token counts in replies, and how fast an answer comes, by llama.cpp's names.
 
-Must never know when they are sent. Invariant: a prompt that several choices share is counted once,
-tokens that the client sent as generated belong to it, and no rate includes them or tokens from the
-prefix cache.
+Invariant: a prompt that several choices share is counted once, tokens that the client sent as
+generated belong to it, and no rate includes them or tokens from the prefix cache.
 """
 
 from __future__ import annotations

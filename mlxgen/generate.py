@@ -247,11 +247,8 @@ def run_chat(
         defaults=defaults,
         allow_control_tokens=arguments.allow_control_tokens,
     )
-    for kind, source in _forms(arguments).items():
-        conversation.require(kind, source)
     options.pop("filters", None)
-    for name, value in options.items():
-        conversation.set(name, value)
+    conversation.configure(options, _forms(arguments))
     told = partial(report, arguments) if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
     return converse(lm, conversation, first=first, notice=notice, report=told)

@@ -51,8 +51,9 @@ class Answerer:
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
-        lm = self.lm
-        plan = plan_turn(_turn(conversation), self._dialect)
+        lm, spec = self.lm, conversation.form
+        form = None if spec is None else Form("filters", spec, "json" in conversation.forms)
+        plan = plan_turn(Turn(chat=_chat(conversation), form=form), self._dialect)
         self._check_room(len(plan.ids))
         options = conversation.options
         if plan.spec is not None:
@@ -136,14 +137,6 @@ class Answer:
         """Whether there is no room for another token."""
         used = self.usage.prompt_tokens + self.usage.completion_tokens
         return self.max_context is not None and used >= self.max_context
-
-
-def _turn(conversation: Conversation) -> Turn:
-    form = conversation.form
-    return Turn(
-        chat=_chat(conversation),
-        form=None if form is None else Form("filters", form, "json" in conversation.forms),
-    )
 
 
 def _chat(conversation: Conversation) -> Chat:

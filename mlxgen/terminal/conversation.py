@@ -172,7 +172,7 @@ class Conversation:
 
     def set(self, name: str, value: Any) -> None:
         """Set an option; ``None`` is its default. Raises ``OptionError`` for an invalid one."""
-        self._configure({**self.settings, name.replace("-", "_"): value}, self.forms)
+        self.configure({**self.settings, name.replace("-", "_"): value}, self.forms)
 
     def require(self, kind: str, source: Any) -> None:
         """Require a form of answers; ``None`` lifts it.
@@ -181,9 +181,9 @@ class Conversation:
         """
         forms = _given({**self.forms, kind: source})
         lifted = {} if forms else {"close_json": None}
-        self._configure({**self.settings, **lifted}, forms)
+        self.configure({**self.settings, **lifted}, forms)
 
-    def _configure(self, settings: Mapping[str, Any], forms: Mapping[str, Any]) -> None:
+    def configure(self, settings: Mapping[str, Any], forms: Mapping[str, Any]) -> None:
         """Take settings and forms that are valid together; ``None`` is as if it was not there."""
         settings = {name: _with_ids(name, value) for name, value in settings.items()}
         for name in settings:
@@ -229,7 +229,7 @@ class Conversation:
         for kind in forms:
             if kind not in FORMS:
                 raise OptionError(f"forms.{kind}", f"expected one of {', '.join(FORMS)}")
-        found._configure(data.get("settings", {}), forms)
+        found.configure(data.get("settings", {}), forms)
         return found
 
     def _take_messages(self, messages: Any) -> None:

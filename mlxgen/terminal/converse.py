@@ -138,8 +138,8 @@ class TerminalChat:
         """Say how an answer ended, if it was cut off."""
         if answer.finish_reason == "length" and answer.fills_context:
             self.note(
-                f"(the context of {answer.usage.prompt_tokens + answer.usage.completion_tokens} "
-                "tokens is full; /undo takes back the last exchange, /clear starts over)"
+                f"(the context of {answer.max_context} tokens is full; /undo takes back the "
+                "last exchange, /clear starts over)"
             )
         elif answer.finish_reason == "length":
             count = answer.usage.completion_tokens

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -47,12 +47,8 @@ def load_pair(
         tokenizer = _load_tokenizer(folder, source, generation, trust_remote_code)
     if adapter is not None:
         model = _apply_adapter(model, adapter)
-    try:  # only now are the weights read
-        mx.eval(model.parameters())
-    except Exception as error:
-        raise WeightsError(
-            f"the weights in {source.folder} cannot be read: {_line(error)}"
-        ) from error
+    with _failing(WeightsError, f"the weights in {source.folder} cannot be read"):
+        mx.eval(model.parameters())  # only now are they read
     return model, tokenizer, config, generation
 
 
@@ -90,14 +86,10 @@ def _load_tokenizer(
     ends = source.config.get("eos_token_id")
     if generation.end_tokens is not None:
         ends = list(generation.end_tokens)
-    try:
+    with _failing(UnsupportedModelError, f"the tokenizer in {source.folder} cannot be loaded"):
         return mlx_lm.utils.load_tokenizer(
             folder, {"trust_remote_code": trust_remote_code}, eos_token_ids=ends
         )
-    except Exception as error:  # from transformers, tokenizers, sentencepiece, tiktoken
-        raise UnsupportedModelError(
-            f"the tokenizer in {source.folder} cannot be loaded: {_line(error)}"
-        ) from error
 
 
 def _load_model(
@@ -110,20 +102,14 @@ def _load_model(
             f"{source.folder} has its own Python code ({config['model_file']}); load it with"
             " trust_remote_code if you trust its makers"
         )
-    try:
+    unfit = f"do not fit its config.json (model_type {config['model_type']})"
+    with _failing(WeightsError, f"the weights in {source.folder} {unfit}"):
         loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
             folder,
             lazy=True,
             get_model_classes=_classes,
             trust_remote_code=trust_remote_code,
         )
-    except MlxgenError:
-        raise
-    except Exception as error:  # sanitize() and load_weights() raise anything
-        raise WeightsError(
-            f"the weights in {source.folder} do not fit its config.json"
-            f" (model_type {config['model_type']}): {_line(error)}"
-        ) from error
     return loaded
 
 
@@ -137,30 +123,15 @@ def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
             f"the architecture {kind!r} is not supported by mlx-lm; try a newer mlx-lm"
             " or another model"
         ) from error
-
-    def explained(build: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def call(argument: Any) -> Any:
-            try:
-                return build(argument)
-            except Exception as error:
-                raise LoadError(
-                    f"config.json does not describe a {kind} model: {_line(error)}"
-                ) from error
-
-        return call
-
-    return explained(model), SimpleNamespace(from_dict=explained(arguments.from_dict))
+    calling = _failing(LoadError, f"config.json does not describe a {kind} model")
+    return calling(model), SimpleNamespace(from_dict=calling(arguments.from_dict))
 
 
 def _apply_adapter(model: Any, folder: Path) -> Any:
     """Add the adapter's layers, and check that each of its tensors is in its place."""
     before = set(_shapes(model))
-    try:
+    with _failing(AdapterError, f"the adapter {folder} does not fit the model"):
         model = mlx_lm.utils.load_adapters(model, str(folder))
-    except Exception as error:
-        raise AdapterError(
-            f"the adapter {folder} does not fit the model: {_line(error)}"
-        ) from error
     model.eval()
     given, have = tensor_shapes(folder / "adapters.safetensors"), _shapes(model)
     wrong = [f"{name} {shape}" for name, shape in given.items() if have.get(name) != shape]
@@ -179,9 +150,19 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in leaves}
 
 
-def _line(error: Exception) -> str:
-    """Another library's error in one line of limited length."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, KeyError):
-        words = f"{words} is missing"
-    return words if len(words) <= 200 else words[:200] + "..."
+@contextlib.contextmanager
+def _failing(kind: type[LoadError], what: str) -> Iterator[None]:
+    """A context in which any error of another library says ``what`` has failed, in one line.
+
+    mlx-lm, transformers, tokenizers, sentencepiece and tiktoken may raise anything.
+    """
+    try:
+        yield
+    except MlxgenError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, KeyError):
+            words = f"{words} is missing"
+        shown = words if len(words) <= 200 else f"{words[:200]}..."
+        raise kind(f"{what}: {shown}") from error

@@ -143,16 +143,11 @@ class _Closing:
         self._references = References(root)
         self._names: dict[tuple[int, ...], str] = {}  # of definitions, by what they are made of
         self._definitions: dict[str, Any] = {}
-        self._uses: dict[str, list[Object]] = {}  # of definitions
         self._steps = _STEPS + _STEPS_EACH * len(self._references)
 
     def result(self) -> Any:
         """The whole schema."""
         whole = self._value(self._root)
-        for name, (use, *more) in self._uses.items():
-            if not more and isinstance(self._definitions[name], dict):
-                use.clear()
-                use.update(self._definitions.pop(name))
         if not isinstance(whole, dict):
             return whole
         if isinstance(self._root, Mapping) and "$schema" in self._root:
@@ -187,27 +182,22 @@ class _Closing:
         if key not in self._names:
             self._names[key] = name = f"closed-{len(self._names) + 1}"
             self._definitions[name] = self._closed(*schemas)
-        name = self._names[key]
-        use = {"$ref": f"#/$defs/{name}"}
-        self._uses.setdefault(name, []).append(use)
-        return use
+        return {"$ref": f"#/$defs/{self._names[key]}"}
 
     def _closed(self, *schemas: Mapping[str, Any]) -> Any:
         if len(schemas) == 1 and _says_rest(schemas[0]):
             rest = self._value(schemas[0]["unevaluatedProperties"])
-            return self._chosen(self._parts(schemas[0], (), rest_is_known=True), _Way(rest=rest))
-        parts = _Parts()
-        for schema in schemas:
-            self._collect(schema, parts, ())
-        return self._chosen(parts, _Way())
+            return self._chosen(self._parts(*schemas, rest_is_known=True), _Way(rest=rest))
+        return self._chosen(self._parts(*schemas), _Way())
 
     # ---- the parts of a schema -------------------------------------------------------------
 
     def _parts(
-        self, schema: Any, within: tuple[int, ...], *, rest_is_known: bool = False
+        self, *schemas: Any, within: tuple[int, ...] = (), rest_is_known: bool = False
     ) -> _Parts:
         parts = _Parts()
-        self._collect(schema, parts, within, rest_is_known=rest_is_known)
+        for schema in schemas:
+            self._collect(schema, parts, within, rest_is_known=rest_is_known)
         return parts
 
     def _collect(
@@ -300,13 +290,13 @@ class _Closing:
     def _branch(self, choice: _Choice, branch: Any, way: _Way) -> Any:
         if way == _Way() and choice.keyword == "anyOf":  # of oneOf the engine must see all
             return self._value(branch)
-        return self._chosen(self._parts(branch, choice.within), way)
+        return self._chosen(self._parts(branch, within=choice.within), way)
 
     def _left(self, choice: _Choice) -> Object:
         """A choice that says nothing about keys and values."""
         branches = []
         for branch in choice.branches:
-            parts = self._parts(branch, choice.within)
+            parts = self._parts(branch, within=choice.within)
             branches.append(self._chosen(parts, _Way(keys=_Keys(others=True))))
         return {choice.keyword: branches}
 

@@ -109,23 +109,6 @@ class _Part:
         )
 
 
-def _text(text: str) -> _Part:
-    return _Part(quoted(text), f"({' '.join(map(quoted, text))})" if text else '""')
-
-
-def _token(name: str, negated: bool) -> _Part:
-    token = f"<[^{name.strip('[]')}]>" if negated else f"<{name}>"
-    return _Part("", token, _NO_LEXEME)  # lexemes are made of text
-
-
-def _class(ranges: Sequence[tuple[str, str]], negated: bool) -> _Part:
-    inner = "".join(
-        _code(low) if low == high else f"{_code(low)}-{_code(high)}" for low, high in ranges
-    )
-    expression = f"/[{'^' if negated else ''}{inner}]/"
-    return _Part(expression, expression)
-
-
 def _code(char: str) -> str:
     return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"
 
@@ -203,7 +186,8 @@ class _Reader:
             negated, name = self._match(_TOKEN, "a token such as <think> or <[1000]>").groups()
             if negated and not name.startswith("["):
                 self._fail(f"expected the number of the token, !<[id]>, got !<{name}>")
-            return _token(name, bool(negated))
+            token = f"<[^{name.strip('[]')}]>" if negated else f"<{name}>"
+            return _Part("", token, _NO_LEXEME)  # lexemes are made of text
         name = self._skip(_NAME)
         if not name:
             return None
@@ -245,14 +229,12 @@ class _Reader:
         low, comma, high = match.groups()
         if not low and not high:
             self._fail("a repetition needs a number")
-        if len(low) > 6 or len(high) > 6:
+        if any(len(n) > 6 or int(n or 0) > MAX_REPEAT for n in (low, high)):
             self._fail(f"repetitions go up to {MAX_REPEAT}")
         least = int(low or 0)
         most = int(high) if high else None if comma else least
         if most is not None and most < least:
             self._fail(f"{{{least},{most}}} allows nothing")
-        if max(least, most or 0) > MAX_REPEAT:
-            self._fail(f"repetitions go up to {MAX_REPEAT}")
         return least, most
 
     def _string(self) -> _Part:
@@ -260,7 +242,8 @@ class _Reader:
         chars = []
         while not self._take('"'):
             chars.append(self._char("string"))
-        return _text("".join(chars))
+        each = " ".join(map(quoted, chars))
+        return _Part(quoted("".join(chars)), f"({each})" if chars else '""')
 
     def _ranges(self) -> _Part:
         self._at += 1
@@ -273,10 +256,11 @@ class _Reader:
                 high = self._char("class")
             if high < low:
                 self._fail(f"the range {low}-{high} is empty")
-            ranges.append((low, high))
+            ranges.append(_code(low) if low == high else f"{_code(low)}-{_code(high)}")
         if not ranges:
             self._fail("an empty class matches nothing")
-        return _class(ranges, negated)
+        expression = f"/[{'^' if negated else ''}{''.join(ranges)}]/"
+        return _Part(expression, expression)
 
     def _char(self, kind: str) -> str:
         char = self._peek()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..tokens import Token
@@ -40,4 +40,4 @@ class StatesFilter:
         del self.states[to + 1 :]
 
     def fork(self) -> StatesFilter:
-        return replace(self, states=self.states.copy())
+        return StatesFilter(self.states.copy(), self.row, self.after, self.ends)

@@ -58,10 +58,17 @@ class AllowFilter:
         self._asked = False
 
     def _allowed(self) -> frozenset[Token] | None:
-        if not self._asked:
-            answer = self._called(self._spec.function)
-            self._answer = None if answer is None else self._checked(answer)
-            self._asked = True
+        if self._asked:
+            return self._answer
+        answer = self._called(self._spec.function)
+        self._answer = None if answer is None else frozenset(map(int, answer))
+        for token in self._answer or ():
+            if not 0 <= token < self._vocab_size:
+                raise FilterError(
+                    f"{self._spec.function!r} allowed token {token}; expected ids from 0 to "
+                    f"{self._vocab_size - 1}"
+                )
+        self._asked = True
         return self._answer
 
     def _called(self, function: Callable[[Sequence[Token]], T]) -> T:
@@ -72,16 +79,6 @@ class AllowFilter:
         except Exception as error:
             name = getattr(function, "__name__", repr(function))
             raise FilterError(f"{name} failed: {type(error).__name__}: {error}") from error
-
-    def _checked(self, answer: Collection[Token]) -> frozenset[Token]:
-        tokens = frozenset(map(int, answer))
-        for token in tokens:
-            if not 0 <= token < self._vocab_size:
-                raise FilterError(
-                    f"{self._spec.function!r} allowed token {token}; expected ids from 0 to "
-                    f"{self._vocab_size - 1}"
-                )
-        return tokens
 
     def fill(self, row: Int32Words) -> bool:
         allowed = self._allowed()

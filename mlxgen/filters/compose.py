@@ -67,30 +67,25 @@ class Intersection:
     # ---- forwards and back -----------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
-        parts = self.parts
-        done = 0
         try:
-            for part in parts:
+            for part in self.parts:
                 part.advance(token)
-                done += 1
         except BaseException:
-            self._take_back(done)
+            self._take_back()
             raise
         self._length += 1
 
     def advance_as(self, fed: Sequence[Token]) -> None:
-        done = 0
         try:
             for part in self.parts:
                 part.advance_as(fed)
-                done += 1
         except BaseException:
-            self._take_back(done)
+            self._take_back()
             raise
         self._length += 1
 
-    def _take_back(self, done: int) -> None:
-        for part in self.parts[:done]:
+    def _take_back(self) -> None:
+        for part in self.parts:
             part.rewind(self._length)
 
     def rewind(self, to: int) -> None:

@@ -53,7 +53,6 @@ class Constraint:
         *,
         strips_space: bool | None = None,
     ) -> None:
-        vocabulary = Vocabulary.of(vocabulary)
         strips = vocabulary.strips_space if strips_space is None else strips_space
         flat: Sequence[Specification | Filter] = _flat(filters)
         self.vocabulary = vocabulary
@@ -138,8 +137,7 @@ class Constraint:
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible."""
-        if not self._known:
-            self._look()
+        self.mask()
         return not self._open
 
     def forced(self) -> list[Token]:

@@ -79,25 +79,22 @@ class After:
 
 
 def _trigger(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
-    wrong = f"After: expected a trigger that is a string or tokens, got {trigger!r}"
-    if isinstance(trigger, int) and not isinstance(trigger, bool):
-        return (trigger,)
-    if not isinstance(trigger, str | Sequence):
-        raise OptionError("filters", wrong)
-    if not trigger:
+    given = trigger if isinstance(trigger, Sequence) else (trigger,)
+    if not given:
         raise OptionError(
             "filters", "After: the trigger is empty; pass the specification that follows it alone"
         )
-    if isinstance(trigger, str):
+    if isinstance(given, str):
         try:
-            trigger.encode()
+            given.encode()
         except UnicodeEncodeError as error:
-            raise OptionError("filters", f"After: {trigger!r} is not valid text") from error
-        return trigger
-    tokens = tuple(trigger)
-    if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
-        raise OptionError("filters", wrong)
-    return tokens
+            raise OptionError("filters", f"After: {given!r} is not valid text") from error
+        return given
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in given):
+        raise OptionError(
+            "filters", f"After: expected a trigger that is a string or tokens, got {trigger!r}"
+        )
+    return tuple(given)
 
 
 class AfterFilter:

@@ -61,11 +61,11 @@ class Constraint:
         self.filters = flat  # as they were passed
         self._all = Intersection([_running(f, vocabulary, vocab_size, strips) for f in flat])
         self._rows = _Rows.of(vocabulary, vocab_size)
-        self._known = False  # whether the mask and what follows it are those of this position
-        self._row: Int32Words | None = None  # what filters write to
+        self.knows_mask = False  # whether the mask and what follows it here are those of this position
         self._mask: Int32Words | None = None
         self._can_end = True
         self._open = True  # whether anything but the end is allowed
+        self._row: Int32Words | None = None  # what filters write to
 
     @property
     def parts(self) -> tuple[Replay, ...]:
@@ -76,11 +76,6 @@ class Constraint:
         """Positions of the history."""
         return len(self._all)
 
-    @property
-    def knows_mask(self) -> bool:
-        """Whether ``mask()`` has nothing left to compute."""
-        return self._known
-
     # ---- what may come next ----------------------------------------------------------------
 
     def mask(self) -> Int32Words | None:
@@ -88,7 +83,7 @@ class Constraint:
 
         DeadEndError, naming the filters, if no token is allowed and the text may not end.
         """
-        if not self._known:
+        if not self.knows_mask:
             self._look()
         return self._mask
 
@@ -112,7 +107,7 @@ class Constraint:
             mask = None
         else:
             mask = rows.everything if can_end else rows.ordinary
-        self._mask, self._can_end, self._open, self._known = mask, can_end, is_open, True
+        self._mask, self._can_end, self._open, self.knows_mask = mask, can_end, is_open, True
 
     def _dead_end(self) -> str:
         alone = [
@@ -133,7 +128,7 @@ class Constraint:
 
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        return self._can_end if self._known else self._all.can_end()
+        return self._can_end if self.knows_mask else self._all.can_end()
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible."""
@@ -180,7 +175,7 @@ class Constraint:
         """One position that feeds its token to every filter. FilterError if one refuses it."""
         self._check(token)
         self._all.advance(token)
-        self._known = False
+        self.knows_mask = False
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: () for a token that was withheld."""
@@ -188,7 +183,7 @@ class Constraint:
             self._check(token)
         self._all.advance_as(fed)
         if fed:
-            self._known = False
+            self.knows_mask = False
 
     def _check(self, token: Token) -> None:
         if token in self.vocabulary.eos:
@@ -202,7 +197,7 @@ class Constraint:
         if to >= len(self._all):
             return
         self._all.rewind(to)
-        self._known = False
+        self.knows_mask = False
 
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""
@@ -214,7 +209,7 @@ class Constraint:
         twin._all = self._all.fork()
         twin._rows = self._rows
         twin._row = None
-        twin._known, twin._mask = self._known, self._mask
+        twin.knows_mask, twin._mask = self.knows_mask, self._mask
         twin._can_end, twin._open = self._can_end, self._open
         return twin
 

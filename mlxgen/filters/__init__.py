@@ -3,7 +3,7 @@
 from .after import After
 from .callback import Allow
 from .closing import EndSearch
-from .compose import AllOf, Intersection
+from .compose import AllOf
 from .constraint import Constraint
 from .grammar import Choice, Lark, Regex, Substring
 from .json_schema import JsonObject, JsonSchema
@@ -15,7 +15,6 @@ from .protocol import (
     Int32Words,
     Specification,
     allows,
-    is_by_bytes,
     no_tokens,
     tokens_of,
     without_tokens,
@@ -33,7 +32,6 @@ __all__ = [
     "EndSearch",
     "Filter",
     "Int32Words",
-    "Intersection",
     "JsonObject",
     "JsonSchema",
     "LMFormatEnforcer",
@@ -45,7 +43,6 @@ __all__ = [
     "Substring",
     "allows",
     "fill_masks",
-    "is_by_bytes",
     "no_tokens",
     "tokens_of",
     "without_tokens",

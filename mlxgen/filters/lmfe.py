@@ -51,18 +51,6 @@ class LMFormatEnforcer:
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
         """As ``Specification.bind``."""
-        return self._bound(tokenizer, vocab_size, after_space=False)
-
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        vocabulary = Vocabulary.of(tokenizer)
-        plain = self._bound(vocabulary, vocab_size, after_space=False)
-        after_space = self._bound(vocabulary, vocab_size, after_space=True)
-        return opening(plain, after_space, vocabulary, vocab_size)
-
-    def _bound(
-        self, tokenizer: AnyTokenizer, vocab_size: int, *, after_space: bool
-    ) -> StatesFilter:
         vocabulary = Vocabulary.of(tokenizer)
         library = _library()
         data = vocabulary.derived(
@@ -70,8 +58,6 @@ class LMFormatEnforcer:
         )
         try:
             parser = self.make_parser()
-            if after_space:
-                parser = library.SequenceParser([library.StringParser(" "), parser])
             enforcer = library.TokenEnforcer(data, parser)
         except MlxgenError:
             raise
@@ -79,6 +65,18 @@ class LMFormatEnforcer:
             raise GrammarError(f"{self!r}: {type(error).__name__}: {error}") from error
         parsers = _Parsers(enforcer, vocabulary, vocab_size)
         return StatesFilter([parser], parsers.row, parsers.after, methodcaller("can_end"))
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+
+        def parser_after_space() -> Any:
+            library = _library()
+            return library.SequenceParser([library.StringParser(" "), self.make_parser()])
+
+        vocabulary = Vocabulary.of(tokenizer)
+        plain = self.bind(vocabulary, vocab_size)
+        after_space = LMFormatEnforcer(parser_after_space).bind(vocabulary, vocab_size)
+        return opening(plain, after_space, vocabulary, vocab_size)
 
 
 class _Parsers:

@@ -56,14 +56,31 @@ class OutlinesCore:
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
         """As ``Specification.bind``."""
-        return _bound(self.pattern, Vocabulary.of(tokenizer), vocab_size)
+        vocabulary = Vocabulary.of(tokenizer)
+        tables: Recent[tuple[str, int], _Table]
+        tables = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
+        table = tables.get((self.pattern, vocab_size), lambda: self._table(vocabulary, vocab_size))
+        start = table.index.get_initial_state()
+        return StatesFilter([start], table.row, table.after, table.index.is_final_state)
 
     def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         """As ``bind``, for the start of a text that loses its leading space."""
         vocabulary = Vocabulary.of(tokenizer)
-        plain = _bound(self.pattern, vocabulary, vocab_size)
-        after_space = _bound(f" (?:{self.pattern})", vocabulary, vocab_size)
+        plain = self.bind(vocabulary, vocab_size)
+        after_space = OutlinesCore(f" (?:{self.pattern})").bind(vocabulary, vocab_size)
         return opening(plain, after_space, vocabulary, vocab_size)
+
+    def _table(self, vocabulary: Vocabulary, vocab_size: int) -> _Table:
+        library = _library()
+        words = vocabulary.derived(
+            ("outlines-core", vocab_size), lambda: _vocabulary(library, vocabulary, vocab_size)
+        )
+        try:
+            index = library.Index(self.pattern, words)
+        except Exception as error:
+            name = shortened(f"OutlinesCore({self.pattern!r})")
+            raise GrammarError(f"{name}: {error}") from error
+        return _Table(index, vocabulary.eos, vocab_size)
 
 
 class _Table:
@@ -100,26 +117,6 @@ def _library() -> Any:
             "filters", "OutlinesCore needs outlines-core: pip install 'mlxgen[outlines]'"
         ) from error
     return outlines_core
-
-
-def _bound(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> StatesFilter:
-    tables: Recent[tuple[str, int], _Table]
-    tables = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
-
-    def build() -> _Table:
-        library = _library()
-        words = vocabulary.derived(
-            ("outlines-core", vocab_size), lambda: _vocabulary(library, vocabulary, vocab_size)
-        )
-        try:
-            index = library.Index(pattern, words)
-        except Exception as error:
-            raise GrammarError(f"{shortened(f'OutlinesCore({pattern!r})')}: {error}") from error
-        return _Table(index, vocabulary.eos, vocab_size)
-
-    table = tables.get((pattern, vocab_size), build)
-    start = table.index.get_initial_state()
-    return StatesFilter([start], table.row, table.after, table.index.is_final_state)
 
 
 def _vocabulary(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from mlxgen.errors import DeadEndError, FilterError, OptionError, RewindError
-from mlxgen.filters import AllOf, Allow, Choice, Intersection, JsonSchema, Regex, Replay
+from mlxgen.filters import AllOf, Allow, Choice, JsonSchema, Regex, Replay
+from mlxgen.filters.compose import Intersection
 
 from .helpers import (
     CopyableToy,

@@ -11,13 +11,12 @@ Invariant: added tokens keep their ids, so that a filter that names tokens means
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from itertools import count
 
 from ..errors import GrammarError
 from ..tokens import Token, Vocabulary
-from ..tokens.pieces import Pieces
+from ..tokens.spelled import SpelledVocabulary, facts_of
 from .compiled import GrammarEngine
 from .constraint import Constraint
 from .protocol import is_by_bytes
@@ -28,7 +27,7 @@ _PROBES = (
 )
 
 
-class ByteVocabulary(Vocabulary):
+class ByteVocabulary(SpelledVocabulary):
     """One token for each byte, the added tokens of ``vocabulary``, and the probes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -39,14 +38,9 @@ class ByteVocabulary(Vocabulary):
         pieces.update((token, bytes([byte])) for byte, token in enumerate(self._bytes))
         self.probes = [next(free) for _ in _PROBES]
         pieces.update(zip(self.probes, _PROBES, strict=True))
-        self.size = 1 + max(pieces)
-        self.eos, self.special, self.added = vocabulary.eos, vocabulary.special, vocabulary.added
-        self.strips_space = vocabulary.strips_space
-        self.pieces = tuple(pieces.get(token, b"") for token in range(self.size))
         self._whole = vocabulary
-        self._pieces = Pieces(self.pieces, _unchanged, self.strips_space, frozenset())
-        self._derived = {}
-        self._lock = threading.RLock()
+        in_order = [pieces.get(token, b"") for token in range(1 + max(pieces))]
+        super().__init__(in_order, *facts_of(vocabulary))
 
     @classmethod
     def beside(cls, vocabulary: Vocabulary) -> ByteVocabulary:
@@ -65,10 +59,6 @@ class ByteVocabulary(Vocabulary):
 
     def _tokenize(self, data: bytes) -> list[Token] | None:
         return list(map(self._bytes.__getitem__, data))
-
-
-def _unchanged(token: Token, piece: bytes) -> bytes:
-    return piece
 
 
 def bound_to_bytes(constraint: Constraint) -> Constraint | None:

@@ -17,10 +17,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import GrammarError
 from .compiler import STARTING, Compiler, Loss, LostError, within
@@ -57,8 +56,7 @@ class Guard:
         self._count = processes
         self._line = Line()
         self._idle: list[Compiler] = []
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
-        self._trials: dict[bytes, asyncio.Task[_Known]] = {}
+        self._trials: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
         self._keepers: list[asyncio.Task[None]] = []
         self._began = False  # whether a process has ever been ready
         self._costly = costly  # called for each one that took too much time or memory
@@ -69,7 +67,7 @@ class Guard:
 
     async def close(self) -> None:
         """End the processes."""
-        tasks = [*self._trials.values(), *self._keepers]
+        tasks: list[asyncio.Task[Any]] = [*self._trials.values(), *self._keepers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -81,8 +79,8 @@ class Guard:
 
     def seconds(self, specs: Iterable[Any]) -> float:
         """Processor time that the trials of these took, as far as it is known."""
-        known = (self._known.get(_digest(spec)) for spec in specs)
-        return sum(one.seconds for one in known if one is not None)
+        trials = (self._trials.get(_digest(_packed(spec))) for spec in specs)
+        return sum(one.result().seconds for one in trials if one is not None and one.done())
 
     async def check(self, spec: Any, client: str = "") -> None:
         """Raise ``GrammarError``, with the reason, for what cannot be compiled within the limits.
@@ -90,39 +88,35 @@ class Guard:
         Raises ``RequestError`` (503) if no process became free or each one was lost, which says
         nothing about the specification.
         """
-        digest = _digest(spec)
-        known = self._known.get(digest)
-        while known is None:
+        message = _packed(spec)
+        digest = _digest(message)
+        verdict: Verdict | None = None
+        while verdict is None:
             trial = self._trials.get(digest)
             own = trial is None
             if trial is None:
-                trial = self._trials[digest] = asyncio.create_task(self._try(spec, client))
-                trial.add_done_callback(lambda done: self._remember(digest, done))
+                trial = self._trials[digest] = asyncio.create_task(self._try(message, client))
+                trial.add_done_callback(lambda done: self._settle(digest, done))
             try:
-                known = await asyncio.shield(trial)
+                verdict = await asyncio.shield(trial)
             except RequestError:  # another client waited too long; this one may not have
                 if own:
                     raise
-        if digest in self._known:
-            self._known.move_to_end(digest)
-        if known.error is not None:
-            raise GrammarError(known.error)
+        if digest in self._trials:
+            self._trials.move_to_end(digest)
+        if verdict.error is not None:
+            raise GrammarError(verdict.error)
 
-    def _remember(self, digest: bytes, trial: asyncio.Task[_Known]) -> None:
-        del self._trials[digest]
+    def _settle(self, digest: bytes, trial: asyncio.Task[Verdict]) -> None:
+        """Remember a trial if it has a verdict."""
         if trial.cancelled() or trial.exception() is not None:
-            return
-        self._known[digest] = trial.result()
-        while len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+            del self._trials[digest]
+        while len(self._trials) > _KNOWN and next(iter(self._trials.values())).done():
+            self._trials.popitem(last=False)
 
     # ---- one specification -------------------------------------------------------------------
 
-    async def _try(self, spec: Any, client: str) -> _Known:
-        try:
-            message = packed(spec)
-        except Exception as error:
-            return _Known(f"it cannot be compiled ({type(error).__name__})")
+    async def _try(self, message: bytes, client: str) -> Verdict:
         crashed = False
         for _ in range(_ATTEMPTS):
             turn = await self._turn(client, heavy=len(message) > HEAVY)
@@ -130,13 +124,13 @@ class Guard:
             try:
                 verdict = await self._judged(message)
                 spent = verdict.seconds
-                return _Known(verdict.error and _short(verdict.error), spent)
+                return verdict._replace(error=verdict.error and _short(verdict.error))
             except LostError as lost:
                 if lost.loss in (Loss.TIME, Loss.MEMORY) or (lost.loss is Loss.CRASH and crashed):
                     spent = self._cpu_seconds
                     self._costly()
                     log(logging.WARNING, "a grammar was too costly to compile", status=lost.status)
-                    return _Known(self._reason(lost.loss), spent)
+                    return Verdict(self._reason(lost.loss), seconds=spent)
                 crashed = lost.loss is Loss.CRASH
                 log(
                     logging.WARNING, "a process for compiling grammars was lost", status=lost.status
@@ -205,19 +199,15 @@ class Guard:
                 await compiler.end()
 
 
-class _Known(NamedTuple):
-    """A verdict: why a specification cannot be used, if so, and what the trial cost."""
-
-    error: str | None
-    seconds: float = 0.0
-
-
-def _digest(spec: Any) -> bytes:
+def _packed(spec: Any) -> bytes:
     try:
-        data = pickle.dumps(spec)
-    except Exception:  # `_try` reports it
-        data = repr(spec).encode(errors="replace")
-    return hashlib.blake2b(data, digest_size=20).digest()
+        return packed(spec)
+    except Exception as error:
+        raise GrammarError(f"it cannot be compiled ({type(error).__name__})") from error
+
+
+def _digest(message: bytes) -> bytes:
+    return hashlib.blake2b(message, digest_size=20).digest()
 
 
 def _short(text: str) -> str:

@@ -1,8 +1,8 @@
 """The process in which grammars are tried out, and which may die of them.
 
-Owns the loop of such a process, its limits, and the vocabulary that it compiles for: the facts
-of the real one without its tokenizer, so that nothing heavy is imported and a new process is
-ready in a moment. Must never know requests; it imports neither MLX nor mlx-lm.
+Owns the loop of such a process and its limits. It compiles for the real vocabulary without its
+tokenizer, so that nothing heavy is imported and a new process is ready in a moment. Must never know
+requests; it imports neither MLX nor mlx-lm.
 
     parent -> child   Facts, once; then one specification after another, pickled
     child -> parent   for each, including the facts: an empty message when it begins, then a
@@ -26,15 +26,15 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import DeadEndError, GrammarError, MlxgenError
+from ..filters import JsonSchema
 from ..filters.constraint import Constraint
-from ..tokens import Token, Vocabulary
-from ..tokens.pieces import Pieces
+from ..tokens import Vocabulary
+from ..tokens.spelled import SpelledVocabulary, facts_of
 
 OUT_OF_MEMORY = 77  # exit status
 OUT_OF_TIME = -signal.SIGPROF
@@ -46,15 +46,10 @@ _JOBS = 256  # after these a process is worn out, because it keeps what it compi
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What compiling needs to know of a vocabulary, and the limits of one compilation."""
+    """What compiling needs to know of a model, and the limits of one compilation."""
 
-    size: int
+    vocabulary: SpelledVocabulary
     vocab_size: int
-    eos: frozenset[Token]
-    special: frozenset[Token]
-    added: frozenset[Token]
-    strips_space: bool
-    pieces: tuple[bytes, ...]
     cpu_seconds: float
     memory: int
 
@@ -62,17 +57,8 @@ class Facts:
     def of(
         cls, vocabulary: Vocabulary, vocab_size: int, *, cpu_seconds: float, memory: int
     ) -> Facts:
-        return cls(
-            vocabulary.size,
-            vocab_size,
-            vocabulary.eos,
-            vocabulary.special,
-            vocabulary.added,
-            vocabulary.strips_space,
-            tuple(vocabulary.pieces),
-            cpu_seconds,
-            memory,
-        )
+        spelled = SpelledVocabulary(vocabulary.pieces, *facts_of(vocabulary))
+        return cls(spelled, vocab_size, cpu_seconds, memory)
 
 
 class Verdict(NamedTuple):
@@ -83,37 +69,15 @@ class Verdict(NamedTuple):
     seconds: float = 0.0  # of the processor
 
 
-class SpelledVocabulary(Vocabulary):
-    """A vocabulary from its facts alone; text is spelled by the longest tokens that fit."""
-
-    def __init__(self, facts: Facts) -> None:
-        self.size = facts.size
-        self.eos = facts.eos
-        self.special = facts.special
-        self.added = facts.added
-        self.pieces = facts.pieces
-        self.strips_space = facts.strips_space
-        self._pieces = Pieces(facts.pieces, _unchanged, facts.strips_space, frozenset())
-        self._derived = {}
-        self._lock = threading.RLock()
-
-    def _tokenize(self, data: bytes) -> list[Token] | None:
-        return None
-
-
-def _unchanged(token: Token, piece: bytes) -> bytes:
-    return piece
-
-
 class Trial:
     """Compiles specifications for one vocabulary."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._vocabulary = SpelledVocabulary(facts)
         self._jobs = 0
         self._most = math.inf
-        self.ready = self.judge(_anything())
+        everywhere = JsonSchema({"type": "object"})  # after it the first job finds all loaded
+        self.ready = self.judge(everywhere)
         self._most = memory() + facts.memory // 4
 
     def judge(self, spec: Any) -> Verdict:
@@ -133,7 +97,7 @@ class Trial:
 
     def _run(self, spec: Any) -> None:
         """Follow the forced tokens at the beginning to an end or to a choice."""
-        constraint = Constraint([spec], self._vocabulary, self._facts.vocab_size)
+        constraint = Constraint([spec], self._facts.vocabulary, self._facts.vocab_size)
         try:
             while len(constraint) < _FORCED and not constraint.ended():
                 run = constraint.forced()[:_FORCED]
@@ -194,7 +158,7 @@ def write(stream: BinaryIO, verdict: Verdict | None) -> None:
     stream.flush()
 
 
-def main(arguments: Sequence[str] = ()) -> int:
+def main() -> int:
     """Serve one parent until it hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -217,12 +181,5 @@ def main(arguments: Sequence[str] = ()) -> int:
         return 0
 
 
-def _anything() -> Any:
-    """A specification that suits every vocabulary, so that the first job finds all loaded."""
-    from ..filters import JsonSchema
-
-    return JsonSchema({"type": "object"})
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from .guard_child import LENGTH, OUT_OF_MEMORY, OUT_OF_TIME, Verdict
+from .guard_child import OUT_OF_MEMORY, OUT_OF_TIME, Verdict
 from .settings import KEY_VARIABLE
 
 STARTING = 60.0  # seconds for a new process to get ready
@@ -96,7 +96,7 @@ class Compiler:
             raise LostError(_loss(status), status) from None
 
     async def _send(self, message: bytes) -> None:
-        """Send a message, and wait until it is received."""
+        """Send a message, and wait until it has arrived."""
         assert self._process.stdin is not None
         self._process.stdin.write(message)
         await self._process.stdin.drain()
@@ -104,8 +104,7 @@ class Compiler:
 
     async def _read(self) -> bytes:
         assert self._process.stdout is not None
-        head = await self._process.stdout.readexactly(LENGTH.size)
-        return await self._process.stdout.readexactly(LENGTH.unpack(head)[0])
+        return await self._process.stdout.readuntil()
 
     async def ended(self) -> int:
         """Wait until the process ends; returns its exit status."""

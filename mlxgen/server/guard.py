@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 from ..errors import GrammarError
 from .compiler import STARTING, Compiler, Loss, LostError, within
 from .errors import RequestError
-from .guard_child import Facts, Verdict, packed
+from .guard_child import Facts, Verdict
 from .line import CrowdedError, Line, Turn
 from .logs import log, log_failure
 
@@ -35,7 +36,6 @@ HEAVY = 16 << 10  # bytes of a specification that may not take the last free pro
 _ATTEMPTS = 3  # processes that one specification may lose
 _PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds before another process starts; the last repeats
 _KNOWN = 4096  # verdicts that are remembered
-_REASON = 500  # characters of an error
 
 
 class Guard:
@@ -49,7 +49,7 @@ class Guard:
         patience: float = PATIENCE,
         costly: Callable[[], None] = lambda: None,
     ) -> None:
-        self._facts = packed(facts)
+        self._facts = pickle.dumps(facts)
         self._cpu_seconds = facts.cpu_seconds
         self._memory = facts.memory
         self._patience = patience
@@ -124,7 +124,7 @@ class Guard:
             try:
                 verdict = await self._judged(message)
                 spent = verdict.seconds
-                return verdict._replace(error=verdict.error and _short(verdict.error))
+                return verdict
             except LostError as lost:
                 if lost.loss in (Loss.TIME, Loss.MEMORY) or (lost.loss is Loss.CRASH and crashed):
                     spent = self._cpu_seconds
@@ -201,14 +201,10 @@ class Guard:
 
 def _packed(spec: Any) -> bytes:
     try:
-        return packed(spec)
+        return pickle.dumps(spec)
     except Exception as error:
         raise GrammarError(f"it cannot be compiled ({type(error).__name__})") from error
 
 
 def _digest(message: bytes) -> bytes:
     return hashlib.blake2b(message, digest_size=20).digest()
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _REASON else f"{text[: _REASON - 3]}..."

@@ -5,13 +5,12 @@ tokenizer, so that nothing heavy is imported and a new process is ready in a mom
 requests; it imports neither MLX nor mlx-lm.
 
     parent -> child   Facts, once; then one specification after another, pickled
-    child -> parent   for each, including the facts: an empty message when it begins, then a
-                      Verdict as JSON
+    child -> parent   for each, including the facts: a line of JSON when it has arrived, null, and
+                      then one with a Verdict
 
-Each message follows its length in four bytes. Invariant: a specification that costs more
-processor time or memory than allowed ends the process, and the parent sees it end. Both are
-counted from the beginning of the specification, and neither is wall-clock time: waiting or sleep
-makes nothing too costly.
+Invariant: a specification that costs more processor time or memory than allowed ends the process,
+and the parent sees it end. Both are counted from the beginning of the specification, and neither is
+wall-clock time: waiting or sleep makes nothing too costly.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import os
 import pickle
 import resource
 import signal
-import struct
 import sys
 import threading
 import time
@@ -38,9 +36,9 @@ from ..tokens.spelled import SpelledVocabulary, facts_of
 
 OUT_OF_MEMORY = 77  # exit status
 OUT_OF_TIME = -signal.SIGPROF
-LENGTH = struct.Struct("!I")
 _WATCH = 0.02  # seconds between two checks of the memory
 _FORCED = 256  # forced tokens at the beginning of a text that are tried
+_REASON = 500  # characters of an error
 _JOBS = 256  # after these a process is worn out, because it keeps what it compiled
 
 
@@ -89,7 +87,7 @@ class Trial:
         try:
             self._run(spec)
         except MlxgenError as refusal:
-            error = str(refusal)
+            error = _short(str(refusal))
         except BaseException as panic:  # a panic of the grammar engine is not an Exception
             error, panicked = f"it cannot be compiled ({type(panic).__name__})", True
         worn = panicked or self._jobs >= _JOBS or memory() > self._most
@@ -137,24 +135,9 @@ class MemoryWatch:
         os._exit(OUT_OF_MEMORY)
 
 
-def read(stream: BinaryIO) -> bytes:
-    """The next message of the parent; raises ``EOFError`` at the end."""
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError
-    return stream.read(LENGTH.unpack(head)[0])
-
-
-def packed(message: Any) -> bytes:
-    """A message of the parent as bytes."""
-    data = pickle.dumps(message)
-    return LENGTH.pack(len(data)) + data
-
-
 def write(stream: BinaryIO, verdict: Verdict | None) -> None:
-    """Send a verdict, or ``None`` to say that the next one has begun."""
-    data = b"" if verdict is None else json.dumps(verdict).encode()
-    stream.write(LENGTH.pack(len(data)) + data)
+    """Send a verdict, or ``None`` to say that a message has arrived."""
+    stream.write(json.dumps(verdict).encode() + b"\n")
     stream.flush()
 
 
@@ -164,21 +147,25 @@ def main() -> int:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     try:
-        facts: Facts = pickle.loads(read(source))
+        facts: Facts = pickle.load(source)
         write(sink, None)
         trial = Trial(facts)
         watch = MemoryWatch(facts.memory)
         write(sink, trial.ready)
         while True:
-            message = read(source)
+            spec = pickle.load(source)
             write(sink, None)
             watch.begin()
             signal.setitimer(signal.ITIMER_PROF, facts.cpu_seconds)
-            verdict = trial.judge(pickle.loads(message))
+            verdict = trial.judge(spec)
             signal.setitimer(signal.ITIMER_PROF, 0)
             write(sink, verdict)
     except (EOFError, BrokenPipeError):
         return 0
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _REASON else f"{text[: _REASON - 3]}..."
 
 
 if __name__ == "__main__":

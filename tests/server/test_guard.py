@@ -17,7 +17,7 @@ from mlxgen.load import load
 from mlxgen.server.boot import engine_of
 from mlxgen.server.errors import RequestError
 from mlxgen.server.guard import Guard, _digest
-from mlxgen.server.guard_child import Facts, Trial, packed
+from mlxgen.server.guard_child import Facts, Trial
 from mlxgen.server.settings import read_settings
 from mlxgen.tokens import Vocabulary
 
@@ -53,7 +53,7 @@ def with_guard(
 
 def knows(guard: Guard, specs: Sequence[Any]) -> bool:
     """Whether all of these were tried and are good."""
-    trials = [guard._trials.get(_digest(packed(spec))) for spec in specs]
+    trials = [guard._trials.get(_digest(pickle.dumps(spec))) for spec in specs]
     return all(one and one.done() and one.result().error is None for one in trials)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import pickle
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from mlxgen.load import load
 from mlxgen.server.compiler import Compiler, within
 from mlxgen.server.errors import RequestError
 from mlxgen.server.guard import Guard
-from mlxgen.server.guard_child import Facts, Verdict, packed
+from mlxgen.server.guard_child import Facts, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -185,12 +186,12 @@ def test_a_process_measures_the_memory_of_each_grammar_from_where_it_begins(fact
     known = replace(facts, memory=24 << 20)
 
     async def run() -> None:
-        compiler = await Compiler.start(packed(known))
+        compiler = await Compiler.start(pickle.dumps(known))
         try:
             for name in "abcdefghijkl":
                 properties: dict[str, Any] = {f"{name}{i}": {} for i in range(1200)}
                 spec = JsonSchema({"type": "object", "properties": properties})
-                verdict = await compiler.judge(packed(spec))
+                verdict = await compiler.judge(pickle.dumps(spec))
                 assert verdict.error is None and verdict.seconds > 0
             assert verdict.worn
         finally:

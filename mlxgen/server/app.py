@@ -6,6 +6,7 @@ exception leaves the application.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -54,31 +55,29 @@ def make_app(service: Service) -> ASGIApp:
         origins=settings.cors_origins,
         allow_hosts=settings.allow_hosts,
     )
-    return Last(PlainForm(gate, root=settings.root_path))
+    return _never_raising(PlainForm(gate, root=settings.root_path))
 
 
 def _add_docs(app: FastAPI, service: Service) -> None:
-    wholes: dict[bool, dict[str, Any]] = {}
-
-    def described() -> dict[str, Any]:
-        model = service.loaded
-        if (model is not None) not in wholes:
-            wholes[model is not None] = describe(
-                app,
-                with_key=service.settings.api_key is not None,
-                defaults={} if model is None else in_force(model),
-            )
-        return wholes[model is not None]
+    @cache
+    def described(with_model: bool) -> dict[str, Any]:
+        known = service.loaded if with_model else None
+        defaults = {} if known is None else in_force(known)
+        return describe(app, with_key=service.settings.api_key is not None, defaults=defaults)
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:
         """The OpenAPI description."""
-        return JsonResponse(described())
+        return JsonResponse(described(service.loaded is not None))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         headers = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
-        return Response(docs_page(described()), media_type="text/html", headers=headers)
+        return Response(
+            docs_page(described(service.loaded is not None)),
+            media_type="text/html",
+            headers=headers,
+        )
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -105,13 +104,10 @@ async def _request_error(request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
-class Last:
+def _never_raising(app: ASGIApp) -> ASGIApp:
     """The outermost layer: turns an unexpected error into a 500."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
         async def sending(message: Message) -> None:
@@ -120,9 +116,11 @@ class Last:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await app(scope, receive, sending)
         except Exception as error:
             log_failure("a request failed outside its handler", error)
             if started:
                 raise
             await error_response(error)(scope, receive, send)
+
+    return outermost

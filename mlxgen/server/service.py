@@ -55,9 +55,11 @@ class Service:
         self.ended: asyncio.Future[int] = loop.create_future()
         self.became_ready: asyncio.Future[None] = loop.create_future()
         self.failure: BaseException | None = None
-        self._guard: Guard | None = None
-        self._preparation: Preparation | None = None
-        self._model: ServedModel | None = None
+        self.loaded: ServedModel | None = None
+        """What is served, once it is loaded."""
+        self._guard: Guard  # from then on, too
+        self.preparation: Preparation
+        """The lanes in which requests become rows, once there is a model."""
         self._stopping: asyncio.Task[None] | None = None
 
     # ---- what requests ask -------------------------------------------------------------------
@@ -78,25 +80,14 @@ class Service:
         """Why requests are admitted and yet not parsed or answered, if so."""
         if self.pulse.is_missing:
             return f"the engine has taken no step for {self.pulse.seconds:.0f} s"
-        return None if self._preparation is None else self._preparation.stuck
-
-    @property
-    def preparation(self) -> Preparation:
-        """The lanes in which requests become rows."""
-        assert self._preparation is not None
-        return self._preparation
+        return None if self.loaded is None else self.preparation.stuck
 
     @property
     def model(self) -> ServedModel:
-        """What is served."""
+        """What is served; raises ``RequestError`` (503) unless requests are answered."""
         self.check_open()
-        assert self._model is not None
-        return self._model
-
-    @property
-    def loaded(self) -> ServedModel | None:
-        """What is served, once it is loaded."""
-        return self._model
+        assert self.loaded is not None
+        return self.loaded
 
     def check_open(self) -> None:
         """Raise ``RequestError`` (503) unless requests are answered."""
@@ -129,18 +120,18 @@ class Service:
             self._interrupt_all()
             asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
 
-    def _open(self, loaded: Engine) -> None:
-        model = self._model = loaded.model
+    def _open(self, engine: Engine) -> None:
+        model = engine.model
         if model.max_context is not None:
             limit = model.max_context * _PER_TOKEN
             self.body_limit = min(max(limit, _LEAST_BODY), _MOST_BODY)
-        self._guard = Guard(loaded.facts, costly=self.metrics.costly_grammars.inc)
+        self._guard = Guard(engine.facts, costly=self.metrics.costly_grammars.inc)
         self._guard.start()
-        self._preparation = Preparation(
-            loaded.lm.prepare_all, model, self._guard, max_rows=self.settings.max_queue
+        self.preparation = Preparation(
+            engine.lm.prepare_all, model, self._guard, max_rows=self.settings.max_queue
         )
-        if not self.became_ready.done():
-            self.became_ready.set_result(None)
+        self.loaded = model
+        self.became_ready.set_result(None)
 
     def stop(self) -> None:
         """Admit no more requests, and end when all are done or the grace period is over.
@@ -184,9 +175,10 @@ class Service:
         """Stop the engine's thread, the guard and the lanes; returns whether all of them ended."""
         self.pulse.close()
         self.engine.stop()
-        if self._guard is not None:
+        prepared = True
+        if self.loaded is not None:
             await self._guard.close()
-        prepared = self._preparation is None or await self._preparation.close()
+            prepared = await self.preparation.close()
         return await asyncio.to_thread(self.engine.join, 10.0) and prepared
 
 

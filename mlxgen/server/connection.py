@@ -12,11 +12,12 @@ part of the request; further bytes do not move it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import h11
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .body import READING
@@ -63,7 +64,7 @@ class Connection(H11Protocol):
         room.put(self, Phase.HEAD)
         inner: Any = self.app
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
             scope[ABORT] = self.transport.abort
             try:
                 await inner(scope, receive, send)
@@ -75,41 +76,34 @@ class Connection(H11Protocol):
     # ---- the event loop and uvicorn ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As of ``asyncio.Protocol``."""
         super().connection_made(transport)
         if self._lost:
             transport.abort()
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As of ``asyncio.Protocol``."""
         self._lost = True
         self._room.remove(self)
         self._disarm()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """As of ``asyncio.Protocol``."""
         super().data_received(data)
         self._look()
 
     def eof_received(self) -> None:
-        """As of ``asyncio.Protocol``."""
         super().eof_received()
         self.loop.call_soon(self._look)  # the transport closes itself after this
 
     def pause_writing(self) -> None:
-        """As of ``asyncio.Protocol``."""
         super().pause_writing()
         self._look()
 
     def resume_writing(self) -> None:
-        """As of ``asyncio.Protocol``."""
         super().resume_writing()
         self._look()
 
     def on_response_complete(self) -> None:
-        """As of uvicorn."""
         super().on_response_complete()
         self._look()
 
@@ -194,11 +188,7 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
-def abort_of(scope: MutableMapping[str, Any]) -> Callable[[], None]:
+def abort_of(scope: Scope) -> Callable[[], None]:
     """The function that hangs up on a request's client; it does nothing under other servers."""
-    abort: Callable[[], None] = scope.get(ABORT, _nothing)
+    abort: Callable[[], None] = scope.get(ABORT, lambda: None)
     return abort
-
-
-def _nothing() -> None:
-    pass

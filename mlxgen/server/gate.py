@@ -78,7 +78,7 @@ class Gate:
             return
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = _host_name(host)
-        if name not in self._hosts and not _is_address(name):
+        if name not in self._hosts and _address(name) is None:
             raise RequestError(
                 f"{host[:100]!r} is not an allowed name of this server; use its address, or start "
                 "it with --allow-host NAME or with an API key",
@@ -122,20 +122,17 @@ class Gate:
 
 def is_loopback(host: str) -> bool:
     """Whether an address, or the name localhost, can only be reached from this machine."""
-    if host.lower() in ("localhost", "localhost."):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(host.strip("[]"))
+    if address is None:
+        return host.lower() in ("localhost", "localhost.")
+    return address.is_loopback
 
 
-def _is_address(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _host_name(host: str) -> str:

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -64,9 +63,6 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        raise AssertionError("signals are handled by the process")
 
 
 def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
@@ -129,25 +125,21 @@ def listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
+    return _bound(socket.socket(family, kind, protocol), address)
 
 
 def listen_on(path: str) -> socket.socket:
     """A listening Unix socket; raises ``OSError`` unless the path is free or a dead socket's."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if Path(path).is_socket() and not _answers(path):
+        Path(path).unlink()
+    return _bound(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
+
+
+def _bound(listening: socket.socket, address: Any) -> socket.socket:
     try:
-        if Path(path).is_socket() and not _answers(path):
-            Path(path).unlink()
-        listening.bind(path)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        listening.bind(address)
         listening.listen(_BACKLOG)
     except OSError:
         listening.close()
@@ -225,8 +217,6 @@ def _address(host: str, port: int) -> str:
 
 
 def _announce(service: Service, address: str) -> None:
-    if service.became_ready.cancelled():
-        return
     name = service.model.name
     try:
         print(f"{NAME}: ready on {address}, serving {name}", flush=True)

@@ -27,7 +27,7 @@ class Admission:
     def __init__(self, *, max_batch: int, most: int, bodies: int = BODIES) -> None:
         self._max_batch = max_batch
         self._most = most
-        self._bodies_left = bodies
+        self.bodies_left = bodies
         self._typical = 1.0  # seconds that recent requests took
         self.visits: dict[Visit, None] = {}
         """The requests being answered, in the order in which they began."""
@@ -57,30 +57,15 @@ class Admission:
     def check(self) -> None:
         """Raise ``RequestError`` (429) if there are too many requests."""
         if self.inside >= self._most:
-            raise self._full()
+            raise self.full()
 
-    def _full(self) -> RequestError:
+    def full(self) -> RequestError:
+        """The error for a request that is not admitted."""
         return RequestError(
             f"the server is busy with {self.inside} requests; try again later",
             status=429,
             code="queue_full",
         )
-
-    def hold(self, count: int, visit: Visit) -> None:
-        """Count bytes of a body; raises ``RequestError`` (429) if all are too large together."""
-        self._bodies_left -= count
-        visit.held += count
-        while self._bodies_left < 0:
-            first = next((each for each in self.visits if each.arrives and each.held), visit)
-            if first is visit:
-                raise self._full()
-            first.arrives = False
-            first.understood()
-            first.interrupt(self._full())
-
-    def release(self, count: int) -> None:
-        """Count bytes that are no longer needed."""
-        self._bodies_left += count
 
     def retry_after(self) -> int:
         """Seconds after which a place may be free."""
@@ -95,8 +80,8 @@ class Admission:
 class Visit:
     """One admitted request."""
 
-    def __init__(self, admission: Admission, interrupt: Callable[[BaseException], None]) -> None:
-        self._admission = admission
+    def __init__(self, door: Admission, interrupt: Callable[[BaseException], None]) -> None:
+        self._door = door
         self.interrupt = interrupt
         self.held = 0  # bytes of its body
         self.arrives = True  # its body does
@@ -104,16 +89,25 @@ class Visit:
 
     def hold(self, count: int) -> None:
         """Count bytes; raises ``RequestError`` (429) if all bodies together are too large."""
-        self._admission.hold(count, self)
+        door = self._door
+        self.held += count
+        door.bodies_left -= count
+        while door.bodies_left < 0:
+            first = next((each for each in door.visits if each.arrives and each.held), self)
+            if first is self:
+                raise door.full()
+            first.arrives = False
+            first.understood()
+            first.interrupt(door.full())
 
     def arrived(self) -> None:
         """The body is complete; raises ``RequestError`` (429) if there are too many requests."""
-        self._admission.check()
+        self._door.check()
         self.arrives = False
         self.counts = True
-        self._admission.inside += 1
+        self._door.inside += 1
 
     def understood(self) -> None:
         """The bytes of the body are no longer needed."""
-        self._admission.release(self.held)
+        self._door.bodies_left += self.held
         self.held = 0

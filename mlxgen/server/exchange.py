@@ -22,7 +22,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from fastapi import Response
@@ -170,7 +170,7 @@ class Exchange:
             try:
                 service.check_open()
                 self._visit = stack.enter_context(service.admission.enter(self.interrupt))
-                stack.enter_context(self._timed(service.settings.request_timeout))
+                self._limit_time(stack)
                 await work(self)
             except asyncio.CancelledError:
                 if self._interruption is None:
@@ -182,20 +182,15 @@ class Exchange:
                 outcome = await self._fail(error)
         self._account(outcome)
 
-    @contextlib.contextmanager
-    def _timed(self, timeout: float) -> Iterator[None]:
-        """Interrupt the work in this context after ``timeout`` seconds; 0 is no limit."""
-        if not timeout:
-            yield
-            return
-        late = RequestError(
-            f"the request took more than {timeout:g} seconds", status=504, code="timeout"
-        )
-        timer = asyncio.get_running_loop().call_later(timeout, self.interrupt, late)
-        try:
-            yield
-        finally:
-            timer.cancel()
+    def _limit_time(self, stack: contextlib.ExitStack) -> None:
+        """Interrupt the work in this context if it takes too long."""
+        timeout = self.service.settings.request_timeout
+        if timeout:
+            late = RequestError(
+                f"the request took more than {timeout:g} seconds", status=504, code="timeout"
+            )
+            timer = asyncio.get_running_loop().call_later(timeout, self.interrupt, late)
+            stack.callback(timer.cancel)
 
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

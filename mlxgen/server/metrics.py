@@ -104,11 +104,7 @@ class _Engine(Collector):
         stats = self._stats()
         if stats is None:
             return
-        for name, attribute, help in _GAUGES:
-            yield GaugeMetricFamily(
-                f"mlxgen_{name}", help, value=float(getattr(stats, attribute) or 0)
-            )
-        for name, attribute, help in _COUNTERS:
-            yield CounterMetricFamily(
-                f"mlxgen_{name}", help, value=float(getattr(stats, attribute) or 0)
-            )
+        for family, rows in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, attribute, help in rows:
+                value = float(getattr(stats, attribute) or 0)
+                yield family(f"mlxgen_{name}", help, value=value)

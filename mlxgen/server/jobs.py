@@ -60,13 +60,6 @@ class Prepared(NamedTuple):
     rows: Sequence[Request]
 
 
-class _Begun(NamedTuple):
-    """Where and when some work began."""
-
-    lane: ThreadPoolExecutor
-    at: float
-
-
 class Preparation:
     """The lanes. ``prepare`` is ``lm.prepare_all``."""
 
@@ -85,7 +78,8 @@ class Preparation:
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
         self._line = Line(SLOW_THREADS)  # for the slow lane
-        self._running: dict[Callable[[], Any], _Begun] = {}
+        self._running: dict[Callable[[], Any], tuple[ThreadPoolExecutor, float]] = {}
+        """Where work is done, and since when."""
 
     async def close(self) -> bool:
         """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
@@ -136,12 +130,12 @@ class Preparation:
             (self._quick, QUICK_THREADS, "short"),
             (self._slow, SLOW_THREADS, "long"),
         ):
-            if sum(each.lane is lane and each.at < latest for each in begun) >= threads:
+            if sum(where is lane and at < latest for where, at in begun) >= threads:
                 return f"{name} requests wait for others that do not end"
         return None
 
     def _do(self, lane: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        self._running[work] = _Begun(lane, time.monotonic())
+        self._running[work] = lane, time.monotonic()
         try:
             return work()
         except Exception:
@@ -161,7 +155,7 @@ class Preparation:
             for spec in call.specs:
                 await self._guard.check(spec, client)
             costly = self._guard.seconds(call.specs) > COSTLY
-            rows = await self.run(size, lambda: self._rows(call), client, costly=costly)
+            rows = await self.run(size, lambda: self._prepare(call.jobs), client, costly=costly)
         except FilterError as error:
             raise _blamed(error, body) from error
         return Prepared(call, rows)
@@ -170,7 +164,7 @@ class Preparation:
         body = parse_body(data)
         call = parse(body, self._model)
         self._check(call)
-        return body, call, None if call.specs else self._rows(call)
+        return body, call, None if call.specs else self._prepare(call.jobs)
 
     def _check(self, call: Call) -> None:
         if len(call.jobs) > self._max_rows:
@@ -179,9 +173,6 @@ class Preparation:
                 f"expected at most {self._max_rows} answers, as no more may wait here, got "
                 f"{len(call.jobs)}; ask for fewer at a time",
             )
-
-    def _rows(self, call: Call) -> Sequence[Request]:
-        return self._prepare(call.jobs)
 
 
 def _blamed(error: FilterError, body: Body) -> RequestError:

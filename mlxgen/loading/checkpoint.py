@@ -24,6 +24,8 @@ from ..errors import (
 from .safetensors import read_head
 
 _DEEPEST = 100  # levels of a JSON file; no configuration has ten, and its readers may recurse
+# What unexpected JSON raises where it is read.
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 _OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "NumPy"}
 
 
@@ -186,14 +188,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
             tuple(entry["shape"])
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except _BROKEN as error:
         raise WeightsError(
             f"{path} has a broken header ({type(error).__name__}); download it again"
         ) from error

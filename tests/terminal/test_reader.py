@@ -144,6 +144,16 @@ def test_the_end_of_the_input_within_a_message_ends_that(
     assert TerminalReader(ask).read() == ("one", True)
 
 
+def test_the_end_of_the_input_at_an_edit_ends_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("readline")
+
+    def ask(prompt: str) -> str:
+        raise EOFError
+
+    assert TerminalReader(ask).edit("text") == ""
+    assert capsys.readouterr().out == "\n"
+
+
 def test_bytes_that_are_no_text_are_refused() -> None:
     def ask(prompt: str) -> str:
         return b"\xff".decode()

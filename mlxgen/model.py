@@ -385,7 +385,7 @@ class LanguageModel:
         # as the stream may be handed to another thread, which could not do that.
         if "prefix_cache" in vars(self) and take_prefix(handle, self.prefix_cache):
             handle.kv.wait()
-        return Stream(Loop(runner, self.sampler), handle, lambda: self.prefix_cache)
+        return Stream(Loop(runner, self.sampler), handle)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:
         wanted = options.max_tokens if options.max_tokens is not None else 1 << 40

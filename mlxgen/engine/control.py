@@ -44,10 +44,8 @@ _REFUSED: Mapping[str, str] = {
 def options_of(given: Mapping[str, Any]) -> Options:
     """The options of a controlled generation; ``OptionError`` for those it does not support."""
     for name, reason in _REFUSED.items():
-        value = given.get(name)
-        if value not in (None, (), [], "off") and (value is not False or name == "allow_retract"):
-            if name == "allow_retract" and value is True:
-                continue
+        value, own = given.get(name), name == "allow_retract"
+        if value not in (None, (), [], "off") and value is not own:
             raise OptionError(name, f"cannot be used with a controller: {reason}")
     return Options.of({**given, "allow_retract": True, "draft": "off"})
 
@@ -55,30 +53,14 @@ def options_of(given: Mapping[str, Any]) -> Options:
 class _Live:
     """A branch that has not ended."""
 
-    __slots__ = (
-        "asked",
-        "chunks",
-        "controller",
-        "given",
-        "handle",
-        "idle",
-        "index",
-        "observe",
-        "path",
-        "seen",
-        "wait",
-    )
-
     def __init__(
         self,
         path: Path,
-        index: int,
         handle: Handle,
         controller: Controller,
         chunks: list[Chunk],
     ) -> None:
         self.path = path
-        self.index = index  # in the last fork
         self.handle = handle
         self.controller = controller
         self.chunks = chunks  # those of its parent up to the fork, and its own
@@ -92,6 +74,11 @@ class _Live:
     @property
     def name(self) -> Path:
         return name_of(self.path)
+
+    @property
+    def index(self) -> int:
+        """Its place in the last fork."""
+        return self.path[-1] if self.path else 0
 
 
 class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Generic[C]):
@@ -121,7 +108,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self.results: dict[Path, Result] = {}
         self.errors: dict[Path, Exception] = {}
         self._woken: deque[_Live] = deque()
-        root = _Live((), 0, scheduler.submit(request), controller, [])
+        root = _Live((), scheduler.submit(request), controller, [])
         self._live: dict[Handle, _Live] = {root.handle: root}
         self._known: dict[Path, _Live] = {(): root}  # including those that have ended
 
@@ -201,7 +188,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
                 self._ask(live, waiting)
 
     def _is_undecided(self, live: _Live) -> bool:
-        alive = self._live.get(live.handle) is live
+        alive = self._live.get(live.handle) is live and not live.handle.closed
         return alive and live.wait is None and live.handle.request.steering is None
 
     def _ask(self, live: _Live, waiting: deque[_Live]) -> None:
@@ -256,12 +243,12 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         twins = self._scheduler.fork(live.handle, len(copies))
         branches = [live]
         for index, (handle, controller) in enumerate(zip(twins, copies, strict=True), start=1):
-            twin = _Live((*live.path, index), index, handle, controller, list(live.chunks))
+            twin = _Live((*live.path, index), handle, controller, list(live.chunks))
             twin.asked = live.asked
             self._live[handle] = self._known[twin.name] = twin
             branches.append(twin)
             waiting.append(twin)
-        live.path, live.index = (*live.path, 0), 0
+        live.path = (*live.path, 0)
         for branch, decision in zip(branches, decisions, strict=True):
             try:
                 self._carry_out(branch, decision)

@@ -44,12 +44,6 @@ class Owner:
                 self._thread = here
             return self._thread is here
 
-    def alike(self) -> Owner:
-        """An owner with the same thread, for another thing of the same kind."""
-        twin = Owner(self._what)
-        twin._thread = self._thread
-        return twin
-
 
 class OneAtATime:
     """Lets one call in at a time; ``what`` names the thing that is called, for messages."""

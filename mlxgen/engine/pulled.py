@@ -23,8 +23,6 @@ class Pulled(ABC, Generic[R, T]):
     It belongs to the thread that calls ``next()`` first. Any thread may ``close`` it.
     """
 
-    __slots__ = ("_closed", "_owner", "_ready")
-
     def __init__(self, what: str) -> None:
         self._owner = Owner(what)
         self._closed = False

@@ -7,15 +7,12 @@ text, filters, stops, cache and what ``tokens`` shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
-from .kv import PREFILL_STEP
-from .prefix.cache import PrefixCache
 from .pulled import Pulled
 from .request.accept import rewind
+from .step.accepting import Event
 from .step.fault import Fault
 from .step.handle import Handle
 from .step.step import Loop
@@ -32,18 +29,7 @@ class Stream(Pulled[Chunk, Chunk]):
     stream usable again.
     """
 
-    __slots__ = (
-        "_cache",
-        "_error",
-        "_failed",
-        "_freed",
-        "_handle",
-        "_loop",
-        "_text",
-    )
-
-    def __init__(self, loop: Loop, handle: Handle, cache: Callable[[], PrefixCache]) -> None:
-        self._cache = cache  # called when something is to be kept: there may be no cache yet
+    def __init__(self, loop: Loop, handle: Handle) -> None:
         self._loop = loop
         self._handle = handle
         super().__init__("stream")
@@ -54,7 +40,6 @@ class Stream(Pulled[Chunk, Chunk]):
         self._error: Exception | None = None  # to be raised after the chunks that are ready
 
     def _move(self) -> bool:
-        ready = self._ready
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -64,19 +49,19 @@ class Stream(Pulled[Chunk, Chunk]):
             raise StateError(
                 "the stream stopped with an error; rewind it or make a new one"
             ) from self._failed
+        events: list[Event] = []
         try:
-            outcomes = self._loop.step()
+            self._loop.step(events)
         except Fault as fault:
-            outcomes = self._loop.owed()
             self._failed = self._error = fault.error()
         except BaseException as error:
-            for outcome in self._loop.owed():
-                ready.extend(outcome.chunks)
             self._failed = error
             raise
-        for outcome in outcomes:
-            ready.extend(outcome.chunks)
-            self._failed = self._error = outcome.error or self._error
+        finally:
+            for event in events:
+                self._ready.extend(event.chunks)
+                if event.error is not None:
+                    self._failed = self._error = event.error
         return True
 
     def _give(self, ready: Chunk) -> Chunk:
@@ -134,7 +119,7 @@ class Stream(Pulled[Chunk, Chunk]):
         seen = len(self.tokens)
         target = self._handle.request.target_of(tokens, to, seen)
         self._ready.clear()
-        self._loop.rewind(self._handle, target, seen)
+        rewind(self._handle.request, target, seen)
         self._text = [self._handle.request.outbox.text]
         self._failed = self._error = None
 
@@ -155,8 +140,8 @@ class Stream(Pulled[Chunk, Chunk]):
         twins = []
         for seed in request.fork_seeds(n):
             handle = self._handle.fork(seed)
-            twin = Stream(self._loop.alike(), handle, self._cache)
-            twin._owner = self._owner.alike()
+            twin = Stream(self._loop.alike(), handle)
+            twin._owner = self._owner
             if request.position > seen:
                 rewind(handle.request, seen, seen)
                 twin._text = [handle.request.outbox.text]
@@ -181,21 +166,18 @@ class Stream(Pulled[Chunk, Chunk]):
             raise StateError("the stream is closed; call keep before close")
         if self._failed is not None:
             return
-        cache, handle = self._cache(), self._handle
+        handle, cache = self._handle, self._loop.runner.cache
         kv, history = handle.kv, handle.history
         if tokens is not None:
-            if cache.any_length or not kv.length < tokens < len(history) or handle.is_ready:
+            assert cache is not None
+            if cache().any_length or not kv.length < tokens < len(history) or handle.is_ready:
                 return
             self._run(tokens)
         kv.keep(history)
 
     def _run(self, tokens: int) -> None:
-        kv = self._handle.kv
         try:
-            while kv.length < tokens:
-                piece = min(PREFILL_STEP, tokens - kv.length)
-                self._loop.passes.prefill(self._handle, piece)
-                kv.wait()
+            self._loop.passes.prefill_to(self._handle, tokens)
         except BaseException as error:
             self._handle.restart()  # some layers may hold more tokens than others now
             self._failed = error

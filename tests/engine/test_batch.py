@@ -310,6 +310,18 @@ def test_an_interrupt_loses_nothing_of_a_row_that_begins_in_the_same_step() -> N
     assert list(hall.texts.values())[2] == "xyz" + letters(3, 3)
 
 
+def test_an_end_before_an_interrupt_is_reported_even_if_nothing_else_is_left_to_run() -> None:
+    hall = Hall(endless())
+    hall.submit(max_tokens=3)
+    other = hall.submit(max_tokens=6, hooks=interrupting(2))
+    with pytest.raises(KeyboardInterrupt):
+        hall.finish()
+    hall.scheduler.cancel(other)
+    assert hall.scheduler.busy
+    assert hall.finish()[0] == letters(3)
+    assert not hall.scheduler.busy
+
+
 def test_a_row_that_is_interrupted_before_its_first_draw_is_not_lost() -> None:
     hall = Hall(endless())
     hall.submit(filters=Choice(["xyz"]), hooks=interrupting(1))

@@ -22,12 +22,13 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
+from dataclasses import fields
 
 import mlx.core as mx
 
 from ...errors import CapacityError, QueueFullError, StateError
 from ...tokens import Token
-from ..chunk import Chunk, FinishReason
+from ..chunk import Chunk, FinishReason, Usage
 from ..kv import KV, PREFILL_STEP, Slots
 from ..limits import Limits, Stats, default_bytes
 from ..prefix.cache import PrefixCache
@@ -48,15 +49,7 @@ from .trial import Trial
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
-_SUMS = (
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "forced_tokens",
-    "rewound_tokens",
-    "redraws",
-    "forward_passes",
-)
+_SUMS = {field.name for field in fields(Usage)} & {field.name for field in fields(Stats)}
 
 
 class Scheduler:
@@ -72,8 +65,7 @@ class Scheduler:
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
         runner = Runner(lm.model, lm.make_cache, slots, lambda: lm.prefix_cache)
-        self._loop = Loop(runner, lm.sampler)
-        self._loop.longest_run = BEHIND
+        self._loop = Loop(runner, lm.sampler, BEHIND)
         limit = self.limits.max_bytes
         limit = limit if limit is not None else default_bytes()
         self._memory = Memory(lm.footprint, limit, runner, self.cache)
@@ -122,12 +114,12 @@ class Scheduler:
         """``n`` copies that go on from where a sequence is, each with a seed of its own."""
         if handle in self._queue and self._open_places and self._fits(handle):
             handle.start()
-            if handle.request.finish_reason is None:
+            if not handle.has_ended:
                 self._queue.remove(handle)
                 self._prefill.add(handle)
-        if handle.closed or handle.request.finish_reason is not None:
+        if handle.closed or handle.has_ended:
             raise StateError("a sequence that has ended cannot be forked")
-        if n > self._free_places + max(0, self.limits.max_queue - self._waiting):
+        if n > self.room:
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
         while handle in self._prefill:  # once for all of them
             try:
@@ -149,11 +141,8 @@ class Scheduler:
         """Keep the first ``to`` generated tokens of a sequence that has not ended."""
         if handle.closed:
             raise StateError("a sequence that has ended cannot be rewound")
-        target = handle.request.target_of(None, to, handle.request.position)
-        if handle in self._loop.handles:
-            self._loop.rewind(handle, target)
-        else:
-            rewind(handle.request, target)
+        request = handle.request
+        rewind(request, request.target_of(None, to, request.position))
 
     def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]:
         """Take back the newest ``back`` tokens, the prompt's included, and append others.
@@ -215,9 +204,12 @@ class Scheduler:
     def _step(self, events: list[Event]) -> None:
         self._admit(events)
         self._make_room(events)
-        ran = self._loop.step()
-        self._pace.saw(time.perf_counter(), self._fed, ran=bool(ran))
-        self._deliver(ran, events)
+        ran: list[Event] = []
+        try:
+            self._loop.step(ran)
+            self._pace.saw(time.perf_counter(), self._fed, ran=bool(ran))
+        finally:
+            self._deliver(ran, events)
         if self._trial is not None:
             self._judge(self._trial, ran)
         if self._send_back():
@@ -241,7 +233,8 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
-        return bool(self._loop.handles or len(self._prefill) or self._queue or self._trial)
+        runs = self._loop.handles or len(self._prefill) or self._queue
+        return bool(runs or self._trial or self._events)
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
@@ -284,10 +277,6 @@ class Scheduler:
         return self._memory.held([*self._loop.handles, *self._prefill, *self._parked])
 
     @property
-    def _waiting(self) -> int:
-        return max(0, len(self._queue) - self._free_places)
-
-    @property
     def _free_places(self) -> int:
         return max(0, self.limits.max_batch - self._taken_places)
 
@@ -320,10 +309,9 @@ class Scheduler:
                 events += self._became(handle, handle.take(), error)  # what it forced before
                 continue
             self._queue.remove(handle)
-            ended = handle.request.finish_reason is not None
-            if (begins or ended) and (chunks := handle.take()):
+            if (begins or handle.has_ended) and (chunks := handle.take()):
                 events.append(Event(handle, chunks))
-            if handle.request.finish_reason is not None:
+            if handle.has_ended:
                 self._close(handle)
                 continue
             self._prefill.add(handle)
@@ -370,8 +358,8 @@ class Scheduler:
 
     def _preempt(self, handle: Handle) -> None:
         """Free a sequence's KV: all of it is run again when it takes part again."""
-        handle.kv.restart()
         handle.forget()
+        handle.restart()
         self._preempted += 1
 
     def _needed_soon(self, *more: Handle) -> int:
@@ -381,19 +369,11 @@ class Scheduler:
     def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
         if self._memory.too_large(len(handle.request.history)) is None:
             return
-        self._take_out(handle)
-        events.append(
-            Event(
-                handle,
-                [],
-                CapacityError(
-                    f"the KV cache of {len(handle.request.history)} tokens does not fit "
-                    f"max_bytes={self._memory.limit:,}; give a smaller max_tokens or raise the "
-                    "limit"
-                ),
-            )
+        error = CapacityError(
+            f"the KV cache of {len(handle.request.history)} tokens does not fit "
+            f"max_bytes={self._memory.limit:,}; give a smaller max_tokens or raise the limit"
         )
-        self._close(handle)
+        events += self._became(handle, [], error)
 
     def _take_out(self, handle: Handle) -> None:
         """From wherever it is; a place in the slots is free then."""
@@ -464,7 +444,6 @@ class Scheduler:
         Raises what happens while nothing runs.
         """
         self._faults += 1
-        self._deliver(self._loop.owed(), events)
         handle = fault.handle
         own = handle is not None and not handle.closed and not fault.short_of_memory
         if handle is not None and own and (self._trial or self._works()):
@@ -473,9 +452,7 @@ class Scheduler:
         self._loop.restart()
         for handle in (*self._prefill, *self._parked):
             handle.restart()
-        for handle in [
-            handle for handle in self._loop.handles if handle.request.finish_reason is not None
-        ]:
+        for handle in [handle for handle in self._loop.handles if handle.has_ended]:
             self._deliver([Event(handle, [], fault.error())], events)  # its end was lost
         running = [*self._loop.handles, *self._prefill]
         if fault.short_of_memory:

@@ -14,12 +14,14 @@ from ..speculation.guess import Guess
 from .drawn import Drawn, DrawnView
 from .handle import Handle
 
+SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
+
 
 class Event(NamedTuple):
     """What came of one sequence: chunks, or, last of all, an error that concerns it alone.
 
-    After an error, or when its request has a finish reason, the handle takes no part in further
-    steps; it is the caller's to take out, or to rewind.
+    After an error, or when its request has a finish reason, the caller takes the handle out, or
+    rewinds it, before the next step.
     """
 
     handle: Handle
@@ -29,6 +31,7 @@ class Event(NamedTuple):
 
 def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
     """Decide on one draw, and on those after it that were drafted."""
+    handle.flat = SORTED_DRAWS if drawn.inexact(place) else max(0, handle.flat - 1)
     try:
         if handle.guess is None:
             _accept_one(handle, tokens[place], DrawnView(drawn, place))

@@ -54,26 +54,6 @@ class Handle:
     - ``closed``: it has given back what it held, and nothing more will come.
     """
 
-    __slots__ = (
-        "_began",
-        "_first_token",
-        "_started",
-        "ahead",
-        "appetite",
-        "cached",
-        "closed",
-        "drafter",
-        "flat",
-        "guess",
-        "kv",
-        "logits",
-        "passes",
-        "pending",
-        "request",
-        "retried",
-        "scores",
-    )
-
     def __init__(self, request: Request, kv: KV, drafter: Drafter | None = None) -> None:
         self.request = request
         self.kv = kv
@@ -102,6 +82,11 @@ class Handle:
         return self.request.history
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its request has a finish reason."""
+        return self.request.finish_reason is not None
+
+    @property
     def slot(self) -> Slot | None:
         """Its place in a batch, if it is in one."""
         return self.kv.slot
@@ -124,17 +109,11 @@ class Handle:
     @property
     def usage(self) -> Usage:
         """Tokens, passes and seconds so far."""
-        request, first = self.request, self._first_token
-        now = time.perf_counter()
-        return Usage(
-            prompt_tokens=request.base,
+        now, first = time.perf_counter(), self._first_token
+        return replace(
+            self.request.usage,
             cached_tokens=self.cached,
-            completion_tokens=request.position,
             forward_passes=self.passes,
-            forced_tokens=request.tally.forced,
-            rewound_tokens=request.tally.rewound,
-            redraws=request.tally.redraws,
-            incomplete=request.tally.incomplete,
             prompt_seconds=(first if first is not None else now) - self._began,
             generation_seconds=now - first if first is not None else 0.0,
         )

@@ -76,6 +76,13 @@ class Passes:
         kv.submit()
         kv.snapshot()
 
+    def prefill_to(self, handle: Handle, tokens: int) -> None:
+        """Run so many tokens of a handle's history, in pieces that are evaluated."""
+        while handle.kv.length < tokens:
+            self.prefill(handle, min(PREFILL_STEP, tokens - handle.kv.length))
+            handle.kv.wait()
+            mx.clear_cache()
+
     def _prefill_scored(self, handle: Handle, count: int) -> None:
         """The same, with the log-probabilities of the tokens that come next; evaluated."""
         kv, scores, history = handle.kv, handle.scores, handle.history
@@ -116,21 +123,16 @@ class Passes:
         """Run tokens of many handles, those in the slots together; their logits, nothing of it
         evaluated."""
         inside = [each for each in work if each.handle.slot is not None]
+        alone = [each for each in work if each.handle.slot is None]
         arrays = self._run_in_slots(inside) if inside else []
-        for each in work:
-            if each.handle.slot is None:
-                arrays.append(self._run_alone(each))
-        return arrays
+        return arrays + [self._run_alone(each) for each in alone]
 
     def _run_alone(self, work: Work) -> mx.array:
         """Run what a handle outside of the slots has pending, a long run in pieces."""
         handle, tokens, count = work
         kv, known = handle.kv, len(tokens) - count + 1
         if known > (1 if handle.is_scored else SINGLE_PASS):
-            for _ in range(0, known - 1, PREFILL_STEP):
-                self.prefill(handle, PREFILL_STEP)
-                kv.wait()
-                mx.clear_cache()
+            self.prefill_to(handle, len(handle.history) - 1)
             tokens = tokens[known - 1 :]
         if count > 1:
             kv.snapshot(before=count - 1)
@@ -161,8 +163,8 @@ class Passes:
             early = len(tokens) - count
             if early and not (merges and early <= SHORT_RUN):
                 first.append(Work(handle, tokens[:early]))
-                tokens = tokens[early:]
-            (apart if count > 1 and not merges else common).append(Work(handle, tokens, count))
+                each = Work(handle, tokens[early:], count)
+            (apart if count > 1 and not merges else common).append(each)
         for group in self._groups(first):
             self._run_group(group)
         for handle, tokens, _ in apart:

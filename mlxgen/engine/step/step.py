@@ -21,9 +21,7 @@ import mlx.core as mx
 from ...errors import MlxgenError
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
-from ...tokens import Token
 from ..kv.commands import Clear
-from ..request.accept import rewind
 from ..request.drawing import blind_draw, next_draw, warm
 from .accepting import Event, accept_draws
 from .drawn import Drawn
@@ -33,35 +31,20 @@ from .passes import Passes, Work
 from .plan import Standing, StepPlan
 from .runner import Runner
 
-SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
 class Loop:
     """The requests of one model that generate: see the module."""
 
-    __slots__ = (
-        "_blind",
-        "_owed",
-        "_sampler",
-        "_steps",
-        "_stopped",
-        "handles",
-        "longest_run",
-        "passes",
-        "runner",
-    )
-
-    def __init__(self, runner: Runner, sampler: Sampler) -> None:
+    def __init__(self, runner: Runner, sampler: Sampler, longest_run: int | None = None) -> None:
         self.handles: list[Handle] = []  # those in slots first, in the order of these
         self.runner = runner
         self.passes = Passes(runner)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
-        self.longest_run: int | None = None
-        self._owed: list[Event] = []  # of a step that was interrupted
-        self._stopped: set[Handle] = set()  # ended or failed
+        self.longest_run = longest_run
         self._steps = 0
 
     def alike(self) -> Loop:
@@ -70,14 +53,11 @@ class Loop:
 
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
-        self._stopped.discard(handle)
-        if handle not in self.handles:
-            self.handles.append(handle)
+        self.handles.append(handle)
 
     def leave(self, handle: Handle) -> None:
         """Take a handle out; what it holds in the slots is freed."""
         self.handles.remove(handle)
-        self._stopped.discard(handle)
         if handle.slot is not None:
             handle.kv.restart()
             self._in_order()
@@ -88,23 +68,18 @@ class Loop:
             handle.kv.leave()
             self._in_order()
 
-    def rewind(self, handle: Handle, target: int, seen: int | None = None) -> None:
-        """Have one that takes part go back, ended or failed or not."""
-        rewind(handle.request, target, seen)
-        self._stopped.discard(handle)
+    def step(self, events: list[Event]) -> None:
+        """Draw once for every handle that has logits; what comes of each is added to ``events``.
 
-    def step(self) -> list[Event]:
-        """Draw once for every handle that has logits; errors of one are its own outcome.
-
-        What goes wrong with the model itself is raised as a ``Fault``, and an interrupt as it
-        is; then every handle stands where its history ends, and what the others came to is kept
-        for the next call. A fault that may be anybody's leaves nothing on the device.
+        That may be an error of one. What goes wrong with the model itself is raised as a
+        ``Fault``, and an interrupt as it is; then every handle stands where its history ends. A
+        fault that may be anybody's leaves nothing on the device.
         """
-        events, self._owed = self._owed, []
+        handles = [handle for handle in self.handles if not handle.has_ended]
         try:
-            self._start(events)
+            self._start(handles, events)
             if not events:
-                self._step(events)
+                self._step(handles, events)
         except Exception as error:
             fault = Fault.of(error)
             self._halt(events)
@@ -114,16 +89,9 @@ class Loop:
         except BaseException:
             self._halt(events)
             raise
-        self._stopped.update(o.handle for o in events if o.error or o.handle.request.finish_reason)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
-        return events
-
-    def owed(self) -> list[Event]:
-        """What the handles had come to in a step that did not get to its end; only once."""
-        events, self._owed = self._owed, []
-        return events
 
     def restart(self) -> None:
         """Drop all that is on the device: what every handle has run is to be run again."""
@@ -136,7 +104,7 @@ class Loop:
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
         for handle in self.handles:
-            if handle not in self._stopped:
+            if not handle.has_ended:
                 handle.check_integrity()
         inside = [handle.slot for handle in self.handles if handle.slot is not None]
         assert [slot.index for slot in inside] == list(range(len(inside)))
@@ -153,15 +121,11 @@ class Loop:
             except Exception as error:
                 events.append(Event(handle, [], error))
         self._in_order()
-        self._owed = events
-        self._stopped.update(o.handle for o in events if o.error or o.handle.request.finish_reason)
 
-    def _start(self, events: list[Event]) -> None:
+    def _start(self, handles: list[Handle], events: list[Event]) -> None:
         """Begin new requests: with what filters force, or with an end before anything is drawn."""
         new = []
-        for handle in self.handles:
-            if handle in self._stopped:
-                continue
+        for handle in handles:
             try:
                 if handle.start():
                     new.append(handle)
@@ -171,13 +135,12 @@ class Loop:
             if chunks := handle.take():
                 events.append(Event(handle, chunks))
         if new and events:  # these are out before the model has run
-            self._forward([handle for handle in new if handle.request.finish_reason is None])
+            self._forward([handle for handle in new if not handle.has_ended])
 
-    def _step(self, events: list[Event]) -> None:
+    def _step(self, handles: list[Handle], events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
-        handles = [handle for handle in self.handles if handle not in self._stopped]
         self._align(handles)
-        self._gather()
+        self._gather(handles)
         plan = StepPlan.of([self._standing(handle) for handle in handles])
         if plan.first:
             self._forward([handles[i] for i in plan.first])
@@ -189,7 +152,7 @@ class Loop:
         blind = self._look_ahead(list(places), drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
         for handle, place in places.items():
-            events.append(self._accept(handle, tokens, drawn, place))
+            events.append(accept_draws(handle, tokens, drawn, place))
         arrived = [handle.arrive() for handle in (*places, *beside)]
         if plan.looks and all(arrived):
             self._blind = blind
@@ -200,7 +163,7 @@ class Loop:
     def _catch_up(self, handles: list[Handle], events: list[Event], *, looked: bool) -> None:
         """Run those without logits, unless they can do so beside the next look-ahead."""
         failed = {event.handle for event in events if event.error is not None}
-        going = [s for s in handles if s.request.finish_reason is None and s not in failed]
+        going = [s for s in handles if not s.has_ended and s not in failed]
         if not looked or not any(handle.is_ready for handle in going):
             self._forward([handle for handle in going if not handle.is_ready])
 
@@ -208,13 +171,6 @@ class Loop:
         request, waits = handle.request, bool(handle.pending)
         behind = waits and self.is_behind(handle)
         return Standing(not waits, behind, request.is_last, _drafts(handle), request.expects_forced)
-
-    def _accept(self, handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
-        if drawn.inexact(place):
-            handle.flat = SORTED_DRAWS
-        elif handle.flat:
-            handle.flat -= 1
-        return accept_draws(handle, tokens, drawn, place)
 
     # drawing
 
@@ -264,7 +220,7 @@ class Loop:
         constraints = [
             handle.request.constraint
             for handle in handles
-            if handle.request.constraint is not None and handle.request.finish_reason is None
+            if handle.request.constraint is not None and not handle.has_ended
         ]
         if constraints:
             fill_masks(constraints)
@@ -329,16 +285,12 @@ class Loop:
 
     # who is where
 
-    def _gather(self) -> None:
+    def _gather(self, handles: list[Handle]) -> None:
         """Take requests into the slots, as soon as there are several that suit each other."""
         slots = self.runner.slots
-        if slots is None or len(self.handles) < 2:
+        if slots is None or len(handles) < 2:
             return
-        alone = [
-            handle
-            for handle in self.handles
-            if handle.slot is None and handle.kv.length and handle not in self._stopped
-        ]
+        alone = [handle for handle in handles if handle.slot is None and handle.kv.length]
         if not alone:
             return
         lengths = [len(handle.history) for handle in alone]

@@ -20,8 +20,10 @@ from mlxgen.engine.chunk import Chunk, FinishReason
 from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
+from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.accepting import Event
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.engine.step.step import Loop
@@ -200,7 +202,7 @@ def play(loop: Loop, handle: Handle, seen: Seen, deeds: list[Deed], *, to_the_en
             if to is None:
                 handle.request.fork_seeds(1)
             else:
-                loop.rewind(handle, to)
+                rewind(handle.request, to)
                 seen.rewound(handle.request)
         ended = seen.reason is not None or seen.error
         if ended or not (left or to_the_end):
@@ -214,7 +216,9 @@ def play(loop: Loop, handle: Handle, seen: Seen, deeds: list[Deed], *, to_the_en
             except MlxgenError as error:
                 seen.error = str(error)
             continue
-        for outcome in loop.step():
+        events: list[Event] = []
+        loop.step(events)
+        for outcome in events:
             seen.take(outcome.chunks)
             seen.error = str(outcome.error or "")
     raise AssertionError("it never ended")

@@ -44,9 +44,8 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         super().__init__("batch")
         self._scheduler = scheduler
         self._requests: Iterator[Callable[[], Request]] | None = requests
-        self._watch = watch or _unwatched
+        self._watch = watch
         self._indexes: dict[Handle, int] = {}
-        self._given: list[tuple[int, ...]] = []  # each request's prefix
         self._chunks: list[list[Chunk]] = []
         self.results: list[Result | None] = []
         self.errors: dict[int, Exception] = {}
@@ -58,7 +57,8 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
             for event in self._scheduler.step():
                 self._take(event)
         going = self.busy or bool(self._ready)
-        self._watch(self)
+        if self._watch is not None:
+            self._watch(self)
         return going
 
     def _give(self, ready: tuple[int, Chunk | Exception]) -> tuple[int, Chunk]:
@@ -89,7 +89,8 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         self._requests = None
         self._ready.clear()
         self._scheduler.close()
-        self._watch(self)
+        if self._watch is not None:
+            self._watch(self)
 
     def _submit(self) -> None:
         limit = self._scheduler.limits.max_batch + AHEAD
@@ -103,11 +104,8 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
             index = len(self.results)
             self.results.append(None)
             self._chunks.append([])
-            self._given.append(())
             try:
-                request = make()
-                self._given[index] = request.options.prefix
-                self._indexes[self._scheduler.submit(request)] = index
+                self._indexes[self._scheduler.submit(make())] = index
             except MlxgenError as error:
                 self.errors[index] = error
                 self._ready.append((index, error))
@@ -124,10 +122,7 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         elif not chunks or chunks[-1].finish_reason is None:
             return
         else:
-            self.results[index] = fold(chunks, event.handle.usage, self._given[index])
+            prefix = event.handle.request.options.prefix
+            self.results[index] = fold(chunks, event.handle.usage, prefix)
         del self._indexes[event.handle]
         self._chunks[index] = []
-
-
-def _unwatched(batch: Batch) -> None:
-    """The ``watch`` of a batch that nobody watches."""

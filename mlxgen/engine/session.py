@@ -7,6 +7,7 @@ one where the history ends.
 
 from __future__ import annotations
 
+import copy
 import secrets
 from typing import Any, Unpack
 
@@ -132,15 +133,7 @@ class Session:
     @property
     def usage(self) -> Usage:
         """The tokens used so far. Passes and times stay 0: a session does not run the model."""
-        tally = self._request.tally
-        return Usage(
-            prompt_tokens=self._request.base,
-            completion_tokens=self._request.position,
-            forced_tokens=tally.forced,
-            rewound_tokens=tally.rewound,
-            redraws=tally.redraws,
-            incomplete=tally.incomplete,
-        )
+        return self._request.usage
 
     def mask(self) -> Int32Words | None:
         """The tokens allowed next: [ceil(vocab_size / 32)] int32, bit t % 32 of word t // 32.
@@ -237,9 +230,7 @@ class Session:
         return Chunk(text, token, begun, rewound=rewound)
 
     def _twin(self, seed: int) -> Session:
-        twin = Session.__new__(Session)
+        twin = copy.copy(self)
         twin._request = self._request.fork(seed)
-        twin._sampler = self._sampler
         twin._turn = OneAtATime("session")
-        twin._held = self._held
         return twin

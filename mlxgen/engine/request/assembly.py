@@ -19,9 +19,8 @@ from .ending import ends
 from .healing import fed
 from .outbox import Outbox
 from .prompt import Prompt
-from .request import RARELY_FORCED, Request
+from .request import RARELY_FORCED, Request, Tally
 from .retries import Retries
-from .tally import Tally
 
 
 def xtc_special(vocabulary: Vocabulary) -> list[Token]:

@@ -11,6 +11,7 @@ way is known, a token after which none is found is declined.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence, Set
 
 from ...filters import Constraint, EndSearch
@@ -23,7 +24,7 @@ WINDOW = 512  # ends are searched for in this many tokens before the end of the 
 class Closing:
     """The way out of one sequence's filters; see the module."""
 
-    __slots__ = ("_budget", "_ends", "_left", "_misses", "_next", "_why", "forcing", "way")
+    __slots__ = ("_budget", "_ends", "_left", "_misses", "_next", "forcing", "way", "why")
 
     def __init__(self, constraint: Constraint, budget: int) -> None:
         self._ends = EndSearch(constraint)
@@ -31,7 +32,8 @@ class Closing:
         self._left = budget  # at the last look
         self._misses = 0  # looks that found nothing since a way was last known
         self._next = WINDOW  # the budget at which to look again
-        self._why = "the text was ended before a valid end was searched for"
+        # Why a text that ends now is not valid, for ``Usage.incomplete``
+        self.why = "the text was ended before a valid end was searched for"
         self.forcing = False
         self.way: Sequence[Token] | None = None
 
@@ -39,11 +41,6 @@ class Closing:
     def at(self) -> int:
         """The number of tokens at the last look."""
         return self._budget - self._left
-
-    @property
-    def why(self) -> str:
-        """Why a text that ends now is not valid, for ``Usage.incomplete``."""
-        return self._why
 
     def look(self, at: int, taken: Token | None = None) -> bool:
         """Find the way from here; False if there was one and now none fits the budget.
@@ -70,11 +67,11 @@ class Closing:
         if way is None and left:
             if not self._misses:
                 unit = "tokens" if left > 1 else "token"
-                self._why = f"no valid end was found within the last {left} {unit} of the budget"
+                self.why = f"no valid end was found within the last {left} {unit} of the budget"
             self._misses += 1
             self._next = left - min(left // 8, self._misses) - 1
         elif way is not None:
-            self._why = "the text was ended before its valid end, which was known"
+            self.why = "the text was ended before its valid end, which was known"
             self._misses = 0
         return True
 
@@ -82,7 +79,7 @@ class Closing:
         """The first step of a way that begins with none of these; () if there is none for now."""
         way = self._ends.find(self._left, enough=self._left, without=excluded)
         if not way:  # the step of an empty way would be an end token
-            self._why = "every way to a valid end begins with a token that is excluded"
+            self.why = "every way to a valid end begins with a token that is excluded"
             self._next, self.forcing, self.way = self._left - 1, False, None
             return ()
         self.way = way
@@ -100,8 +97,6 @@ class Closing:
 
     def fork(self, constraint: Constraint) -> Closing:
         """An independent copy for a forked constraint."""
-        twin = object.__new__(Closing)
-        twin._ends, twin._budget = self._ends.fork(constraint), self._budget
-        twin._left, twin._misses, twin._next = self._left, self._misses, self._next
-        twin._why, twin.forcing, twin.way = self._why, self.forcing, self.way
+        twin = copy.copy(self)
+        twin._ends = self._ends.fork(constraint)
         return twin

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import DeadEndError
-from ...filters import Constraint, Int32Words, no_tokens
+from ...filters import Constraint, Int32Words, allows, words_of
 from ...text import Healer
 from ...tokens import Token, Vocabulary
 from .ending import check_end
@@ -48,10 +48,7 @@ def healing_mask(healer: Healer, request: Request) -> Int32Words:
             f"the filters allow no token that begins with the prompt's end {healer.remaining!r}; "
             "use heal=False"
         )
-    words = no_tokens(vocab_size)
-    bits = np.left_shift(np.uint32(1), (candidates % 32).astype(np.uint32))
-    np.bitwise_or.at(words.view(np.uint32), candidates // 32, bits)
-    return words
+    return words_of(candidates, vocab_size)
 
 
 def _spell(vocabulary: Vocabulary, data: bytes) -> list[Token]:
@@ -73,5 +70,5 @@ def _allows(
         return True
     run = _spell(vocabulary, suffix)
     if len(run) == 1:
-        return bool(allowed[run[0] // 32] >> (run[0] % 32) & 1)
+        return allows(allowed, run[0])
     return constraint.validate(run) == len(run)

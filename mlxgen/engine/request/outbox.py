@@ -44,31 +44,17 @@ class Accepted(NamedTuple):
 class Outbox:
     """What was delivered of one sequence, and what waits; see the module.
 
-    ``start`` tokens count as delivered from the beginning. ``delivered`` is the number of
-    characters of ``transcript`` that were delivered, including those of these tokens.
+    ``start`` tokens count as delivered from the beginning. ``released`` is the number of tokens
+    whose chunks were released, and ``delivered`` that of the characters of ``transcript`` that
+    were delivered, both with those.
     """
-
-    __slots__ = (
-        "_given",
-        "_hold",
-        "_longest",
-        "_mode",
-        "_owed",
-        "_released",
-        "_settled",
-        "_tail",
-        "_taken",
-        "_transcript",
-        "_waiting",
-        "delivered",
-    )
 
     def __init__(self, transcript: Transcript, mode: Mode, hold: int = 0, start: int = 0) -> None:
         self._transcript = transcript
         self._mode = mode
         self._hold = hold
         self._taken = start  # tokens that were pushed, including the first ``start``
-        self._released = start
+        self.released = start
         self._settled = start
         self._longest = start  # the most tokens that there were when something was released
         self._waiting: deque[Accepted] = deque()
@@ -93,15 +79,10 @@ class Outbox:
         return self._transcript.slice(self._given, self.delivered) + self._tail
 
     @property
-    def released(self) -> int:
-        """The number of tokens whose chunks were released, including those of the prefix."""
-        return self._released
-
-    @property
     def floor(self) -> int:
         """The smallest length that a ban may rewind to: what was delivered stays, unless the
         caller is told what to delete."""
-        return self._released if self._mode == "when settled" else 0
+        return self.released if self._mode == "when settled" else 0
 
     def reach(self, position: int, first: int) -> int:
         """How many tokens a hook may take back at ``position``, after a prefix of ``first``."""
@@ -158,7 +139,7 @@ class Outbox:
         else:
             self._longest = max(self._longest, len(transcript))
             if self._mode == "when settled":
-                settled = transcript.settled(self._hold, self._released)
+                settled = transcript.settled(self._hold, self.released)
                 while waiting and waiting[0].position < settled:
                     chunks.append(self._take(transcript.end(waiting[0].position + 1)))
                 return chunks
@@ -204,7 +185,7 @@ class Outbox:
         while self._waiting and self._waiting[-1].position >= to:
             self._waiting.pop()
         self._taken, self._tail = to, ""
-        self._released = min(self._released, to)
+        self.released = min(self.released, to)
         self._settled = min(self._settled, to)
         transcript = self._transcript
         self._given = min(self._given, transcript.end(to))
@@ -225,7 +206,7 @@ class Outbox:
             self._waiting.popleft()
         )
         text = self._text(end) + tail
-        self._released = position + 1
+        self.released = position + 1
         owed, self._owed = self._owed, 0
         said = (logprob, top, candidates, from_draft, forced, owed, 0, attempts, exhausted)
         return chunk_of(text, token, position, *said, reason, stop, ())

@@ -12,7 +12,7 @@ before a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from ...errors import FilterError, OptionError, RewindError
@@ -20,16 +20,32 @@ from ...filters import Constraint
 from ...sampling import TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
 from ...tokens import Token, Vocabulary
-from ..chunk import FinishReason
+from ..chunk import FinishReason, Usage
 from ..history import History
 from ..options import Options
 from .closing import Closing
 from .outbox import Outbox
 from .retries import Retries
 from .steering import Steering
-from .tally import Tally
 
 RARELY_FORCED = 32  # after that many sampled tokens without a forced run, none is expected
+
+
+@dataclass(slots=True)
+class Tally:
+    """Tokens that were ``forced``, taken back (``rewound``) or declined at once (``redraws``).
+
+    ``incomplete``: why the text does not end validly, if ``close_json`` asked for that.
+    """
+
+    forced: int = 0
+    rewound: int = 0
+    redraws: int = 0
+    incomplete: str = ""
+
+    def fork(self) -> Tally:
+        """An independent copy."""
+        return replace(self)
 
 
 class Part(Protocol):
@@ -186,6 +202,19 @@ class Request:
     def tokens(self) -> list[Token]:
         """The generated tokens."""
         return self.history[self.base :]
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far; passes and times are not known here."""
+        tally = self.tally
+        return Usage(
+            prompt_tokens=self.base,
+            completion_tokens=self.position,
+            forced_tokens=tally.forced,
+            rewound_tokens=tally.rewound,
+            redraws=tally.redraws,
+            incomplete=tally.incomplete,
+        )
 
     @property
     def attempt(self) -> int:

@@ -31,7 +31,6 @@ class TextDecoder:
     """
 
     __slots__ = (
-        "_end",
         "_ends",
         "_joined",
         "_joined_steps",
@@ -53,9 +52,9 @@ class TextDecoder:
         self._strip = strip and not skip
         self._skip = skip
         self._parts: list[str] = []  # the text that each token completed
-        self._ends: list[int] = []  # characters complete after each token
-        self._pendings: list[bytes] = []  # bytes of the unfinished character after each token
-        self._end = 0  # the last of _ends
+        # Before the first token and after each: complete characters, and the bytes of the next one.
+        self._ends = [0]
+        self._pendings = [b""]
         self._left = b""  # the last of _pendings
         # The start of a text is special: its leading space, and the bytes to skip.
         self._skipped: list[int] = []  # bytes skipped after each token of the start
@@ -68,9 +67,8 @@ class TextDecoder:
         text = self._texts.get(token)
         if text is None or self._left or self._plain_from < 0:
             text = self._decode(token)
-        self._end += len(text)
         self._parts.append(text)
-        self._ends.append(self._end)
+        self._ends.append(self._ends[-1] + len(text))
         self._pendings.append(self._left)
         return text
 
@@ -110,14 +108,10 @@ class TextDecoder:
         """Goes back to ``to`` tokens; does nothing if there are no more than that."""
         if to < 0:
             raise RewindError(f"cannot rewind to {to} tokens", possible=len(self))
-        if to >= len(self._parts):
-            return
-        del self._parts[to:], self._ends[to:], self._pendings[to:]
-        self._end = self._ends[-1] if to else 0
-        self._left = self._pendings[-1] if to else b""
+        del self._parts[to:], self._skipped[to:], self._ends[to + 1 :], self._pendings[to + 1 :]
+        self._left = self._pendings[-1]
         if to < self._plain_from:
             self._plain_from = -1
-        del self._skipped[to:]
         self._joined_steps = min(self._joined_steps, to)
 
     def fork(self) -> TextDecoder:
@@ -126,7 +120,6 @@ class TextDecoder:
         copy._parts = self._parts.copy()
         copy._ends = self._ends.copy()
         copy._pendings = self._pendings.copy()
-        copy._end = self._end
         copy._left = self._left
         copy._skipped = self._skipped.copy()
         copy._plain_from = self._plain_from
@@ -143,28 +136,27 @@ class TextDecoder:
         """All complete characters."""
         if self._joined_steps < len(self._parts):
             parts = self._parts[self._joined_steps :]
-            self._joined = self._joined[: self.end(self._joined_steps)] + "".join(parts)
+            self._joined = self._joined[: self._ends[self._joined_steps]] + "".join(parts)
             self._joined_steps = len(self._parts)
-        return self._joined[: self._end]
+        return self._joined[: self._ends[-1]]
 
     def slice(self, start: int, stop: int) -> str:
         """``text[start:stop]`` for offsets from 0, in the time of that slice alone."""
-        stop = min(stop, self._end)
+        ends = self._ends
+        stop = min(stop, ends[-1])
         if start >= stop:
             return ""
-        if start == self.end(len(self._ends) - 1):
+        if start == ends[-2]:
             return self._parts[-1][: stop - start]
-        first = bisect_right(self._ends, start)
-        last = bisect_left(self._ends, stop, first)
-        base = self._ends[first - 1] if first else 0
-        return "".join(self._parts[first : last + 1])[start - base : stop - base]
+        first = bisect_right(ends, start) - 1  # the token that holds the first character
+        base = ends[first]
+        parts = self._parts[first : bisect_left(ends, stop, first)]
+        return "".join(parts)[start - base : stop - base]
 
-    def end(self, n: int | None = None) -> int:
+    def end(self, n: int = -1) -> int:
         """Characters complete after the first ``n`` tokens, by default after all."""
-        if n is None:
-            return self._end
-        return self._ends[n - 1] if n else 0
+        return self._ends[n]
 
     def pending(self, n: int) -> bytes:
         """Bytes of the unfinished character after the first ``n`` tokens."""
-        return self._pendings[n - 1] if n else b""
+        return self._pendings[n]

@@ -61,9 +61,7 @@ class Constraint:
         self.filters = flat  # as they were passed
         self._all = Intersection([_running(f, vocabulary, vocab_size, strips) for f in flat])
         self._rows = _Rows.of(vocabulary, vocab_size)
-        self.knows_mask = (
-            False  # whether the mask and what follows it here are those of this position
-        )
+        self.knows_mask = False  # whether what follows is known of this position
         self._mask: Int32Words | None = None
         self._can_end = True
         self._open = True  # whether anything but the end is allowed

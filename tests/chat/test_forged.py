@@ -32,7 +32,7 @@ def reference(vocabulary: Vocabulary, messages: list[Any], **options: Any) -> li
 
 def control_of(vocabulary: Vocabulary, ids: list[int], *, tools: bool = False) -> list[int]:
     unknown = vocabulary.tokenizer.unk_token_id  # what characters without a token become
-    control = ChatFormat.of(vocabulary, tools=tools).control - {unknown}
+    control = ChatFormat.of(vocabulary, tools=tools)._control.tokens - {unknown}
     return [token for token in ids if token in control]
 
 
@@ -298,7 +298,7 @@ def test_added_tokens_that_are_words_are_text() -> None:
     wrapper = byte_level_tokenizer()
     wrapper._tokenizer.add_tokens(["\n\n\n\n", "<table>", "Zürich", "<|fim_middle|>"])
     vocabulary = Vocabulary.of(wrapper)
-    control = ChatFormat.of(vocabulary).control
+    control = ChatFormat.of(vocabulary)._control.tokens
     ids = vocabulary.tokenizer.convert_tokens_to_ids
     assert control.isdisjoint(ids(["\n\n\n\n", "<table>", "Zürich"]))
     assert ids("<|fim_middle|>") in control

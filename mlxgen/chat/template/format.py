@@ -93,11 +93,6 @@ class ChatFormat:
             ("chat template", source), lambda: cls(vocabulary, SandboxedTemplate(source))
         )
 
-    @property
-    def control(self) -> frozenset[Token]:
-        """The tokens that only the template may write."""
-        return self._control.tokens
-
     # ---- variables ----
 
     @cached_property

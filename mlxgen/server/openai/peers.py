@@ -1,4 +1,4 @@
-"""Fields that clients of other servers send, and what they mean here.
+"""Fields that clients of other servers send, or that have no effect, and what they mean here.
 
 Each is another name of a field, is taken as it changes nothing about the answer, or is refused with
 a sentence that says what to send. Invariant: a name in the table is never ignored where it would
@@ -286,9 +286,12 @@ PEERS: Mapping[str, Rule] = {
     **dict.fromkeys(("ttl", "keep_alive"), _TAKEN),
     # nothing here depends on them
     **dict.fromkeys(("chat_id", "session_id", "conversation_id", "provider"), _TAKEN),
-    **dict.fromkeys(("transforms", "route", "verbosity"), _TAKEN),
+    **dict.fromkeys(("transforms", "route"), _TAKEN),
     "usage": _TAKEN,  # streams have it with stream_options: {include_usage: true}
-    # OpenAI's own that are not supported
+    # OpenAI's own that have no effect, or are not supported
+    **dict.fromkeys(("user", "metadata", "safety_identifier", "service_tier", "store"), _TAKEN),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_options"), _TAKEN),
+    **dict.fromkeys(("prompt_cache_retention", "prediction", "verbosity"), _TAKEN),
     "audio": "this server returns text only; leave it out",
     "functions": (
         'is the old name of tools; send tools: [{"type": "function", "function": ...}, ...] with '

@@ -1,8 +1,8 @@
 """The bodies of chat and completion requests, from which ``/docs`` is made.
 
 Invariant: ``null`` means the default for every field that is not required, and each field of
-OpenAI's is here, or in ``peers`` with the reason why it is not supported, so that it can be told
-from a misspelt one.
+OpenAI's is here, or in ``peers`` because it has no effect or is not supported, so that it can be
+told from a misspelt one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .fields import (
     about,
     option,
 )
-from .messages import Content, Message
+from .messages import Message
 
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1024
@@ -140,13 +140,6 @@ ToolChoice: TypeAlias = (
 )
 
 
-class Prediction(Body):
-    """What the answer will probably be; only a hint for speed."""
-
-    type: Literal["content"]
-    content: Content
-
-
 class GenerationRequest(Body):
     """What chat and completion requests have in common."""
 
@@ -207,16 +200,6 @@ class GenerationRequest(Body):
     return_progress: bool | None = about(
         "begin a stream with prompt_progress while the prompt is run"
     )
-    user: str | None = about("accepted and ignored")
-    metadata: dict[str, str] | None = about("accepted and ignored")
-    safety_identifier: str | None = about("accepted and ignored")
-    prompt_cache_key: str | None = about("accepted; prefixes are always cached")
-    prompt_cache_options: Json | None = about("accepted; prefixes are always cached")
-    prompt_cache_retention: Literal["in_memory", "24h"] | None = about(
-        "accepted; prefixes are always cached"
-    )
-    service_tier: str | None = about("accepted; there is one tier")
-    store: bool | None = about("accepted; nothing is stored")
 
 
 class ChatRequest(GenerationRequest):
@@ -239,8 +222,6 @@ class ChatRequest(GenerationRequest):
     include_reasoning: bool | None = about("include the model's thoughts (default: true)")
     reasoning_effort: Effort | None = about("how long to think, if the model supports it")
     modalities: list[Literal["text"]] | None = about("text is the only modality")
-    prediction: Prediction | None = about("accepted and ignored: a hint for speed")
-    verbosity: Literal["low", "medium", "high"] | None = about("accepted and ignored")
 
 
 class CompletionRequest(GenerationRequest):

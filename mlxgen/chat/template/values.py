@@ -18,18 +18,10 @@ from .authored import Authored, plain
 Values: TypeAlias = dict[str, Any]
 
 ROLES = frozenset(
-    [
-        "system",
-        "developer",
-        "user",
-        "assistant",
-        "tool",
-        "function",
-        "ipython",
-        "environment",
-        "observation",
-        "model",
-    ]
+    (
+        *("system", "developer", "user", "assistant", "tool", "function"),
+        *("ipython", "environment", "observation", "model"),
+    )
 )
 """Roles that templates may put into a token, as in ``<|user|>``; any other is only text."""
 

@@ -50,12 +50,7 @@ class Want(NamedTuple):
         first = wants[0]
         if all(want == first for want in wants):
             return first
-        return cls(
-            prob=any(want.prob for want in wants),
-            candidates=max(want.candidates for want in wants),
-            logprob=any(want.logprob for want in wants),
-            top=max(want.top for want in wants),
-        )
+        return cls(*map(max, *wants))
 
 
 class Draw(NamedTuple):

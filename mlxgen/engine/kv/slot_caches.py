@@ -179,6 +179,11 @@ class SlotKeys:
     def arrays(self) -> list[mx.array]:
         return [] if self.keys is None else [self.keys, self.values]
 
+    @property
+    def places(self) -> int:
+        """The places of each slot, of which a ring does not have more than it needs."""
+        return self.keys.shape[2] if self.ring is None else 0
+
     def trim(self, slots: int, places: int) -> None:
         """Free what is beyond ``slots`` slots and ``places`` places."""
         room = self._room(places)

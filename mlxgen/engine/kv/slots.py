@@ -104,7 +104,7 @@ class Slots:
 
     ``make`` builds the model's empty caches for one sequence; a pass may read up to ``spare``
     unused places. Raises ``StateError`` for models with a cache that has no counterpart for
-    several sequences; ask ``Slots.possible`` first.
+    several sequences.
     """
 
     def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
@@ -115,18 +115,14 @@ class Slots:
             raise StateError("this model's caches cannot hold several sequences; run each alone")
         self.caches: list[Any] = layers
         self._flat = list(leaves(layers))
-        self.states: list[SlotState] = [c for c in self._flat if isinstance(c, SlotState)]
-        widths = [c.window for c in self._flat if isinstance(c, SlotKeys) and c.window is not None]
-        self.window = min(widths, default=None)  # the narrowest window
+        self._keys = [c for c in self._flat if isinstance(c, SlotKeys)]
+        self.states = [c for c in self._flat if isinstance(c, SlotState)]
+        windows = [c.window for c in self._keys if c.window is not None]
+        self.window = min(windows, default=None)  # the narrowest one
         self.recurrent = bool(self.states)
         self._members: list[Slot] = []
         self._room = 0
         self._undoable: frozenset[int] = frozenset()
-
-    @staticmethod
-    def possible(make: CacheFactory) -> bool:
-        """Whether every layer's cache has a counterpart for several sequences."""
-        return all(slot_layer(layer) is not None for layer in make())
 
     def __len__(self) -> int:
         return len(self._members)
@@ -134,7 +130,7 @@ class Slots:
     @property
     def nbytes(self) -> int:
         """The bytes of all buffers."""
-        return sum(array.nbytes for array in self.arrays())
+        return sum(array.nbytes for layer in self._flat for array in layer.arrays())
 
     def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
         """The bytes of all buffers once the suitable ones of some sequences have joined and the
@@ -176,15 +172,8 @@ class Slots:
 
     def _trim(self, room: int) -> None:
         """Free the slots beyond ``room``, and the places after the longest sequence."""
-        for layer in self._flat:
-            if isinstance(layer, SlotKeys):
-                layer.trim(room, self._longest() + 1)
-
-    @property
-    def _places(self) -> int:
-        """The places of each slot in the layers that grow."""
-        layers = [c for c in self._flat if isinstance(c, SlotKeys) and c.window is None]
-        return max((c.keys.shape[2] for c in layers if c.keys is not None), default=0)
+        for layer in self._keys:
+            layer.trim(room, self._longest() + 1)
 
     def _longest(self) -> int:
         return max((member.length for member in self._members), default=0)
@@ -228,7 +217,7 @@ class Slots:
         if 2 * room <= self._room:
             self._room = room
             self._trim(room)
-        elif self._places > 2 * (self._longest() + GROWTH):
+        elif any(layer.places > 2 * (self._longest() + GROWTH) for layer in self._keys):
             self._trim(self._room)
 
     def clear(self) -> None:
@@ -291,18 +280,13 @@ class Slots:
                 state.undo(index)
         return possible
 
-    def arrays(self) -> list[mx.array]:
-        """Everything to evaluate so that the caches are up to date."""
-        return [array for layer in self._flat for array in layer.arrays()]
-
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
         assert [member.index for member in self._members] == list(range(len(self._members)))
-        for layer in self._flat:
-            if isinstance(layer, SlotState):
-                assert layer.slots == len(self._members)
-            elif layer.keys is not None:
-                assert layer.keys.shape[0] >= len(self._members)
+        assert all(layer.slots == len(self._members) for layer in self.states)
+        assert not self._members or all(
+            layer.keys.shape[0] >= len(self._members) for layer in self._keys
+        )
 
     def _through(self, model: Model, tokens: mx.array, step: Pass) -> mx.array:
         try:

@@ -12,7 +12,7 @@ array, to which nothing writes. So ``nbytes`` is exact, and dropping one frees i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import mlx.core as mx
@@ -49,10 +49,10 @@ class Segment:
 
     layers: tuple[Piece, ...]
     count: int
-    nbytes: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", sum(array.nbytes for array in self.arrays()))
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays())
 
     @classmethod
     def of(cls, caches: Sequence[LayerCache], start: int, stop: int) -> Segment:
@@ -86,10 +86,10 @@ class Snapshot:
 
     leaves: tuple[LayerCache, ...]
     length: int
-    nbytes: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", sum(array.nbytes for array in self.arrays()))
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays())
 
     @classmethod
     def of(cls, caches: Sequence[LayerCache], length: int) -> Snapshot:

@@ -201,29 +201,25 @@ def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:
     """Raise ``OptionError`` unless every token is the same for both models."""
     if mine is theirs:
         return
+    difference = mine.derived(("differs from", theirs), lambda: _difference(mine, theirs))
+    if difference is not None:
+        wanted, got = difference
+        raise OptionError(
+            "draft",
+            f"expected {wanted}, got {got} of {name}; take a draft of the same model family",
+        )
+
+
+def _difference(mine: Vocabulary, theirs: Vocabulary) -> tuple[str, object] | None:
     if mine.eos != theirs.eos:
-        raise OptionError(
-            "draft",
-            f"expected the end tokens {sorted(mine.eos)}, got {sorted(theirs.eos)} of {name}; "
-            "take a draft of the same model family",
-        )
+        return f"the end tokens {sorted(mine.eos)}", sorted(theirs.eos)
     if mine.size != theirs.size:
-        raise OptionError(
-            "draft",
-            f"expected a tokenizer of {mine.size} tokens, got {theirs.size} of {name}; take a "
-            "draft of the same model family",
-        )
-    differing = mine.derived(("differs from", theirs), lambda: _first_difference(mine, theirs))
-    if differing is not None:
-        raise OptionError(
-            "draft",
-            f"expected token {differing} to be {mine.pieces[differing]!r}, got "
-            f"{theirs.pieces[differing]!r} of {name}; take a draft of the same model family",
-        )
-
-
-def _first_difference(mine: Vocabulary, theirs: Vocabulary) -> Token | None:
-    return next((t for t in range(mine.size) if mine.pieces[t] != theirs.pieces[t]), None)
+        return f"a tokenizer of {mine.size} tokens", theirs.size
+    for token in range(mine.size):
+        one, other = mine.pieces[token], theirs.pieces[token]
+        if one != other:
+            return f"token {token} to be {one!r}", repr(other)
+    return None
 
 
 def _widened(logits: mx.array, width: int) -> mx.array:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.slot_caches import SLACK
 from mlxgen.engine.kv.slots import Slot, Slots
+from mlxgen.errors import StateError
 from tests.fakes.architectures import VOCAB, cache_kinds
 
 from ...effort import tries
@@ -203,7 +204,8 @@ def test_a_copy_goes_on_alone_and_leaves_the_slot_as_it_is(kind: str) -> None:
 @pytest.mark.parametrize("kind", ALONE)
 def test_caches_without_a_counterpart_are_known_before(kind: str) -> None:
     _, make = cache_kinds()[kind]()
-    assert not Slots.possible(make)
+    with pytest.raises(StateError, match="run each alone"):
+        Slots(make)
 
 
 @pytest.mark.parametrize("kind", BATCHED)

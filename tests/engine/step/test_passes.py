@@ -38,7 +38,7 @@ def loaded(kind: str) -> tuple[Any, Callable[[], list[Any]]]:
 
 def passes_of(kind: str) -> Passes:
     model, make = loaded(kind)
-    slots = Slots(make) if Slots.possible(make) else None
+    slots = Slots(make) if kind in BATCHED else None
     return Passes(Runner(model, make, slots))
 
 

@@ -1,6 +1,7 @@
 """Small stand-ins that tests of every room share; nothing is downloaded."""
 
 from .tokenizers import (
+    KINDS,
     alphabet_tokenizer,
     byte_level_tokenizer,
     metaspace_tokenizer,
@@ -9,6 +10,7 @@ from .tokenizers import (
 )
 
 __all__ = [
+    "KINDS",
     "alphabet_tokenizer",
     "byte_level_tokenizer",
     "metaspace_tokenizer",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mlx_lm.tokenizer_utils import (
@@ -142,6 +143,15 @@ def alphabet_tokenizer(extra: Sequence[str] = ()) -> TokenizerWrapper:
         )
     tokenizer.add_special_tokens(["<|end|>"])
     return _wrap(tokenizer, BPEStreamingDetokenizer, "<|end|>")
+
+
+KINDS: dict[str, Callable[[], TokenizerWrapper]] = {
+    "byte-level": byte_level_tokenizer,
+    "sentencepiece": sentencepiece_tokenizer,
+    "sentencepiece without strip": partial(sentencepiece_tokenizer, strip=False),
+    "metaspace": metaspace_tokenizer,
+    "wordpiece": wordpiece_tokenizer,
+}
 
 
 _TOOL_TOKENS = ("<tool_call>", "</tool_call>")

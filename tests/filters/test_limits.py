@@ -93,12 +93,6 @@ def test_a_rewind_that_is_a_replay_compiles_nothing_even_if_the_grammar_was_forg
     assert not compiled
 
 
-@pytest.fixture
-def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = llguidance.LLParserLimits(max_lexer_states=80, verbose_errors=False)
-    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
-
-
 def spend(constraint: Constraint) -> None:
     """Visit states of the automaton, until it has no room for more."""
     running = constraint.parts[0].filter

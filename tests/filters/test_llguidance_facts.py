@@ -188,12 +188,6 @@ def test_a_filter_whose_matcher_has_an_error_continues_with_another(then: str) -
     assert state(feed(constraint, "c")) == expected
 
 
-@pytest.fixture
-def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = llguidance.LLParserLimits(max_lexer_states=80, verbose_errors=False)
-    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
-
-
 def ways(letters: int) -> Iterator[str]:
     return map("".join, itertools.product("abc", repeat=letters))
 

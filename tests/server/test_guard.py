@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from mlxgen.server.guard_child import Facts, Trial
 from mlxgen.server.settings import read_settings
 from mlxgen.tokens import Vocabulary
 
+from .guarding import with_guard
+
 
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
@@ -34,21 +36,6 @@ def facts(vocabulary: Vocabulary, cpu_seconds: float = 0.4, memory: int = 1 << 2
 def huge(count: int = 8000) -> JsonSchema:
     """A schema that takes seconds to compile."""
     return JsonSchema({"type": "object", "properties": {f"p{i}": {} for i in range(count)}})
-
-
-def with_guard(
-    known: Facts, test: Callable[[Guard], Coroutine[Any, Any, None]], **options: Any
-) -> None:
-    async def run() -> None:
-        guard = Guard(known, **options)
-        guard.start()
-        try:
-            async with asyncio.timeout(60):
-                await test(guard)
-        finally:
-            await guard.close()
-
-    asyncio.run(run())
 
 
 def knows(guard: Guard, specs: Sequence[Any]) -> bool:

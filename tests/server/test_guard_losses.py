@@ -8,7 +8,7 @@ import errno
 import os
 import pickle
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from mlxgen.server.compiler import Compiler, within
 from mlxgen.server.errors import RequestError
 from mlxgen.server.guard import Guard
 from mlxgen.server.guard_child import Facts, Verdict
+
+from .guarding import with_guard
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +44,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noting)
     yield pids
-
-
-def with_guard(facts: Facts, test: Callable[[Guard], Coroutine[Any, Any, None]], **o: Any) -> None:
-    async def run() -> None:
-        guard = Guard(facts, **o)
-        guard.start()
-        try:
-            async with asyncio.timeout(60):
-                await test(guard)
-        finally:
-            await guard.close()
-
-    asyncio.run(run())
 
 
 async def until(what: Callable[[], bool]) -> None:

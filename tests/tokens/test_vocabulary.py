@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import pickle
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,23 +14,10 @@ from hypothesis import strategies as st
 from mlxgen.errors import OptionError, PromptError
 from mlxgen.load import load
 from mlxgen.tokens import Vocabulary
-from tests.fakes import (
-    alphabet_tokenizer,
-    byte_level_tokenizer,
-    metaspace_tokenizer,
-    sentencepiece_tokenizer,
-    wordpiece_tokenizer,
-)
+from tests.fakes import KINDS, alphabet_tokenizer, byte_level_tokenizer
 
 from ..effort import tries
 
-KINDS: dict[str, Callable[[], Any]] = {
-    "byte-level": byte_level_tokenizer,
-    "sentencepiece": sentencepiece_tokenizer,
-    "sentencepiece without strip": functools.partial(sentencepiece_tokenizer, strip=False),
-    "metaspace": metaspace_tokenizer,
-    "wordpiece": wordpiece_tokenizer,
-}
 VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
 BYTE_LEVEL = VOCABULARIES["byte-level"]
 SENTENCEPIECE = VOCABULARIES["sentencepiece"]

@@ -5,7 +5,7 @@ never know requests, JSON or HTTP.
 
     event loop                                engine's thread
     submit, cancel, stop  --- inbox --->      obey, step, obey, step, ...
-    Mailbox.put           <-- call_soon ---   one for each step at most
+    Mailbox.put           <-- news ------     one wake-up of the loop for each step at most
 
 Commands are obeyed between two steps, so a cancelled row is gone before the next one. When the loop
 is ``STEPS_AHEAD`` steps behind, the thread waits for it, so a delayed loop costs bounded memory.
@@ -22,6 +22,7 @@ import enum
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from .boot import Engine, EngineBoot
 from .mailbox import Delivery, Mailbox
 
 STEPS_AHEAD = 1024
+_PAUSE = 0.001  # seconds between two looks at a loop that is so far behind
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
 
 
@@ -76,7 +78,8 @@ class EngineThread:
         self._listener = listener
         self._loop = loop
         self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
-        self._room = threading.Semaphore(STEPS_AHEAD)
+        self._news: deque[list[tuple[Mailbox, Delivery]]] = deque()  # of steps, for the loop
+        self._called = False  # the loop will look there
         self._patient = True
         self._rows: dict[Handle, tuple[Mailbox, int]] = {}
         self._reading: dict[Handle, int] = {}  # watched prompts, and how far they are
@@ -108,7 +111,6 @@ class EngineThread:
         """Make the thread drop everything and end."""
         self._inbox.put(_Stop())
         self._patient = False
-        self._room.release()
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread to end; returns whether it did."""
@@ -205,9 +207,12 @@ class EngineThread:
             progress = handle.progress if mailbox.watched else None
             news.append((mailbox, Delivery(index, event.chunks, usage, progress)))
         if news:
-            if self._patient:
-                self._room.acquire()
-            self._call(self._deliver, news)
+            while len(self._news) >= STEPS_AHEAD and self._patient:
+                time.sleep(_PAUSE)
+            self._news.append(news)
+            if not self._called:
+                self._called = True
+                self._call(self._deliver)
 
     def _read(self) -> list[tuple[Mailbox, Delivery]]:
         """How much of the watched prompts has been run since the last call."""
@@ -235,10 +240,11 @@ class EngineThread:
 
     # ---- in the loop's thread ----------------------------------------------------------------
 
-    def _deliver(self, news: Sequence[tuple[Mailbox, Delivery]]) -> None:
-        self._room.release()
-        for mailbox, delivery in news:
-            mailbox.put(delivery)
+    def _deliver(self) -> None:
+        self._called = False  # first, so that what comes from now on is fetched by another call
+        for _ in range(len(self._news)):
+            for mailbox, delivery in self._news.popleft():
+                mailbox.put(delivery)
 
 
 def _leave_mlx() -> None:

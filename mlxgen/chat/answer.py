@@ -8,10 +8,9 @@ the events do not depend on how chunks hold their text back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from .calls.reader import ToolCall, ToolReader
+from .calls.reader import ToolCall
 from .events import (
     WITH_TEXT,
     CallArguments,
@@ -28,7 +27,7 @@ from .events import (
     Usage,
     joined,
 )
-from .splitter import Marks, Span, Splitter, Thinking
+from .splitter import Reading, Span, Splitter
 
 FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
 
@@ -56,20 +55,6 @@ class Chunk(Protocol):
     def stop(self) -> str | tuple[int, ...] | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How to read the text of an answer; see ``Splitter``.
-
-    ``given``: the beginning of the text, which the client gave and does not get back.
-    """
-
-    marks: Marks = field(default_factory=Marks)
-    thinking: Thinking = "closed"
-    tools: ToolReader | None = None
-    trim: bool = True
-    given: str = ""
-
-
 class AnswerReader:
     """Chunks in, events out. ``name_call`` gives the id of a call by its number, from 0."""
 
@@ -78,9 +63,7 @@ class AnswerReader:
     ) -> None:
         self._reading = reading
         self._name_call = name_call
-        self._splitter = Splitter(
-            reading.marks, thinking=reading.thinking, tools=reading.tools, trim=reading.trim
-        )
+        self._splitter = Splitter(reading)
         self._calls = 0  # started so far
         self._texts: list[str] = []
         self._thoughts = bytearray()  # for each token, whether it was a thought

@@ -84,29 +84,37 @@ class Marks:
         return edges
 
 
-class Splitter:
-    """Text in, spans out, by the rules above. ``tools`` reads calls; None: calls stay text.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How to read the text of an answer.
 
-    ``trim``: white space after the thinking is part of its end mark.
+    - ``thinking``: whether the text begins inside the reasoning.
+    - ``tools``: reads calls; None: calls stay text.
+    - ``trim``: white space after the thinking is part of its end mark.
+    - ``given``: the beginning of the text, which the client gave and does not get back.
     """
 
-    def __init__(
-        self,
-        marks: Marks,
-        *,
-        thinking: Thinking = "closed",
-        tools: ToolReader | None = None,
-        trim: bool = True,
-    ) -> None:
-        self._tools = tools
+    marks: Marks = field(default_factory=Marks)
+    thinking: Thinking = "closed"
+    tools: ToolReader | None = None
+    trim: bool = True
+    given: str = ""
+
+
+class Splitter:
+    """Text in, spans out, by the rules above."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._tools = tools = reading.tools
+        marks = reading.marks
         self._shape = tools.shape if tools is not None else None
         self._edges = marks.edges(tools.format.start if tools is not None else None)
         self._firsts = {
             state: frozenset(mark[:1] for mark in edges) for state, edges in self._edges.items()
         }
         self._think_start = marks.think_start or ""
-        self._trim = trim
-        self._state = _first(marks, thinking)
+        self._trim = reading.trim
+        self._state = _first(marks, reading.thinking)
         self._origin = self._state  # the state in which a call began
         self._skips = self._state == "reasoning"  # whether white space starts this part
         self._held = ""

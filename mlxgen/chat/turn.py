@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias
 
 from ..filters import Specification
 from ..tokens import Token
-from .answer import Reading
 from .calls.use import Form, ToolUse, plan_tools
 from .dialect import Dialect
+from .splitter import Reading
 from .template.format import Chat
 from .template.sandbox import RenderLimits
 from .thinking import after_thinking, thinking_of

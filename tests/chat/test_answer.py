@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.chat.answer import AnswerReader, Reading
+from mlxgen.chat.answer import AnswerReader
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.events import (
     CallArguments,
@@ -22,7 +22,7 @@ from mlxgen.chat.events import (
     Shown,
     Text,
 )
-from mlxgen.chat.splitter import Marks
+from mlxgen.chat.splitter import Marks, Reading
 from mlxgen.engine import Chunk, FinishReason, Usage
 
 from ..effort import tries

@@ -15,7 +15,7 @@ from mlx_lm import tool_parsers
 
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.calls.shapes import SHAPES
-from mlxgen.chat.splitter import Marks, Span, Splitter
+from mlxgen.chat.splitter import Reading, Span, Splitter
 
 from ..effort import tries
 from .kit import SIZES, format_of, pieces_of, plain, tool
@@ -185,7 +185,7 @@ def reader_of(style: str) -> ToolReader:
 
 def spans_of(style: str, pieces: list[str], *, cut: bool = False) -> list[list[Span]]:
     """The spans that each piece gives, and those of the end."""
-    splitter = Splitter(Marks(), tools=reader_of(style))
+    splitter = Splitter(Reading(tools=reader_of(style)))
     return [*(splitter.push(piece) for piece in pieces), splitter.flush(cut=cut)]
 
 
@@ -234,7 +234,7 @@ def test_a_call_that_is_cut_off_anywhere_is_a_call_with_what_there_is(form: Form
         before = arguments
     assert len(before) > len(whole) - 12  # all but an end that is not there yet
     for size in (1, 2, 3, 5, 7):
-        splitter, spans = Splitter(Marks(), tools=reader_of(form.style)), []
+        splitter, spans = Splitter(Reading(tools=reader_of(form.style))), []
         for at in range(0, len(text), size):
             spans.append(splitter.push(text[at : at + size]))
             if start <= at + size < len(text):

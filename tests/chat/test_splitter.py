@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.calls.shapes import SHAPES
-from mlxgen.chat.splitter import Kind, Marks, Span, Splitter, Thinking
+from mlxgen.chat.splitter import Kind, Marks, Reading, Span, Splitter, Thinking
 
 from .kit import SIZES, format_of, pieces_of, plain, tool
 
@@ -32,7 +32,7 @@ def split(
     trim: bool = True,
     marks: Marks = MARKS,
 ) -> list[Span]:
-    splitter = Splitter(marks, thinking=thinking, tools=tools, trim=trim)
+    splitter = Splitter(Reading(marks=marks, thinking=thinking, tools=tools, trim=trim))
     spans = [span for piece in pieces for span in splitter.push(piece)]
     spans += splitter.flush(cut=cut)
     at = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...chat.answer import Reading
+from ...chat.splitter import Reading
 from ...engine import Options, Prompt
 from ...tokens import Vocabulary
 

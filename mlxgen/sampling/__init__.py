@@ -8,16 +8,7 @@ from .candidates import CANDIDATES
 from .counts import TokenCounts
 from .distribution import final_distribution
 from .draws import derive_seed
-from .hooks import (
-    DrawView,
-    Floats,
-    ForcedView,
-    Hook,
-    Ids,
-    PostSamplingResult,
-    Report,
-    run_hooks,
-)
+from .hooks import DrawView, ForcedView, Hook, PostSamplingResult, run_hooks
 from .rows import Draw, DrawRow, Want
 from .sampler import Sampler
 from .settings import MAX_TEMPERATURE, SamplingSettings
@@ -28,12 +19,9 @@ __all__ = [
     "Draw",
     "DrawRow",
     "DrawView",
-    "Floats",
     "ForcedView",
     "Hook",
-    "Ids",
     "PostSamplingResult",
-    "Report",
     "Sampler",
     "SamplingSettings",
     "TokenCounts",

@@ -21,7 +21,7 @@ from .plan import DrawPlan, Group, make_plan
 from .processors import adjust, padded_size
 from .program import NOTHING, Variant, joined, make_draw, only
 from .rows import Draw, DrawRow, Want
-from .stack import stack_counts, stack_keys, stack_masks, stack_thresholds
+from .stack import stack_counts, stack_masks, stack_thresholds
 
 if TYPE_CHECKING:
     from ..tokens import Token
@@ -105,7 +105,7 @@ class Sampler:
         if group.limits:
             inputs.extend(group.limits)
             chances = [chance(row.seed, row.position, row.attempt) for row in rows]
-            inputs.append(stack_keys(chances))
+            inputs.append(mx.array([each.key for each in chances], mx.uint32))
             if variant.excludes:
                 inputs.append(stack_thresholds(group.settings, chances))
         key = (variant, len(rows), inputs[0].dtype)

@@ -47,11 +47,6 @@ def stack_limits(settings: Sequence[SamplingSettings], vocab_size: int) -> Trunc
     )
 
 
-def stack_keys(chances: Sequence[Chance]) -> mx.array:
-    """The keys of draws [rows, 2] uint32."""
-    return mx.array([each.key for each in chances], mx.uint32)
-
-
 def stack_thresholds(settings: Sequence[SamplingSettings], chances: Sequence[Chance]) -> mx.array:
     """The logarithm of XTC's threshold [rows, 1]; infinite if this draw excludes nothing."""
     return column(

@@ -4,7 +4,7 @@ from .commands import Device
 from .footprint import Footprint
 from .held import Fed, Later, Unread
 from .kv import KV
-from .layers import PREFILL_STEP, CacheFactory, LayerCache, Model
+from .layers import PREFILL_STEP, CacheFactory, LayerCache
 from .probe import batch_equals_alone
 from .slots import Slot, Slots
 
@@ -17,7 +17,6 @@ __all__ = [
     "Footprint",
     "Later",
     "LayerCache",
-    "Model",
     "Slot",
     "Slots",
     "Unread",

@@ -113,7 +113,8 @@ class KV:
 
     def expect_rewinds(self) -> None:
         """Say that rewinds are likely, so that snapshots are worth a copy from now on."""
-        self._device.do(Expect(self.number))
+        if self.slot is None:  # in a slot, nothing has to be prepared
+            self._device.do(Expect(self.number))
 
     def snapshot(self, before: int = 0) -> None:
         """Remember this place ``before`` a pass of that many tokens; with 0, now and then."""

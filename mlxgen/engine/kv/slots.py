@@ -56,9 +56,6 @@ class Slot:
         """Whether a pass of ``count`` tokens could be undone exactly."""
         return count <= 1 or (not self.slots.recurrent and count <= SLACK)
 
-    def expect_rewinds(self) -> None:
-        """Nothing to prepare: rewinds are free here."""
-
     def advance(self, count: int) -> None:
         """Note that the next ``count`` tokens have run."""
         self.length += count

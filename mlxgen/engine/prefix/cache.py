@@ -70,7 +70,7 @@ class PrefixCache:
     def entries(self) -> int:
         """How many sequences are held that are not a prefix of another one."""
         with self._lock:
-            return self._tree.ends
+            return sum(not node.children for node in self._tree.nodes())
 
     @property
     def any_length(self) -> bool:

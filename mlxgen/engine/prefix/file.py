@@ -29,10 +29,9 @@ from ...tokens import Token
 from ..kv import CacheFactory, LayerCache
 from ..kv.layers import arrays_in, leaves, sliceable
 from . import sealed_file
-from .layout import Form, digest, forms_made_by, forms_of, kinds
+from .layout import PLAIN, Form, digest, forms_made_by, forms_of, kinds
 
 _FORMAT = "mlxgen prefix 2"
-_PLAIN = (bool, int, float, str)
 _LARGEST_TOKEN = 2**31 - 1
 _ADVICE = "load it with the model and options that it was saved with"
 
@@ -145,7 +144,7 @@ def _packed(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:
     if type(value) in (list, tuple):
         items = [_packed(item, f"{name}.{i}", arrays) for i, item in enumerate(value)]
         return {type(value).__name__: items}
-    if value is None or isinstance(value, _PLAIN):
+    if value is None or isinstance(value, PLAIN):
         return value
     raise StateError(f"caches with a {type(value).__name__} ({name}) cannot be saved to a file")
 
@@ -183,7 +182,7 @@ def _restored(
 
 def _check_plain(name: str, kept: Any, fresh: Any, length: int) -> None:
     """Raise unless a property is as in a fresh cache, or a count of tokens that started at 0."""
-    if not isinstance(fresh, _PLAIN):
+    if not isinstance(fresh, PLAIN):
         return
     counts = type(fresh) is int and fresh == 0 and type(kept) is int and 0 <= kept <= length
     if not counts and (type(kept) is not type(fresh) or kept != fresh):

@@ -20,7 +20,7 @@ from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache, RotatingKVCa
 
 from ..kv.layers import CacheFactory, LayerCache, arrays_in, leaves, sliceable
 
-_PLAIN = (bool, int, float, str)
+PLAIN = (bool, int, float, str)
 _PROBES = 64  # values of each parameter in a model's digest
 _LENGTHS = (1, 5)  # tokens of two trial runs: an axis that differs between them is time
 _TIMED = (RotatingKVCache, ChunkedKVCache, ConcatenateKVCache)  # on axis -2, as in sliceable ones
@@ -67,7 +67,7 @@ def kinds(make: CacheFactory) -> list[str]:
     """The type of each layer's cache, with the properties of a new one."""
     found = []
     for leaf in leaves(make()):
-        fixed = (f"{k}={v}" for k, v in vars(leaf).items() if isinstance(v, _PLAIN))
+        fixed = (f"{k}={v}" for k, v in vars(leaf).items() if isinstance(v, PLAIN))
         found.append(f"{type(leaf).__name__}({', '.join(fixed)})")
     return found
 

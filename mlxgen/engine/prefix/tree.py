@@ -88,11 +88,6 @@ class PrefixTree:
         self.root = Node(as_ids([]), Segment((), 0), None, 0)
         self._order: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
-    @property
-    def ends(self) -> int:
-        """How many sequences are held that are not a prefix of another one."""
-        return sum(not node.children for node in self.nodes())
-
     def walk(self, ids: TokenIds) -> Place:
         """Go down as far as the tree holds ``ids``."""
         node, length = self.root, 0

@@ -77,7 +77,7 @@ class Runner:
             case Snapshot(kv, before):
                 self._stores[kv].checkpoint(before)
             case Expect(kv):
-                self._stores[kv].expect_rewinds()
+                self._alone(kv).expect_rewinds()
             case Submit(kv):
                 mx.async_eval(self._alone(kv).arrays())
             case Wait(kv):

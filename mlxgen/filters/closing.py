@@ -93,15 +93,13 @@ class EndSearch:
         self,
         limit: int,
         *,
-        enough: int = 0,
         work: int = WORK,
         without: Set[Token] = frozenset(),
     ) -> list[Token] | None:
         """A run of at most ``limit`` tokens after which the text may end; None if none was found.
 
-        The run is nearly the shortest, or the first that was found of at most ``enough`` tokens,
-        and does not begin with a token of ``without``. ``work`` bounds the search. The constraint
-        does not change.
+        It is nearly the shortest, or the first that was found, and does not begin with a token of
+        ``without``. ``work`` bounds the search. The constraint does not change.
         """
         if limit < 0:
             raise OptionError("limit", f"expected 0 or more, got {limit}")
@@ -110,26 +108,24 @@ class EndSearch:
         if limit == 0:
             return None
         self.follow()
-        best: list[Token] | None = None
+        shortest: int | None = None
         walk = walk_from(self._place)
         try:
             for way in self._ways(walk, work, without):
                 walk.back(0)
                 run = self._spelled(way, without)
-                if run is not None and (best is None or len(run) < len(best)):
-                    best, self._way = run, way
-                    if len(best) <= enough:
-                        break
+                if run is not None and (shortest is None or len(run) < shortest):
+                    shortest, self._way = len(run), way
+                    if shortest <= limit:
+                        self._misses = 0
+                        self._earlier.clear()
+                        return run
         except (FilterError, StateError):  # the engine gave up
             pass
         finally:
             walk.back(0)
-        if best is None or len(best) > limit:
-            self._misses += 1
-            return None
-        self._misses = 0
-        self._earlier.clear()
-        return best
+        self._misses += 1
+        return None
 
     def _ways(self, walk: Walk, work: int, without: Set[Token]) -> Iterator[Path]:
         at = self._place

@@ -212,7 +212,7 @@ def walk(constraint: Constraint, style: str, seed: int) -> list[Token]:
         allowed = tokens_of(mask).tolist() if mask is not None else list(range(256))
         run = [random.choice([token for token in allowed if token not in VOCABULARY.eos])]
         if len(tokens) > 40 + seed:
-            run = EndSearch(constraint).find(400, enough=400) or run
+            run = EndSearch(constraint).find(400) or run
         if len(tokens) > 20 + seed:  # no search finds the end of what is free until a tag comes
             tag = kit.tokens_of(CLOSING.get(style, ""), VOCABULARY)
             run = tag if tag and constraint.validate(tag) == len(tag) else run

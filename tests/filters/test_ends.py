@@ -36,7 +36,7 @@ def found(constraint: Constraint, limit: int) -> list[Token] | None:
     """As a generation does that looks at each token; half the budget is there to look."""
     search = EndSearch(constraint)
     for _ in range(min(8, limit // 2)):
-        run = search.find(limit, enough=limit)
+        run = search.find(limit)
         if run is not None:
             return run
     return None

@@ -56,10 +56,10 @@ class Closing:
             self._left = left
             self._ends.follow()
             return True
-        way = self._ends.find(left, enough=left)
+        way = self._ends.find(left)
         if way is None and self.way is not None:
             # searches on, also in other ways
-            way = self._ends.find(left, enough=left, work=WORK // 2)
+            way = self._ends.find(left, work=WORK // 2)
             if way is None:
                 self.forcing = True
                 return False
@@ -77,7 +77,7 @@ class Closing:
 
     def avoid(self, excluded: Set[Token]) -> Sequence[Token]:
         """The first step of a way that begins with none of these; () if there is none for now."""
-        way = self._ends.find(self._left, enough=self._left, without=excluded)
+        way = self._ends.find(self._left, without=excluded)
         if not way:  # the step of an empty way would be an end token
             self.why = "every way to a valid end begins with a token that is excluded"
             self._next, self.forcing, self.way = self._left - 1, False, None

@@ -17,11 +17,11 @@ Invariant: no later match can start before the last ``held`` characters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import OptionError, RewindError, StateError
+from ..errors import RewindError, StateError
 from .automaton import Automaton, State
 from .expression import Expression
 
@@ -45,20 +45,15 @@ match of each expression may start, and the match."""
 class BanMatcher:
     """Looks for banned strings and regular expressions in a growing text.
 
-    OptionError if a pattern is empty or matches the empty string, is made of bytes, or
-    looks ahead without limit.
+    Strings must not be empty. OptionError if an expression matches the empty string, is made of
+    bytes, or looks ahead without limit.
     """
 
     __slots__ = ("_expressions", "_literals", "_steps")
 
-    def __init__(self, patterns: Pattern | Iterable[Pattern] = ()) -> None:
-        literals: list[str] = []
-        expressions: list[Expression] = []
-        for pattern in [patterns] if isinstance(patterns, str | re.Pattern) else patterns:
-            if isinstance(pattern, re.Pattern):
-                expressions.append(Expression(pattern))
-            else:
-                literals.append(_literal(pattern))
+    def __init__(self, patterns: Sequence[Pattern] = ()) -> None:
+        literals = [pattern for pattern in patterns if isinstance(pattern, str)]
+        expressions = [Expression(p) for p in patterns if isinstance(p, re.Pattern)]
         self._literals: Automaton[str] = Automaton(literals)
         self._expressions = tuple(expressions)
         root, starts = self._literals.root, (0,) * len(expressions)
@@ -147,12 +142,3 @@ class BanMatcher:
     def __len__(self) -> int:
         """Steps so far."""
         return len(self._steps) - 1
-
-
-def _literal(pattern: object) -> str:
-    if not isinstance(pattern, str):
-        kind = type(pattern).__name__
-        raise OptionError("banned", f"expected strings or compiled expressions, got {kind}")
-    if not pattern:
-        raise OptionError("banned", "an empty string matches everywhere; leave it out")
-    return pattern

@@ -126,6 +126,13 @@ def test_numbers_of_numpy_are_numbers_and_a_whole_float_is_a_seed() -> None:
     assert values["logit_bias"] == {4: 1.5}
 
 
+@pytest.mark.parametrize(
+    ("name", "one"), [("stop", "ab"), ("banned", "ab"), ("banned", re.compile("a|b"))]
+)
+def test_a_single_string_or_expression_is_a_list_of_one(name: str, one: Any) -> None:
+    assert getattr(Options.of({name: one}), name) == (one,)
+
+
 def test_options_do_not_change_with_the_values_they_were_made_from() -> None:
     biases, stops = {1: 2.0}, ["a"]
     options = Options.of({"logit_bias": biases, "stop": stops})

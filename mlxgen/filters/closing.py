@@ -98,8 +98,8 @@ class EndSearch:
     ) -> list[Token] | None:
         """A run of at most ``limit`` tokens after which the text may end; None if none was found.
 
-        It is nearly the shortest, or the first that was found, and does not begin with a token of
-        ``without``. ``work`` bounds the search. The constraint does not change.
+        It is the first one that was found, of those that do not begin with a token of ``without``;
+        short ones are tried first. ``work`` bounds the search. The constraint does not change.
         """
         if limit < 0:
             raise OptionError("limit", f"expected 0 or more, got {limit}")

@@ -1,7 +1,6 @@
 """Many prompts at once for a caller in the same thread: an iterator over all their chunks.
 
-Owns the numbering of prompts and the folding of their results. Must never know how requests
-are scheduled. Invariant: every prompt ends once, with a result or with an error.
+Invariant: every prompt ends once, with a result or with an error.
 """
 
 from __future__ import annotations

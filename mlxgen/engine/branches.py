@@ -1,7 +1,6 @@
 """What a controller may ask of a branch: the protocol, and the reading of its answers.
 
-Owns ``Branch``, ``Splice``, ``Wait`` and ``Controller``, and every check of their shapes. Must
-never change a sequence or know how it runs (``control`` does). Invariant: a ``Decision`` that
+Must never change a sequence or know how it runs (``control`` does). Invariant: a ``Decision`` that
 exists can be carried out on the history that it was read for; an answer that cannot raises an
 ``OptionError`` whose field names the branch, for example ``branches[1].ff_tokens``.
 """

@@ -1,8 +1,7 @@
 """What a generation hands out: chunks, and the result they fold into.
 
-Owns the frozen values ``Chunk``, ``Alternative``, ``Usage`` and ``Result``. Must never
-know how they came about. Invariant: a ``Result`` is a function of the chunks alone, so
-streaming and not streaming cannot differ.
+Invariant: a ``Result`` is a function of the chunks alone, so streaming and not streaming cannot
+differ.
 """
 
 from __future__ import annotations

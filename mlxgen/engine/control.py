@@ -1,9 +1,9 @@
 """The driver of ``LanguageModel.control``: a controller, and the branches that it forks.
 
 Owns the order of events: a step of all branches, their chunks to the caller, and then, while
-the next pass runs, every controller that has to decide. Must never know what a token means or
-how requests are scheduled. Invariant: no branch is stepped before its controller has said how its
-next token is to be drawn; what goes wrong in a branch ends that branch and no other.
+the next pass runs, every controller that has to decide. Invariant: no branch is stepped before its
+controller has said how its next token is to be drawn; what goes wrong in a branch ends that
+branch and no other.
 """
 
 from __future__ import annotations

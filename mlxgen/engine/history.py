@@ -1,7 +1,6 @@
 """The tokens of one sequence, and how far back they have changed since any moment.
 
-Owns the list and the low-water marks of its cuts. Must never know what the tokens are for:
-whoever derives something from them remembers the ``moment``, and asks later what still holds.
+Whoever derives something from the tokens remembers the ``moment``, and asks later what still holds.
 """
 
 from __future__ import annotations

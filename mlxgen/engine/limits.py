@@ -1,7 +1,4 @@
-"""What a scheduler may use, and what it reports.
-
-Owns the limits with their ranges, and the numbers for metrics. Must never schedule anything.
-"""
+"""What a scheduler may use, and what it reports."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 MLX's streams belong to a thread, and so does every array that is not computed yet: what one
 step leaves for the next cannot be computed on another thread, and two threads in one step end
-the process. Owns the two checks that raise before that. Must never know what is checked.
+the process. The two checks here raise before that.
 """
 
 from __future__ import annotations

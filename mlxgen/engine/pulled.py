@@ -1,8 +1,4 @@
-"""What all iterators over a generation have in common: the thread they belong to, their end.
-
-Owns the order of a ``next()``: check the thread, return what is ready, or else move on until
-something is. Must never know what is generated.
-"""
+"""What all iterators over a generation have in common: the thread they belong to, their end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The push interface: the rules of a generation for callers who run the model themselves.
 
-Owns the order of events between a caller with logits and one request. Must never hold a
-model or a cache. Invariant: every push uses exactly one position of the context, the
-one where the history ends.
+Must never hold a model or a cache. Invariant: every push uses exactly one position of the context,
+the one where the history ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The pull interface: an iterator of chunks that can be rewound.
 
-Owns the order of events between a consumer and one request in a loop of its own. Must never know
-how a token is drawn. Invariant: between two ``next()`` calls everything is at the same token:
-text, filters, stops, cache and what ``tokens`` shows.
+Invariant: between two ``next()`` calls everything is at the same token: text, filters, stops,
+cache and what ``tokens`` shows.
 """
 
 from __future__ import annotations

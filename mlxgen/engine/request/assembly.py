@@ -1,8 +1,7 @@
 """From a prompt and options to a request that is ready to run.
 
-Owns which parts it gets, so that options that are not used cost nothing. Must never know
-whether it is pulled by a stream or pushed by a session. Invariant: everything that can be
-wrong with filters, stops and prefix is raised before ``assemble`` returns.
+Options that are not used cost nothing: a request gets only the parts that it needs. Invariant:
+everything that can be wrong with filters, stops and prefix is raised before ``assemble`` returns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Where a text may end, and why it has.
+"""Where a text may end, and why it has: all rules about that.
 
-Owns all rules about that: which end tokens end a text, when one may come, and which reason counts
-if a token ends it for several. Must never end a request: ``accept`` does.
+Must never end a request: ``accept`` does.
 """
 
 from __future__ import annotations

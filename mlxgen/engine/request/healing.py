@@ -1,8 +1,7 @@
 """Healed tokens and filters: what may be drawn, and what the filters see of it.
 
-Owns the translation between a token that spells the end of the prompt anew and the part of
-it that is new. Must never know how prompts are cut (``text.healing`` does). Invariant: the
-filters see exactly the bytes after the prompt, tokenised on their own.
+A token that spells the end of the prompt anew is translated into the part of it that is new.
+Invariant: the filters see exactly the bytes after the prompt, tokenised on their own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What hooks ask for, and what of that can be done.
 
 Owns the order in which a hook's requests are considered: taking back, another token, withholding it
-from the filters. Must never change a request, except for what its draws report. Invariant: the
-token that hooks are asked about has not been taken in.
+from the filters. Invariant: the token that hooks are asked about has not been taken in.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A prompt in any of its forms, as tokens.
-
-Owns the reading of a raw string, a list of token ids, or chat messages, and what each means
-for the text that follows. Must never know a model's cache. Invariant: a ``Prompt`` that is
-known has at least one token, all of them in the vocabulary.
-"""
+"""A prompt in any of its forms, as tokens: a string, a list of token ids, or chat messages."""
 
 from __future__ import annotations
 

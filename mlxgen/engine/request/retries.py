@@ -1,8 +1,6 @@
 """What repeated draws of one sequence depend on, by position.
 
-Owns the number of attempts, the exclusions, the requests of hooks, and how much bans may cost.
-Must never know why a position is drawn again. Invariant: what was decided for a position holds only
-as long as the text before it does not change.
+Invariant: what was decided for a position holds only as long as the text before it does not change.
 """
 
 from __future__ import annotations

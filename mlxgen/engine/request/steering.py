@@ -1,7 +1,6 @@
 """How a controller wants the next token drawn, and what it puts in its place.
 
-Owns ``Steering``. Must never ask a controller or check its answers (``branches`` does). Invariant:
-what replaces a sampled token is known before any part of the request has seen the token.
+Invariant: what replaces a sampled token is known before any part of the request has seen the token.
 """
 
 from __future__ import annotations

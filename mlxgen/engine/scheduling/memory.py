@@ -1,7 +1,6 @@
 """The bytes of all KV: what is held, and what will be needed soon.
 
-Owns the limit and the arithmetic. Must never decide who gives way. Invariant: an estimate is never
-below what is then allocated.
+Invariant: an estimate is never below what is then allocated.
 """
 
 from __future__ import annotations

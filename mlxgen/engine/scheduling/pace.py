@@ -1,8 +1,7 @@
 """How many prompt tokens to run between two steps of the requests that generate.
 
-Owns the trade between a prompt's speed and the others' evenness. Must never know requests or
-models, nor read a clock: it is told when steps were done. Invariant: a piece is a power of
-two, so that passes have few shapes.
+This trades a prompt's speed for the others' evenness. No clock is read: it is told when steps were
+done. A piece is a power of two, so that passes have few shapes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""How many sequences may run at a time.
-
-Owns the number, which is lower for a while after the model failed with several of them together
-and with none alone. Must never know which they are. Invariant: it is from 1 to ``most``.
-"""
+"""How many sequences may run at a time: fewer for a while after the model failed with several of
+them together and with none alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Whose fault it is that the model failed with sequences that ran side by side.
 
-Owns what is known of each of them: it has not run alone yet, it came through alone, or the model
-failed with it alone. Must never run or end one: the scheduler does, and lets one at a time run from
-its history, with nothing on the device that was there before. Invariant: nobody is in it twice.
+Of each of them it is known that it has not run alone yet, that it came through alone, or that the
+model failed with it alone. The scheduler lets one at a time run from its history, with nothing on
+the device that was there before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the draws of a step become, handle by handle.
-
-Owns the walk along drafted positions. Must never run the model, nor look at what its caches hold.
-"""
+"""What the draws of a step become, handle by handle, and along drafted positions."""
 
 from __future__ import annotations
 

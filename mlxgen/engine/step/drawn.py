@@ -1,9 +1,8 @@
 """The draw of a batch, read from the device once, and what each request may see of it.
 
-Owns the bridge between lazy arrays and what requests and hooks ask for. Must never decide
-anything. Invariant: what a view shows belongs to the draw that gave its token, whatever was
-submitted since. ``looked_for`` says what somebody looked at, so that the next draw reports
-it at once: what nobody looks at is never computed.
+Invariant: what a view shows belongs to the draw that gave its token, whatever was submitted since.
+``looked_for`` says what somebody looked at, so that the next draw reports it at once: what nobody
+looks at is never computed.
 """
 
 from __future__ import annotations

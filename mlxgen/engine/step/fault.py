@@ -1,7 +1,6 @@
 """A failure in the middle of a step: of a forward pass, of what leads to one, or of reading it.
 
-Owns what is known of it: what was raised, whose pass it was, and whether memory was short. Must
-never leave the engine: callers get its ``error``. Invariant: if it has a ``handle``, that one's
+It never leaves the engine: callers get its ``error``. Invariant: if it has a ``handle``, that one's
 pass failed before anything of it was submitted, so that no other sequence was harmed.
 """
 

@@ -1,8 +1,8 @@
 """A request in the step loop, with where the logits for its next position are.
 
 Owns what the loop remembers of one sequence between two steps, and its account of passes
-and times. Must never decide what a token means: ``accept`` does. Invariant: whether logits are
-those of the next position is asked of what they were computed from, whatever has happened since.
+and times. Invariant: whether logits are those of the next position is asked of what they were
+computed from, whatever has happened since.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one step does: who runs before the draw, who is drawn, and who runs after it.
 
-Owns the decision, made of a few facts about each request. Must never know a model, a cache or a
-token. Everything here is a value, and rows are named by their places in the list that was given.
+Decided from a few facts about each request. Everything here is a value, and rows are named by
+their places in the list that was given.
 """
 
 from __future__ import annotations

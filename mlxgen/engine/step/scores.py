@@ -1,10 +1,8 @@
 """What the model thinks of a prompt's own tokens.
 
-Owns the log-probabilities of the tokens of one prompt, gathered while its pieces are run. Must
-never know in which passes that happens. Invariant: ``done`` tokens from the first on are scored,
-and what an interrupt or a failure cut off is not among them.
-
-The logits of a prompt are large: a pass that is scored runs ``PIECE`` tokens at most.
+Invariant: ``done`` tokens from the first on are scored, and what an interrupt or a failure cut off
+is not among them. The logits of a prompt are large: a pass that is scored runs ``PIECE`` tokens at
+most.
 """
 
 from __future__ import annotations

@@ -124,6 +124,7 @@ class Controller(Protocol):
 
 C = TypeVar("C", bound=Controller)
 Made = TypeVar("Made", bound=Controller, covariant=True)
+R = TypeVar("R")
 
 
 class Plan(Protocol[Made]):
@@ -159,19 +160,20 @@ def decide(answer: Any, *, length: int, vocab_size: int) -> list[Decision] | Wai
             f"expected a list of Branch, or a Wait, from mid_process, got {answer!r}; return [] "
             "to stop",
         )
-    decisions = []
-    for i, branch in enumerate(answer):
+    return _each("branches", answer, lambda branch: _decision(branch, length, vocab_size))
+
+
+def _each(name: str, items: Sequence[Any], read: Callable[[Any], R]) -> list[R]:
+    """What ``read`` makes of each item; its errors get the item's name, which only they need."""
+    found = []
+    for i, item in enumerate(items):
         try:
-            decisions.append(_decision(branch, length, vocab_size))
+            found.append(read(item))
         except OptionError as error:
-            raise _inside(f"branches[{i}]", error) from None
-    return decisions
-
-
-def _inside(outer: str, error: OptionError) -> OptionError:
-    """The error of something in ``outer``: names are made only for errors."""
-    field = f"{outer}.{error.field}" if error.field else outer
-    return OptionError(field, str(error).removeprefix(f"{error.field}: "))
+            field = f"{name}[{i}].{error.field}".removesuffix(".")
+            problem = str(error).removeprefix(f"{error.field}: ")
+            raise OptionError(field, problem) from None
+    return found
 
 
 def name_of(path: Path) -> Path:
@@ -216,7 +218,7 @@ def _decision(branch: Any, length: int, vocab_size: int) -> Decision:
 
 def _only_run(branch: Branch, vocab_size: int) -> tuple[Token, ...]:
     """The run of a branch that samples nothing."""
-    runs = _runs("ff_tokens", branch.ff_tokens, vocab_size)
+    runs = _runs(branch.ff_tokens, vocab_size)
     if len(runs) != 1:
         raise OptionError(
             "ff_tokens",
@@ -239,28 +241,15 @@ def _steering(branch: Branch, left: int, vocab_size: int) -> Steering:
     if temperature is not None:
         temperature = OPTIONS["temperature"].rule.check("temperature", temperature)
     runs: dict[Token, tuple[Token, ...]] = {}
-    if len(branch.ff_tokens):
-        field = "ff_tokens"
-        for run in _runs(field, branch.ff_tokens, vocab_size):
-            if not run:
-                raise OptionError(field, "expected runs of at least one token, got an empty one")
-            if run[0] in runs:
-                raise OptionError(field, f"two runs start with token {run[0]}; pass one of them")
-            runs[run[0]] = run
-    splices: tuple[Replacement, ...] = ()
-    if len(branch.splices):
-        splices = _replacements(branch.splices, left, vocab_size)
-    return Steering(words, temperature, runs, splices)
-
-
-def _replacements(splices: Sequence[Any], left: int, vocab_size: int) -> tuple[Replacement, ...]:
-    found = []
-    for i, splice in enumerate(splices):
-        try:
-            found.append(_replacement(splice, left, vocab_size))
-        except OptionError as error:
-            raise _inside(f"splices[{i}]", error) from None
-    return tuple(found)
+    given = _runs(branch.ff_tokens, vocab_size) if len(branch.ff_tokens) else ()
+    for run in given:
+        if not run:
+            raise OptionError("ff_tokens", "expected runs of at least one token, got an empty one")
+        if run[0] in runs:
+            raise OptionError("ff_tokens", f"two runs start with token {run[0]}; pass one of them")
+        runs[run[0]] = run
+    splices = _each("splices", branch.splices, lambda s: _replacement(s, left, vocab_size))
+    return Steering(words, temperature, runs, tuple(splices))
 
 
 def _replacement(splice: Any, left: int, vocab_size: int) -> Replacement:
@@ -327,15 +316,13 @@ def _id_words(ids: tuple[Token, ...], vocab_size: int) -> Int32Words:
     return words
 
 
-def _runs(field: str, runs: Any, vocab_size: int) -> list[tuple[Token, ...]]:
+def _runs(runs: Any, vocab_size: int) -> list[tuple[Token, ...]]:
+    expected = "expected a list of runs such as [[1, 2], [3]], got"
     if not isinstance(runs, Sequence) or isinstance(runs, (str, bytes)):
-        raise OptionError(field, f"expected a list of runs such as [[1, 2], [3]], got {runs!r}")
-    for run in runs:
-        if hasattr(run, "__index__"):
-            raise OptionError(
-                field, f"expected a list of runs such as [[1, 2], [3]], got a single run {runs!r}"
-            )
-    return [_tokens(f"{field}[{i}]", run, vocab_size) for i, run in enumerate(runs)]
+        raise OptionError("ff_tokens", f"{expected} {runs!r}")
+    if any(hasattr(run, "__index__") for run in runs):
+        raise OptionError("ff_tokens", f"{expected} a single run {runs!r}")
+    return [_tokens(f"ff_tokens[{i}]", run, vocab_size) for i, run in enumerate(runs)]
 
 
 def _tokens(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:

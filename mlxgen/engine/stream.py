@@ -34,7 +34,6 @@ class Stream(Pulled[Chunk, Chunk]):
         super().__init__("stream")
         loop.join(handle)
         self._text: list[str] = []
-        self._freed = False  # later than closed, if another thread closed it
         self._failed: BaseException | None = None
         self._error: Exception | None = None  # to be raised after the chunks that are ready
 
@@ -186,8 +185,7 @@ class Stream(Pulled[Chunk, Chunk]):
             raise
 
     def _free(self) -> None:
-        if not self._freed:
-            self._freed = True
+        if not self._handle.closed:
             self._ready.clear()
             self._loop.leave(self._handle)
             self._handle.close()

@@ -178,9 +178,7 @@ def _offer(
         event = _ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
         return _ban(request, event)
-    if request.closing is not None and not _keeps_end_in_reach(
-        request, None if withheld else token
-    ):
+    if not _keeps_end_in_reach(request, None if withheld else token):
         request.rewind(request.base + position)
         return _declined(request)  # from now on only the way to the end is allowed
     request.retries.accepted()

@@ -228,7 +228,8 @@ class Scheduler:
     @property
     def room(self) -> int:
         """How many sequences ``submit`` would take now."""
-        return self.limits.max_queue + self._free_places - len(self._queue)
+        free = max(0, self.limits.max_batch - self._taken_places)
+        return self.limits.max_queue + free - len(self._queue)
 
     @property
     def busy(self) -> bool:
@@ -277,12 +278,8 @@ class Scheduler:
         return self._memory.held([*self._loop.handles, *self._prefill, *self._parked])
 
     @property
-    def _free_places(self) -> int:
-        return max(0, self.limits.max_batch - self._taken_places)
-
-    @property
     def _open_places(self) -> int:
-        """Those of the free places that may be taken now."""
+        """How many may be taken now."""
         return 0 if self._trial is not None else max(0, self._places.now - self._taken_places)
 
     @property

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from .server.running import Running
+
+settings.register_profile("untimed", settings.default, deadline=None)  # how long a case takes is the machine's affair
+settings.load_profile("untimed")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)

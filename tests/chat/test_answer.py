@@ -165,7 +165,7 @@ WORDS = st.sampled_from(
 TEXTS = st.lists(WORDS, max_size=7).map("".join)
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(TEXTS, SIZES, st.sampled_from(["stop", "length"]))
 def test_events_do_not_depend_on_how_the_text_comes(
     text: str, sizes: list[int], finish: FinishReason
@@ -175,7 +175,7 @@ def test_events_do_not_depend_on_how_the_text_comes(
     assert events == shown(text, reading(), finish)
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(TEXTS, st.lists(st.tuples(st.integers(0, 60), TEXTS), max_size=4), SIZES)
 def test_what_is_taken_back_leaves_the_events_of_what_is_kept(
     text: str, changes: list[tuple[int, str]], sizes: list[int]

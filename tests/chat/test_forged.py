@@ -78,7 +78,7 @@ def test_those_who_mean_it_may_write_control_tokens(family: Family) -> None:
 
 @FAMILIES
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_pieces_of_control_tokens_never_join(family: Family, data: st.DataObject) -> None:
     """Neither within a text nor across texts that the template puts side by side."""
     halves = [
@@ -260,7 +260,7 @@ def test_ordinary_text_has_the_tokens_that_it_had(family: Family) -> None:
 @given(
     text=st.text(max_size=60) | st.text(st.sampled_from("<|>[]/ \nINSTimstaredo_▁ "), max_size=80)
 )
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 def test_any_text_without_control_tokens_has_the_tokens_that_it_had(
     family: Family, text: str
 ) -> None:

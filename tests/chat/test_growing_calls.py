@@ -295,7 +295,7 @@ def test_a_text_that_is_the_word_null_is_what_the_parser_takes_it_for(style: str
 
 
 @given(st.text(max_size=40), SIZES)
-@settings(max_examples=tries(100), deadline=None)
+@settings(max_examples=tries(100))
 def test_any_text_of_an_argument_comes_through(text: str, sizes: list[int]) -> None:
     for style in ("json_tools", "kimi_k2", "kimi_k3 as JSON", "mistral", "pythonic"):
         pieces = pieces_of(FORMS[style].written({"city": text}), sizes)

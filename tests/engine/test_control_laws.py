@@ -63,7 +63,7 @@ def finish_looking(run: Control[Any]) -> dict[Any, str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=tries(120), deadline=None)
+@settings(max_examples=tries(120))
 @given(
     numbers=st.lists(st.integers(0, 719), min_size=1, max_size=40),
     prompt=st.lists(st.sampled_from(LETTERS), min_size=1, max_size=6),
@@ -98,7 +98,7 @@ def test_a_random_controller_does_what_the_plain_interpreter_says(
     assert run.stats.running == run.stats.queued == run.stats.kv_bytes == 0
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60))
 @given(
     numbers=st.lists(st.integers(0, 719), min_size=1, max_size=30),
     stop=st.sampled_from(["ab", "bca", "😀", "éé", "d"]),

@@ -130,7 +130,7 @@ def test_logits_of_another_width_are_refused_with_what_to_do() -> None:
         session.push_logits([0.0] * 5)
 
 
-@settings(deadline=None, max_examples=tries(40))
+@settings(max_examples=tries(40))
 @given(moves=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=6))
 def test_rewinding_and_pushing_again_gives_what_one_go_gives(moves: list[tuple[int, int]]) -> None:
     speaker = reciter(list("abcdefghij"))

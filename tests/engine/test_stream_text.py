@@ -135,7 +135,7 @@ def test_stream_shows_text_and_tokens_as_they_are_delivered() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=tries(60))
+@settings(max_examples=tries(60))
 @given(
     pieces=st.lists(st.sampled_from(["a", "b", "ab", "é", "😀", "stop", "st", "op"]), max_size=12),
     cut=st.lists(st.integers(1, 3), min_size=1, max_size=30),

@@ -48,7 +48,7 @@ def test_json_of_a_schema(spec: Specification) -> None:
         assert not accepts(spec, text, byte_level())
 
 
-@settings(max_examples=tries(25), deadline=None)
+@settings(max_examples=tries(25))
 @given(data=st.data())
 def test_a_random_walk_through_outlines_masks_ends_in_valid_json(data: st.DataObject) -> None:
     constraint = constrained(SCHEMAS[1], vocabulary=byte_level())
@@ -62,7 +62,7 @@ def test_a_random_walk_through_outlines_masks_ends_in_valid_json(data: st.DataOb
         jsonschema.validate(json.loads(constraint.vocabulary.decode(tokens)), SCHEMA)
 
 
-@settings(max_examples=tries(20), deadline=None)
+@settings(max_examples=tries(20))
 @given(data=st.data())
 def test_lm_format_enforcer_allows_what_it_allows_when_it_is_asked_about_whole_histories(
     data: st.DataObject,
@@ -98,7 +98,7 @@ def test_lm_format_enforcer_allows_what_it_allows_when_it_is_asked_about_whole_h
 
 
 @pytest.mark.parametrize("make", PATTERNS)
-@settings(max_examples=tries(25), deadline=None)
+@settings(max_examples=tries(25))
 @given(data=st.data())
 def test_masks_of_a_pattern_are_those_of_our_own_engine(make: Any, data: st.DataObject) -> None:
     pattern = "(the|so)( [a-d]{1,3})*[.!]"

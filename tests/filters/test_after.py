@@ -91,7 +91,7 @@ def test_such_tokens_are_found_in_the_middle_of_the_trigger_too() -> None:
     assert token('"}') in allowed(json_like) and token('":') not in allowed(json_like)
 
 
-@settings(max_examples=tries(80), deadline=None)
+@settings(max_examples=tries(80))
 @given(st.data())
 def test_after_any_tokens_the_mask_is_what_a_search_in_the_text_says(data: st.DataObject) -> None:
     vocabulary = alphabet()

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxgen.errors import FilterError
@@ -104,7 +104,6 @@ TOKENS = st.sampled_from([ord("a"), ord("b"), ord("c"), ord("x"), AB, OPEN, CLOS
 
 @pytest.mark.parametrize("spec", [ANY, FIRST], ids=["any of", "first token"])
 def test_rewinding_and_forking_equal_a_fresh_filter(spec: Any) -> None:
-    @settings(deadline=None)
     @given(operations(TOKENS))
     def law(history: Operations) -> None:
         part, kept = Replay(spec.bind(VOCABULARY, SIZE)), list[Token]()

@@ -316,7 +316,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.sampled_from("abcabcz"), VALUES, min_size=1, max_size=3)
 
 
-@settings(max_examples=tries(250), deadline=None)
+@settings(max_examples=tries(250))
 @given(SCHEMAS, st.tuples(SCHEMAS, SCHEMAS), st.lists(OBJECTS, min_size=4, max_size=4))
 def test_exactly_what_jsonschema_takes_of_the_closed_reading_is_allowed(
     schema: Any, defs: tuple[Any, Any], values: list[Any]

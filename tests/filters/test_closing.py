@@ -212,7 +212,7 @@ def ordered(value: Any, schema: Any) -> Any:
     return {name: ordered(value[name], properties[name]) for name in properties if name in value}
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60))
 @given(DOCUMENTS, st.data())
 def test_json_is_closed_validly_wherever_it_is_cut(document: Any, data: st.DataObject) -> None:
     vocabulary = data.draw(st.sampled_from([alphabet(), byte_level(), sentencepiece()]))

@@ -268,7 +268,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60))
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_any_grammar_takes_exactly_its_texts(root: Expression, other: Expression) -> None:
     grammar = f'root ::= "a" ({root[0]}) | "b"\nother ::= "c" | {other[0]} "c"'

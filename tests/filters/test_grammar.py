@@ -166,7 +166,7 @@ def test_a_choice_is_exactly_one_of_the_options() -> None:
     assert accepts(Choice(["", "a"]), "") and accepts(Choice(["", "a"]), "a")
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60))
 @given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4), st.text(max_size=4))
 def test_a_choice_takes_any_text_literally(options: list[str], other: str) -> None:
     vocabulary = byte_level()

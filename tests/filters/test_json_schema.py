@@ -65,7 +65,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=tries(80), deadline=None)
+@settings(max_examples=tries(80))
 @given(VALUES, st.sampled_from([None, 0, 2, 4]))
 def test_any_json_is_taken_however_it_is_laid_out(value: Any, indent: int | None) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=False)
@@ -75,7 +75,7 @@ def test_any_json_is_taken_however_it_is_laid_out(value: Any, indent: int | None
     assert accepts(JsonSchema(True, whitespace=None), compact)
 
 
-@settings(max_examples=tries(25), deadline=None)
+@settings(max_examples=tries(25))
 @given(st.data())
 def test_a_random_walk_through_the_masks_ends_in_valid_json(data: st.DataObject) -> None:
     constraint = constrained(JsonSchema(RECORD), vocabulary=byte_level())

@@ -100,7 +100,7 @@ def choices(constraint: Constraint) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
 @pytest.mark.parametrize("name", FILTERS)
-@settings(max_examples=tries(8), deadline=None)
+@settings(max_examples=tries(8))
 @given(data=st.data())
 def test_any_history_equals_a_constraint_built_from_scratch(
     name: str, kind: str, data: st.DataObject
@@ -148,7 +148,7 @@ def test_any_history_equals_a_constraint_built_from_scratch(
 
 
 @pytest.mark.parametrize("name", FILTERS)
-@settings(max_examples=tries(5), deadline=None)
+@settings(max_examples=tries(5))
 @given(data=st.data())
 def test_every_token_of_a_mask_is_taken(name: str, data: st.DataObject) -> None:
     walk = Walk(FILTERS[name], byte_level())

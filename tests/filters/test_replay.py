@@ -40,7 +40,7 @@ def allowed(replay: Replay) -> list[int]:
 
 @pytest.mark.parametrize("ability", ABILITIES)
 @pytest.mark.parametrize("as_factory", [False, True])
-@settings(max_examples=tries(40), deadline=None)
+@settings(max_examples=tries(40))
 @given(data=st.data(), every=st.integers(1, 9))
 def test_any_history_of_advances_rewinds_and_forks_equals_a_new_filter(
     ability: Factory, as_factory: bool, data: st.DataObject, every: int
@@ -86,7 +86,7 @@ def test_any_history_of_advances_rewinds_and_forks_equals_a_new_filter(
 
 
 @pytest.mark.parametrize("ability", ABILITIES)
-@settings(max_examples=tries(40), deadline=None)
+@settings(max_examples=tries(40))
 @given(data=st.data())
 def test_validate_counts_what_would_be_taken_and_changes_nothing(
     ability: Factory, data: st.DataObject

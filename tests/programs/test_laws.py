@@ -60,7 +60,7 @@ async def perform(g: Guide, operation: tuple[str, Any], labels: list[tuple[Label
 
 
 @pytest.mark.slow
-@settings(max_examples=tries(80), deadline=None)
+@settings(max_examples=tries(80))
 @given(
     operations=st.lists(OPERATIONS, min_size=1, max_size=8),
     before=st.lists(OPERATIONS, max_size=5),

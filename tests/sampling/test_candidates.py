@@ -28,7 +28,7 @@ def test_the_best_come_first_and_equals_by_id(vocab: int, scale: float) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40))
-@settings(deadline=None, max_examples=tries(40))
+@settings(max_examples=tries(40))
 def test_the_best_are_found_among_many_equal_logits(seed: int, levels: int) -> None:
     rng = np.random.default_rng(seed)
     logits = rng.integers(-levels, levels, (2, 16_384)).astype(np.float32)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxgen.sampling import TokenCounts
@@ -25,7 +25,6 @@ def fed(prompt: list[int], generated: list[int], window: int = 0) -> TokenCounts
 
 
 @given(TOKENS, TOKENS)
-@settings(deadline=None)
 def test_every_token_is_there_once_with_how_often_it_was_generated(
     prompt: list[int], generated: list[int]
 ) -> None:
@@ -39,7 +38,6 @@ def test_every_token_is_there_once_with_how_often_it_was_generated(
 
 
 @given(TOKENS, TOKENS, WINDOWS)
-@settings(deadline=None)
 def test_a_window_shows_what_the_newest_tokens_alone_would(
     prompt: list[int], generated: list[int], window: int
 ) -> None:
@@ -52,7 +50,6 @@ def test_a_window_shows_what_the_newest_tokens_alone_would(
 
 
 @given(TOKENS, TOKENS, st.integers(-2, 70), TOKENS, WINDOWS)
-@settings(deadline=None)
 def test_a_rewind_equals_never_having_advanced(
     prompt: list[int], generated: list[int], to: int, more: list[int], window: int
 ) -> None:
@@ -68,7 +65,6 @@ def test_a_rewind_equals_never_having_advanced(
 
 
 @given(TOKENS, TOKENS, TOKENS, st.integers(0, 60), WINDOWS)
-@settings(deadline=None)
 def test_a_fork_sees_nothing_of_the_other(
     prompt: list[int], generated: list[int], more: list[int], to: int, window: int
 ) -> None:

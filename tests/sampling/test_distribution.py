@@ -127,7 +127,7 @@ SETTINGS = st.builds(
 
 
 @given(st.integers(0, 10**6), SETTINGS, st.floats(0.3, 1))
-@settings(deadline=None, max_examples=tries(150))
+@settings(max_examples=tries(150))
 def test_it_is_the_distribution_that_numpy_gives(
     seed: int, options: SamplingSettings, density: float
 ) -> None:

@@ -109,7 +109,7 @@ def test_rows_without_penalties_or_biases_keep_their_bits() -> None:
 
 
 @given(st.integers(1, 130), st.integers(0, 2**32), st.sampled_from(["float32", "bfloat16"]))
-@settings(deadline=None, max_examples=tries(40))
+@settings(max_examples=tries(40))
 def test_a_mask_forbids_exactly_the_tokens_without_a_bit(vocab: int, seed: int, dtype: str) -> None:
     rng = np.random.default_rng(seed)
     allowed = rng.random((2, vocab)) < 0.5

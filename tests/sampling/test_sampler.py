@@ -55,7 +55,7 @@ def test_a_row_is_drawn_alone_as_in_a_batch(vocab: int, dtype: mx.Dtype) -> None
 
 
 @given(st.permutations(range(len(MIXED))), st.integers(1, len(MIXED)))
-@settings(deadline=None, max_examples=tries(12))
+@settings(max_examples=tries(12))
 def test_the_other_rows_of_a_batch_do_not_matter(order: list[int], size: int) -> None:
     vocab = 1000
     sampler = Sampler(vocab, xtc_special=SPECIAL)
@@ -219,7 +219,7 @@ SETTINGS = st.builds(
 @given(
     SETTINGS, st.sampled_from([0.0, 0.2, 1.0, 3.0]), st.sampled_from([0, 6, 60]), st.integers(0, 99)
 )
-@settings(deadline=None, max_examples=tries(150))
+@settings(max_examples=tries(150))
 def test_a_draw_that_calls_itself_exact_is_the_one_from_the_whole_vocabulary(
     chosen: SamplingSettings, scale: float, levels: int, seed: int
 ) -> None:

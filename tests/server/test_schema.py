@@ -28,7 +28,6 @@ CHECKS = [
 ]
 SETTINGS = settings(
     max_examples=tries(15),
-    deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],

@@ -21,7 +21,7 @@ def plain(text: str) -> str:
     return ESCAPES.sub("", text)
 
 
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 @given(
     st.lists(st.tuples(st.text("ab\n\té中"), st.floats(-50, 0) | st.none()), max_size=20),
 )

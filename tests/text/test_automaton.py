@@ -14,7 +14,7 @@ PATTERNS = st.lists(st.text("ab", min_size=1, max_size=6), max_size=8)
 
 
 @given(PATTERNS, st.text("abc", max_size=20))
-@settings(deadline=None, max_examples=tries(300))
+@settings(max_examples=tries(300))
 def test_state_equals_the_plain_definition_after_every_symbol(
     patterns: list[str], text: str
 ) -> None:

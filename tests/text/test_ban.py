@@ -53,7 +53,7 @@ def plain_local(pattern: re.Pattern[str], text: str) -> BanMatch | None:
 
 @pytest.mark.parametrize("expression", LOCAL)
 @given(TEXTS, st.data())
-@settings(deadline=None, max_examples=tries(30))
+@settings(max_examples=tries(30))
 def test_a_local_expression_is_banned_where_it_first_completes(
     expression: str, text: str, data: st.DataObject
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_local_expression_is_banned_where_it_first_completes(
 
 @pytest.mark.parametrize("expression", AHEAD)
 @given(TEXTS, st.data())
-@settings(deadline=None, max_examples=tries(30))
+@settings(max_examples=tries(30))
 def test_an_expression_that_looks_ahead_is_banned_for_what_really_follows(
     expression: str, text: str, data: st.DataObject
 ) -> None:
@@ -80,7 +80,7 @@ def test_an_expression_that_looks_ahead_is_banned_for_what_really_follows(
 
 
 @given(PATTERNS, TEXTS, st.data())
-@settings(deadline=None, max_examples=tries(200))
+@settings(max_examples=tries(200))
 def test_which_ban_wins_does_not_depend_on_how_the_text_comes_nor_on_their_order(
     patterns: list[Pattern], text: str, data: st.DataObject
 ) -> None:
@@ -93,7 +93,7 @@ def test_which_ban_wins_does_not_depend_on_how_the_text_comes_nor_on_their_order
 
 
 @given(PATTERNS, operations(st.text("aaabc ", max_size=3)))
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 def test_a_matcher_that_was_rewound_is_a_fresh_one(
     patterns: list[Pattern], operations: Operations
 ) -> None:
@@ -292,7 +292,7 @@ def test_what_is_nested_too_deeply_for_the_parser_is_refused() -> None:
 
 
 @given(PATTERNS, TEXTS, st.integers(0, 14), st.data())
-@settings(deadline=None, max_examples=tries(200))
+@settings(max_examples=tries(200))
 def test_where_a_text_is_cut_the_ban_is_that_of_the_text_up_to_there(
     patterns: list[Pattern], text: str, cut: int, data: st.DataObject
 ) -> None:

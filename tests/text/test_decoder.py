@@ -51,7 +51,7 @@ def whole_characters(vocabulary: Vocabulary) -> st.SearchStrategy[list[Token]]:
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
 @given(st.data())
-@settings(deadline=None, max_examples=tries(80))
+@settings(max_examples=tries(80))
 def test_text_is_what_the_tokenizer_decodes(kind: str, data: st.DataObject) -> None:
     vocabulary = VOCABULARIES[kind]
     tokens = data.draw(whole_characters(vocabulary))
@@ -63,7 +63,7 @@ def test_text_is_what_the_tokenizer_decodes(kind: str, data: st.DataObject) -> N
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
 @given(st.data())
-@settings(deadline=None, max_examples=tries(40))
+@settings(max_examples=tries(40))
 def test_a_part_that_was_rewound_is_a_fresh_part(kind: str, data: st.DataObject) -> None:
     vocabulary = VOCABULARIES[kind]
     tokens = st.integers(0, vocabulary.size + 2)
@@ -84,7 +84,7 @@ def test_a_part_that_was_rewound_is_a_fresh_part(kind: str, data: st.DataObject)
 
 
 @given(operations(st.sampled_from(spell(BYTE_LEVEL, b"\xf0\x9f", b"\x98", b"\x80", b"a", b"\xff"))))
-@settings(deadline=None, max_examples=tries(60))
+@settings(max_examples=tries(60))
 def test_unfinished_characters_are_taken_back_exactly(operations: Operations) -> None:
     check_laws(
         lambda: TextDecoder(BYTE_LEVEL),
@@ -95,7 +95,7 @@ def test_unfinished_characters_are_taken_back_exactly(operations: Operations) ->
 
 
 @given(st.lists(st.integers(0, BYTE_LEVEL.size - 1), max_size=20), st.integers(0, 40), st.data())
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 def test_a_slice_is_a_slice_of_the_text(
     tokens: list[Token], start: int, data: st.DataObject
 ) -> None:

@@ -44,7 +44,7 @@ def pieces(vocabulary: Vocabulary, ids: object) -> set[bytes]:
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(st.data())
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 def test_the_plan_takes_back_as_much_as_one_token_can_spell_and_continue(
     vocabulary: Vocabulary, data: st.DataObject
 ) -> None:
@@ -132,7 +132,7 @@ def test_what_was_taken_back_may_be_spelled_by_several_tokens() -> None:
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(st.data())
-@settings(deadline=None, max_examples=tries(25))
+@settings(max_examples=tries(25))
 def test_any_way_through_the_candidates_spells_the_removed_bytes_and_goes_on(
     vocabulary: Vocabulary, data: st.DataObject
 ) -> None:
@@ -188,7 +188,7 @@ def test_when_nothing_remains_every_token_may_come() -> None:
 
 
 @given(operations(st.integers(0, BYTE_LEVEL.size)))
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 def test_a_healer_that_was_rewound_is_a_fresh_one(operations: Operations) -> None:
     def feed(healer: Healer, choice: int) -> Token:
         candidates = healer.candidates()

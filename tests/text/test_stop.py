@@ -50,7 +50,7 @@ def deliver(matcher: StopMatcher, chunks: Sequence[str]) -> tuple[str, StopMatch
 
 
 @given(STOPS, st.text("ab\nc", max_size=16), st.data())
-@settings(deadline=None, max_examples=tries(300))
+@settings(max_examples=tries(300))
 def test_what_is_delivered_does_not_depend_on_how_the_text_comes(
     stops: list[str], text: str, data: st.DataObject
 ) -> None:
@@ -61,7 +61,7 @@ def test_what_is_delivered_does_not_depend_on_how_the_text_comes(
 
 
 @given(STOPS, st.text("ab\nc", max_size=16))
-@settings(deadline=None, max_examples=tries(200))
+@settings(max_examples=tries(200))
 def test_no_more_is_held_than_a_stop_may_still_claim(stops: list[str], text: str) -> None:
     matcher = StopMatcher(stops)
     for end, char in enumerate(text, 1):
@@ -71,7 +71,7 @@ def test_no_more_is_held_than_a_stop_may_still_claim(stops: list[str], text: str
 
 
 @given(STOPS, RUNS, operations(STEPS))
-@settings(deadline=None, max_examples=tries(150))
+@settings(max_examples=tries(150))
 def test_a_matcher_that_was_rewound_is_a_fresh_one(
     stops: list[str], runs: list[list[Token]], operations: Operations
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_matcher_that_was_rewound_is_a_fresh_one(
 
 
 @given(STOPS, RUNS, st.lists(STEPS, max_size=10), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 def test_peers_5_the_order_of_the_stops_does_not_matter(
     stops: list[str],
     runs: list[list[Token]],

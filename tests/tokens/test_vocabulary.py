@@ -171,7 +171,7 @@ def test_all_256_bytes_have_a_token() -> None:
 
 @pytest.mark.parametrize("vocabulary", SPELLING)
 @given(st.data())
-@settings(deadline=None, max_examples=tries(80))
+@settings(max_examples=tries(80))
 def test_tokens_are_found_by_the_start_of_their_bytes(
     vocabulary: Vocabulary, data: st.DataObject
 ) -> None:
@@ -226,7 +226,7 @@ def test_special_tokens_in_a_raw_prompt_are_tokens() -> None:
 
 @pytest.mark.parametrize("vocabulary", SPELLING)
 @given(st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode)))
-@settings(deadline=None, max_examples=tries(150))
+@settings(max_examples=tries(150))
 def test_any_bytes_can_be_continued_with(vocabulary: Vocabulary, data: bytes) -> None:
     tokens = vocabulary.continue_with(data)
     assert joined(vocabulary, tokens) == data

@@ -188,7 +188,7 @@ def test_aligning_looks_at_what_has_changed_only() -> None:
         assert looks <= 4
 
 
-@settings(deadline=None, max_examples=tries(15))
+@settings(max_examples=tries(15))
 @given(
     steps=st.lists(
         st.tuples(st.integers(1, 9), st.integers(0, 12), st.booleans(), st.booleans()),
@@ -223,7 +223,7 @@ def test_aligning_equals_an_empty_cache_that_ran_the_history(
     assert kv.common(history) == len(history)
 
 
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 @given(
     moves=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=12),
     asked=st.integers(0, 12),

@@ -209,7 +209,7 @@ def test_caches_without_a_counterpart_are_known_before(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BATCHED)
-@settings(max_examples=tries(6), deadline=None)
+@settings(max_examples=tries(6))
 @given(st.data())
 def test_rows_that_come_go_and_go_back_are_what_they_would_be_alone(
     kind: str, data: st.DataObject

@@ -163,7 +163,7 @@ def test_what_was_taken_can_be_inserted_again_and_costs_only_what_is_new(kind: s
     assert cache.nbytes == before
 
 
-@settings(deadline=None, max_examples=tries(12))
+@settings(max_examples=tries(12))
 @given(
     name=st.sampled_from([*cache_kinds(), "kv_bits"]),
     steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7), st.booleans()), max_size=6),

@@ -74,7 +74,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize(
     ("make", "model"), [(plain_layers, EveryBeginning), (state_layers, WholeSequences)]
 )
-@settings(deadline=None, max_examples=tries(60))
+@settings(max_examples=tries(60))
 @given(steps=STEPS)
 def test_random_use_agrees_with_a_dict_of_token_tuples_in_the_order_of_use(
     make: Make, model: type[EveryBeginning], steps: list[tuple[str, Ids]]
@@ -112,7 +112,7 @@ def test_random_use_agrees_with_a_dict_of_token_tuples_in_the_order_of_use(
 
 @pytest.mark.parametrize("block", [1, 3, 1024])
 @pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
-@settings(deadline=None, max_examples=tries(30))
+@settings(max_examples=tries(30))
 @given(steps=STEPS)
 def test_random_use_of_any_cache_keeps_its_promises(
     make: Make, block: int, steps: list[tuple[str, Ids]]

@@ -91,7 +91,7 @@ class Sentence:
             assert not closing.forcing and "no valid end was found" in closing.why
 
 
-@settings(deadline=None, max_examples=tries(200))
+@settings(max_examples=tries(200))
 @given(texts, budgets, operations(st.integers(0, 1)))
 def test_a_way_to_a_valid_end_is_kept_within_the_budget(
     valid: list[str], budget: int, ops: Operations
@@ -118,7 +118,7 @@ def test_a_way_to_a_valid_end_is_kept_within_the_budget(
         sentence.check()
 
 
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 @given(texts, st.integers(0, 2), st.sets(st.sampled_from("ab")))
 def test_another_way_is_taken_if_the_first_step_is_excluded(
     valid: list[str], steps: int, excluded: set[str]

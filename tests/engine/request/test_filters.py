@@ -250,7 +250,7 @@ def test_healing_compares_bytes_and_finds_tokens_that_start_inside_a_character()
 # ---- laws
 
 
-@settings(deadline=None, max_examples=tries(40))
+@settings(max_examples=tries(40))
 @given(
     steps=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 6)), min_size=1, max_size=6),
     stop=st.sampled_from([None, "e", "ab", '"a']),
@@ -274,7 +274,7 @@ def test_any_steps_and_rewinds_end_as_if_nothing_had_been_taken_back(
     assert stream.finish_reason == plain.finish_reason
 
 
-@settings(deadline=None, max_examples=tries(25))
+@settings(max_examples=tries(25))
 @given(seed=st.integers(0, 50), every=st.integers(2, 7))
 def test_declined_draws_leave_no_trace_in_cache_text_or_filters(seed: int, every: int) -> None:
     """Whatever hooks take back, what remains could have been said at once."""

@@ -81,7 +81,7 @@ def play(retries: Retries, story: Sequence[tuple[str, Any]]) -> Retries:
     return retries
 
 
-@settings(deadline=None, max_examples=tries(1200))
+@settings(max_examples=tries(1200))
 @given(stories, stories, stories)
 def test_a_draw_depends_on_what_was_decided_since_the_text_before_it_changed(
     story: list[tuple[str, Any]], one: list[tuple[str, Any]], other: list[tuple[str, Any]]
@@ -95,7 +95,7 @@ def test_a_draw_depends_on_what_was_decided_since_the_text_before_it_changed(
         assert view(twin, position) == told([*story, *other], position)
 
 
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 @given(stories, st.lists(decisions, max_size=6))
 def test_a_rewind_forgets_what_was_decided_for_later_positions(
     story: list[tuple[str, Any]], later: list[tuple[str, Any]]
@@ -108,7 +108,7 @@ def test_a_rewind_forgets_what_was_decided_for_later_positions(
     assert [view(retries, position) for position in range(20)] == before
 
 
-@settings(deadline=None, max_examples=tries(100))
+@settings(max_examples=tries(100))
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=60))
 def test_bans_may_spend_in_proportion_to_the_text(lengths: list[int]) -> None:
     retries = Retries()

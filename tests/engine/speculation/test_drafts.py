@@ -186,7 +186,7 @@ def test_what_a_draft_draws_as_the_model_does_stands(
 
 
 @pytest.mark.slow
-@settings(max_examples=tries(40), deadline=None)
+@settings(max_examples=tries(40))
 @given(
     st.lists(st.tuples(st.integers(1, 7), st.integers(0, 5), st.booleans()), max_size=4),
     st.sampled_from([{}, {"hold_tokens": 3}, {"banned": ["the"]}, {"filters": "[A-Za-z ,.]*"}]),
@@ -313,7 +313,7 @@ RECORD = {
 }
 
 
-@settings(max_examples=tries(25), deadline=None)
+@settings(max_examples=tries(25))
 @given(st.data())
 def test_random_requests_to_the_demo_model_read_the_same(
     demo: tuple[LanguageModel, LanguageModel], data: st.DataObject

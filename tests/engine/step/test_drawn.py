@@ -40,7 +40,7 @@ def drawn_from(
     return Drawn(SAMPLER, array, draws, want), np.array(array), draws
 
 
-@settings(deadline=None, max_examples=tries(120))
+@settings(max_examples=tries(120))
 @given(rows, st.integers(0, 10_000), st.sampled_from(WANTS), st.integers(0, VOCAB - 1))
 def test_what_is_seen_of_a_draw_is_what_its_logits_say(
     kinds: list[tuple[SamplingSettings, float]], seed: int, want: Want, other: int

@@ -71,7 +71,7 @@ lengths = st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 3), s
 @pytest.mark.parametrize("kind", [*BATCHED, "quantised"])
 @pytest.mark.parametrize("merges", [False, True])
 def test_ragged_runs_give_what_each_would_give_alone(kind: str, merges: bool) -> None:
-    @settings(deadline=None, max_examples=tries(80))
+    @settings(max_examples=tries(80))
     @given(st.lists(lengths, min_size=1, max_size=4), st.integers(0, 1000))
     def law(sizes: list[tuple[int, int, int, bool]], seed: int) -> None:
         dice = np.random.default_rng(seed)

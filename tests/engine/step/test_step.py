@@ -313,7 +313,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=tries(8), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(8), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_row_says_in_any_company_what_it_says_alone(kind: str, data: st.DataObject) -> None:
     lm = model_with(kind)

@@ -97,25 +97,25 @@ def spoiled(draw: st.DrawFn) -> dict[str, Any]:
     return body
 
 
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 @given(spoiled())
 def test_a_spoiled_chat_request_is_answered(body: dict[str, Any]) -> None:
     check(lambda: parse_chat(body, demo()))
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(st.dictionaries(st.sampled_from(sorted(ChatRequest.model_fields)), JSON, max_size=5))
 def test_any_fields_of_a_chat_request_are_answered(fields: dict[str, Any]) -> None:
     check(lambda: parse_chat({"messages": HELLO, **fields}, demo()))
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(st.dictionaries(st.sampled_from(sorted(CompletionRequest.model_fields)), JSON, max_size=5))
 def test_any_fields_of_a_completion_request_are_answered(fields: dict[str, Any]) -> None:
     check(lambda: parse_completion({"prompt": "a", **fields}, demo()))
 
 
-@settings(max_examples=tries(100), deadline=None)
+@settings(max_examples=tries(100))
 @given(JSON)
 def test_any_body_is_answered(body: Any) -> None:
     check(lambda: parse_chat(body, demo()))

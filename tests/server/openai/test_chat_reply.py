@@ -297,7 +297,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=tries(150), deadline=None)
+@settings(max_examples=tries(150))
 @given(
     st.lists(WORDS, max_size=7).map("".join),
     st.lists(st.integers(0, 9), min_size=1, max_size=4),

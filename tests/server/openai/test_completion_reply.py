@@ -125,7 +125,7 @@ def test_token_ids_come_only_when_asked_for() -> None:
     assert choice["token_ids"] == [token["id"] for token in choice["tokens"]] == tokens
 
 
-@settings(max_examples=tries(100), deadline=None)
+@settings(max_examples=tries(100))
 @given(
     st.lists(st.integers(3, 1023), min_size=1, max_size=12),
     st.lists(st.integers(0, 9), min_size=1, max_size=4),

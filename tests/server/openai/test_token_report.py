@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxgen.chat.splitter import Kind
@@ -78,7 +78,6 @@ def test_an_end_token_has_no_bytes() -> None:
     assert [token.kind for token in reported] == ["content", None]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, BYTES.size - 1) | st.sampled_from(SPLIT), max_size=12),
     st.lists(st.tuples(st.sampled_from(["content", "reasoning", "mark"]), st.integers(1, 5))),

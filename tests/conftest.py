@@ -12,7 +12,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from .server.running import Running
 
-settings.register_profile("untimed", settings.default, deadline=None)  # how long a case takes is the machine's affair
+# How long a case takes is the machine's affair
+settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job of a script

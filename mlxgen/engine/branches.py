@@ -28,7 +28,7 @@ each token of the vocabulary, or an array of packed ``int32`` words as filters w
 Path: TypeAlias = tuple[int, ...]
 
 _COUNT = integer(None, 0)
-FEW = 64  # up to this number of ids, their bits are set one by one
+SINGLY = 64  # up to this number of ids, their bits are set one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ def _array_words(field: str, array: npt.NDArray[Any], vocab_size: int) -> npt.ND
 
 
 def _id_words(ids: tuple[Token, ...], vocab_size: int) -> Int32Words:
-    if len(ids) > FEW:
+    if len(ids) > SINGLY:
         return words_of(ids, vocab_size)
     words = no_tokens(vocab_size)
     unsigned = words.view(np.uint32)

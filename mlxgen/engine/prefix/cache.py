@@ -36,7 +36,7 @@ from ...tokens.vocabulary import Token, TokenIds
 from ..kv.alone import Alone
 from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
 from . import file as prefix_file
-from .segments import Segment, Snapshot, assemble, holds
+from .segments import Segment, Snapshot, holds, rebuilt
 from .tree import BLOCK, Found, PrefixTree, as_ids
 
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
@@ -203,5 +203,5 @@ class PrefixCache:
         return len(ids)
 
     def _kv(self, found: Found, *, capacity: int) -> Alone:
-        caches = assemble(self._make, found.runs, found.snapshot, found.length, capacity)
+        caches = rebuilt(self._make, found.runs, found.snapshot, found.length, capacity)
         return Alone(self._make, caches, found.length)

@@ -105,7 +105,7 @@ class Snapshot:
         return all(can_trim(leaf, self.length - length) for leaf in self.leaves)
 
 
-def assemble(
+def rebuilt(
     make: CacheFactory,
     runs: Sequence[tuple[Segment, int]],
     snapshot: Snapshot | None,

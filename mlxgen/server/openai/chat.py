@@ -18,8 +18,8 @@ from ..errors import RequestError, as_request_error
 from ..served_model import ServedModel
 from .chat_choice import CHAT
 from .constraints import form_of
-from .generation import call_of, given_of, keep_of, limit_of
 from .messages import CHAT_FIELDS, AssistantMessage, rendered
+from .options import call_of, given_of, keep_of, limit_of
 from .plan import Row
 from .reading import read
 from .schemas import ChatRequest

@@ -18,7 +18,7 @@ from ..served_model import ServedModel
 from .completion_choice import COMPLETION
 from .constraints import form_of
 from .fields import got
-from .generation import MakeReply, call_of, given_of, keep_of, limit_of
+from .options import MakeReply, call_of, given_of, keep_of, limit_of
 from .plan import Row
 from .reading import read
 from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest

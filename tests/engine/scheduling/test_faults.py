@@ -482,7 +482,7 @@ def test_a_choice_of_one_needs_no_model_and_fails_with_none() -> None:
     assert speaker.lm.generate(PROMPT, filters=Choice(["xyz"])).text == "xyz"
 
 
-# ---- crowds
+# ---- many at once
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -122,8 +122,10 @@ class Passes:
     def run(self, work: Sequence[Work]) -> list[mx.array]:
         """Run tokens of many handles, those in the slots together; their logits, nothing of it
         evaluated."""
-        inside = [each for each in work if each.handle.slot is not None]
-        alone = [each for each in work if each.handle.slot is None]
+        inside: list[Work] = []
+        alone: list[Work] = []
+        for each in work:
+            (alone if each.handle.slot is None else inside).append(each)
         arrays = self._run_in_slots(inside) if inside else []
         return arrays + [self._run_alone(each) for each in alone]
 
@@ -189,7 +191,7 @@ class Passes:
         """Run what is next for several slots, side by side in one pass."""
         group.sort(key=lambda each: _slot(each.handle.kv).index)  # so that nothing is gathered
         logits: mx.array = self.runner.do(_run([(each.handle.kv, each.tokens) for each in group]))
-        longest, width = max(len(each.tokens) for each in group), logits.shape[1]
+        longest, width = max([len(each.tokens) for each in group]), logits.shape[1]
         logits = logits.reshape(-1, logits.shape[-1])
         for end, each in enumerate(group, 1):
             each.handle.kv.took(each.tokens)
@@ -199,7 +201,7 @@ class Passes:
 
 
 def _run(rows: Sequence[Row]) -> Run:
-    return Run(tuple((kv.number, tuple(tokens)) for kv, tokens in rows))
+    return Run(tuple([(kv.number, tuple(tokens)) for kv, tokens in rows]))
 
 
 def _slot(kv: KV) -> Slot:

@@ -234,11 +234,8 @@ class Loop:
         """
         work = []
         for i, handle in enumerate(ready):
-            store, request = handle.kv.store, handle.request
-            in_vain = request.is_last or (request.may_decline and not store.can_undo(1))
-            if handle.slot is None and in_vain:
-                continue
-            work.append(Work(handle, [drawn.later(i)]))
+            if handle.slot is not None or not _in_vain(handle):
+                work.append(Work(handle, [drawn.later(i)]))
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         requests = [] if idle or len(arrays) != 1 else self._blind_requests(ready)
         if not requests:
@@ -318,7 +315,8 @@ class Loop:
         for handle in handles:
             handle.align()
         for handle in handles:
-            if handle.slot is not None and not handle.slot.length:
+            slot = handle.slot
+            if slot is not None and not slot.length:
                 self.take_alone(handle)
 
     def _in_order(self) -> None:
@@ -337,6 +335,12 @@ def _drafts(handle: Handle) -> bool:
     )
 
 
+def _in_vain(handle: Handle) -> bool:
+    """Whether a pass after the next token would be lost, or could not be undone exactly."""
+    request = handle.request
+    return request.is_last or (request.may_decline and not handle.kv.store.can_undo(1))
+
+
 def _read(handle: Handle) -> None:
     """Wait for what is drafted: what this raises is not the request's."""
     if handle.guess is not None and not handle.guess.free:
@@ -349,7 +353,8 @@ def _still_stands(drawn: Drawn, ready: Sequence[Handle]) -> bool:
         handle.logits is not None
         and handle.logits.array is drawn.logits
         and handle.logits.places[0] == i
-        and (request.seed, request.position, request.attempt)
-        == (handle.request.seed, handle.request.position, handle.request.attempt)
+        and request.seed == handle.request.seed  # a fork has the same logits
+        and request.position == handle.request.position
+        and request.attempt == handle.request.attempt
         for i, (handle, request) in enumerate(zip(ready, drawn.requests, strict=True))
     )

@@ -424,3 +424,19 @@ def test_rows_of_very_different_lengths_run_side_by_side(ask: Callable[..., int]
     crowd.cancel(crowd.requests[lengths.index(ask(lengths))])
     crowd.finish()
     crowd.compare()
+
+
+def test_a_fork_draws_with_its_own_seed_even_if_its_parent_leaves_at_once() -> None:
+    lm, prompt = model_with("demo"), [5, 6, 7]
+    options = {"temperature": 1.5, "max_tokens": 12, "ignore_eos": True}
+    scheduler = Scheduler(lm)
+    handle = scheduler.submit(lm.prepare(prompt, Options.of({**options, "seed": 1})))
+    while handle.request.position < 4:
+        scheduler.step()
+    (twin,) = scheduler.fork(handle)
+    scheduler.cancel(handle)  # its next draw has been submitted already
+    given, seed = twin.request.tokens, twin.request.seed
+    while scheduler.busy:
+        scheduler.step()
+    alone = lm.generate(prompt, prefix=given, seed=seed, **options)  # type: ignore[arg-type]
+    assert twin.request.tokens == list(alone.tokens)

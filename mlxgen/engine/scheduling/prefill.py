@@ -59,12 +59,15 @@ class Prefill:
     def step(self, budget: int) -> tuple[int, list[Handle]]:
         """Run up to ``budget`` tokens; returns how many, and the handles that are done.
 
-        Those have one token left to run, and are taken out. What comes from the prefix cache
-        counts a little, as it is copied: many that begin with much of it begin one by one.
+        Those have one token left to run, and are taken out. A short prompt with nobody beside it is
+        done at once: the loop runs all of it in the pass that gives its logits. What comes from the
+        prefix cache counts a little, as it is copied: many that begin with much of it begin one by
+        one.
         """
         fed = 0
         done: list[Handle] = []
         together: list[Handle] = []  # short and new: these share a pass
+        alone = len(self._turns) == 1 and not self._loop.handles
         for _ in range(len(self._turns)):
             handle = self._turns[0]
             self._turns.rotate(-1)
@@ -73,6 +76,8 @@ class Prefill:
                     continue
                 fed += self._look_up(handle) // COPIED_PER_RUN
             missing = len(handle.align()) - 1
+            if alone and self._loop.passes.is_single(handle):
+                missing = 0
             count = min(missing, max(0, budget - fed))
             if count == missing:
                 done.append(handle)

@@ -62,6 +62,10 @@ class Passes:
 
     # ---- prompts ---------------------------------------------------------------------------
 
+    def is_single(self, handle: Handle) -> bool:
+        """Whether what a handle outside of the slots has pending goes through with its logits."""
+        return len(handle.pending) <= (1 if handle.is_scored else SINGLE_PASS)
+
     def prefill(self, handle: Handle, count: int) -> None:
         """Run ``count`` pending tokens of a handle outside of the slots, but not the last one."""
         kv, history = handle.kv, handle.history
@@ -132,10 +136,10 @@ class Passes:
     def _run_alone(self, work: Work) -> mx.array:
         """Run what a handle outside of the slots has pending, a long run in pieces."""
         handle, tokens, count = work
-        kv, known = handle.kv, len(tokens) - count + 1
-        if known > (1 if handle.is_scored else SINGLE_PASS):
+        kv = handle.kv
+        if len(tokens) > count and not self.is_single(handle):
             self.prefill_to(handle, len(handle.history) - 1)
-            tokens = tokens[known - 1 :]
+            tokens = tokens[-count:]
         if count > 1:
             kv.snapshot(before=count - 1)
         try:

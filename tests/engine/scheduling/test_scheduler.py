@@ -401,6 +401,13 @@ def test_how_far_a_prompt_is_can_be_seen_between_the_steps(steady: int) -> None:
     assert waited[-1] <= seen[-1].usage.prompt_seconds
 
 
+def test_a_short_prompt_with_nobody_beside_it_goes_through_in_the_pass_of_its_first_draw() -> None:
+    hall = Hall(endless())
+    hall.submit([63] * 9, max_tokens=3)
+    assert hall.finish() == [letters(3, 8)]
+    assert [len(tokens) for tokens in hall.speaker.model.fed] == [9, 1, 1]
+
+
 def test_long_prompts_take_turns(steady: int) -> None:
     hall = Hall(endless(), keep_prefixes=False)
     hall.submit(max_tokens=900)

@@ -89,8 +89,7 @@ class ChoiceText:
             delta.ids.append(chunk.token)
         if report is not None:
             for span in spans:
-                end = span.start + len(span.text)
-                delta.tokens.extend(report.cover(span.kind, span.start, end))
+                delta.tokens.extend(report.cover(span))
         last = events[-1] if events else None
         if isinstance(last, Ended):
             if report is not None:

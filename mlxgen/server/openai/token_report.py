@@ -9,60 +9,46 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from ...chat.splitter import Kind
+from ...chat.splitter import Kind, Span
 from ...engine import Chunk
 from ...tokens import Token, Vocabulary
 
 
-class Reported(NamedTuple):
-    """A token that has been delivered, or never will be.
+@dataclass(slots=True)
+class Reported:
+    """A token, and what was delivered of it.
 
-    ``kind`` is the first part that it has bytes in, None for none. ``parts`` has its bytes
-    in each; ``text`` are the characters that became complete with it.
+    ``start`` to ``stop`` are the characters that became complete with it, and ``text`` those of
+    them that were delivered. ``data`` has each of its bytes with the character that it belongs to,
+    ``parts`` the delivered bytes in each part.
     """
 
     chunk: Chunk
-    kind: Kind | None
-    parts: dict[Kind, bytes]
     start: int
-    text: str
+    stop: int
+    data: Sequence[tuple[int, int]]
+    parts: dict[Kind, bytes] = field(default_factory=dict)
+    text: str = ""
 
+    @property
+    def kind(self) -> Kind | None:
+        """The first part that it has bytes in."""
+        return next(iter(self.parts), None)
 
-class _Waiting:
-    """A token whose characters are not all delivered. ``first`` to ``end`` are the characters
-    that it has bytes of; ``places`` the character of each byte, None if it is whole text."""
+    @property
+    def end(self) -> int:
+        """Where the last character of which it has bytes ends."""
+        return self.data[-1][1] + 1 if self.data else self.stop
 
-    __slots__ = ("chunk", "data", "end", "first", "parts", "places", "start", "text")
-
-    def __init__(
-        self, chunk: Chunk, data: bytes, start: int, text: str, places: list[int] | None
-    ) -> None:
-        self.chunk = chunk
-        self.data = data
-        self.start = start  # characters complete before it
-        self.text = text
-        self.places = places
-        self.first = places[0] if places else start
-        self.end = places[-1] + 1 if places else start + len(text)
-        self.parts: dict[Kind, bytes] = {}
-
-    def cover(self, kind: Kind, start: int, end: int) -> None:
-        """Mark the characters from ``start`` to ``end`` as this kind."""
-        if self.places is None:
-            data = self.text[max(0, start - self.start) : max(0, end - self.start)].encode()
-        else:
-            pairs = zip(self.data, self.places, strict=True)
-            data = bytes(byte for byte, place in pairs if start <= place < end)
+    def cover(self, span: Span, end: int) -> None:
+        """A span, up to the character ``end``, was delivered."""
+        self.text += span.text[max(0, self.start - span.start) : max(0, self.stop - span.start)]
+        data = bytes(byte for byte, place in self.data if span.start <= place < end)
         if data:
-            self.parts[kind] = self.parts.get(kind, b"") + data
-
-    def reported(self, covered: int) -> Reported:
-        kind = next(iter(self.parts), None)
-        text = self.text[: max(0, covered - self.start)]
-        return Reported(self.chunk, kind, self.parts, self.start, text)
+            self.parts[span.kind] = self.parts.get(span.kind, b"") + data
 
 
 class TokenReport:
@@ -84,40 +70,33 @@ class TokenReport:
         self._opens = opens_text and not skip
         self._skip = skip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._open = b""  # the bytes of an unfinished character
         self._chars = 0  # characters complete so far
-        self._covered = 0
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Reported] = deque()
         for token in prefix:
             self._read(token)
 
     def add(self, chunk: Chunk) -> None:
         """Add a token, before the span that its text is in."""
-        if chunk.token is None:
-            return
-        start = self._chars
-        data, text, places = self._read(chunk.token)
-        self._waiting.append(_Waiting(chunk, data, start, text, places))
+        if chunk.token is not None:
+            start, data = self._chars, self._read(chunk.token)
+            self._waiting.append(Reported(chunk, start, self._chars, data))
 
-    def cover(self, kind: Kind, start: int, end: int) -> Iterator[Reported]:
-        """The characters from ``start`` to ``end`` were delivered as this kind."""
-        self._covered = end
-        if self._open and end > self._chars and self._waiting:
-            # The text ended inside a character; the last token is where it ended.
-            tail = self._open.decode("utf-8", "replace")
-            self._waiting[-1].text += tail
-            self._chars, self._open = self._chars + len(tail), b""
-        for waiting in self._waiting:
-            if waiting.first >= end:
+    def cover(self, span: Span) -> Iterator[Reported]:
+        """A span was delivered."""
+        waiting, end = self._waiting, span.start + len(span.text)
+        if waiting:  # the text may end inside a character; the last token is where it ends
+            waiting[-1].stop = max(waiting[-1].stop, end)
+        for token in waiting:
+            if token.start >= end:
                 break
-            waiting.cover(kind, start, end)
-        while self._waiting and self._waiting[0].end <= end:
-            yield self._waiting.popleft().reported(end)
+            token.cover(span, end)
+        while waiting and waiting[0].end <= end:
+            yield waiting.popleft()
 
     def finish(self) -> Iterator[Reported]:
         """The tokens that are left, with the delivered part of each."""
         while self._waiting:
-            yield self._waiting.popleft().reported(self._covered)
+            yield self._waiting.popleft()
 
     def _piece(self, token: Token) -> bytes:
         """The bytes of a token that the decoder uses."""
@@ -131,23 +110,11 @@ class TokenReport:
         self._skip -= cut
         return piece[cut:]
 
-    def _read(self, token: Token) -> tuple[bytes, str, list[int] | None]:
-        """A token's bytes, the text complete with it, and the character of each byte."""
-        data = self._piece(token)
-        if not self._open:
-            try:
-                text = data.decode()
-            except UnicodeDecodeError:
-                pass
-            else:
-                self._chars += len(text)
-                return data, text, None
-        parts: list[str] = []
-        places: list[int] = []
-        for byte in data:
-            given = self._decoder.decode(bytes((byte,)))
-            self._chars += len(given)
-            parts.append(given)
-            self._open = self._decoder.getstate()[0]
-            places.append(self._chars if self._open else self._chars - 1)
-        return data, "".join(parts), places
+    def _read(self, token: Token) -> list[tuple[int, int]]:
+        """Each byte of a token with the place of its character."""
+        data = []
+        for byte in self._piece(token):
+            self._chars += len(self._decoder.decode(bytes((byte,))))
+            is_open = self._decoder.getstate()[0] != b""
+            data.append((byte, self._chars if is_open else self._chars - 1))
+        return data

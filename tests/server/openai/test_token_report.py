@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.chat.splitter import Kind
+from mlxgen.chat.splitter import Kind, Span
 from mlxgen.engine.chunk import Chunk
 from mlxgen.server.openai.token_report import Reported, TokenReport
 from mlxgen.text import TextDecoder
@@ -24,14 +24,14 @@ def report(
     """All that is reported of tokens, with the text cut into spans of these lengths."""
     out = TokenReport(vocabulary, opens_text=True, prefix=tokens[:first])
     decoder = TextDecoder(vocabulary)
-    for token in tokens[:first]:
+    for token in tokens:
         decoder.advance(token)
-    at = decoder.end(len(decoder))
+    text, at = decoder.text + decoder.flush(), decoder.end(first)
     reported: list[Reported] = []
     for i, token in enumerate(tokens[first:]):
         out.add(Chunk("", token, first + i))
     for kind, length in spans:
-        reported += out.cover(kind, at, at + length)
+        reported += out.cover(Span(kind, text[at : at + length], at))
         at += length
     return [*reported, *out.finish()]
 

@@ -2,8 +2,8 @@
 
 Owns everything between the bytes of a body and an object. Must never know what the fields
 mean: that, and whether its strings are text, is the API's. Invariant: ``parse_body`` returns
-an object without duplicate names, NaN, infinity or NUL characters; for anything else it raises
-``RequestError`` with a 4xx status.
+an object without duplicate names, NaN and infinity; for anything else it raises ``RequestError``
+with a 4xx status.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from starlette.types import Receive
 
 from .errors import RequestError
+from .openai.fields import shown
 
 READING = 30.0  # seconds for a body to arrive
 
@@ -104,9 +105,6 @@ def parse_body(data: bytes) -> dict[str, Any]:
         raise _malformed(str(error)) from None
     if not isinstance(value, dict):
         raise _malformed("expected an object, such as {...}")
-    where = _nul_in(value) if "\\u0000" in text else None  # JSON does not allow it unescaped
-    if where is not None:
-        raise RequestError.at(where, "contains a NUL character, which no model reads; leave it out")
     return value
 
 
@@ -123,7 +121,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if name in seen:
             break
         seen.add(name)
-    raise _malformed(f"the name {_shown(name)} appears twice in one object")
+    raise _malformed(f"the name {shown(name)} appears twice in one object")
 
 
 def _no_number(name: str) -> NoReturn:
@@ -141,32 +139,3 @@ def _integer(text: str) -> int:
     if len(text) > 400:
         raise _malformed(f"the number {text[:40]}... is too large")
     return int(text)
-
-
-def _nul_in(root: dict[str, Any]) -> str | None:
-    """The path of a string or name that contains a NUL character."""
-    level: list[tuple[Any, tuple[Any, ...]]] = [(root, ())]
-    while level:
-        below: list[tuple[Any, tuple[Any, ...]]] = []
-        for container, path in level:
-            is_object = isinstance(container, dict)
-            for name, value in container.items() if is_object else enumerate(container):
-                here = (*path, name)
-                if (isinstance(name, str) and "\0" in name) or (
-                    isinstance(value, str) and "\0" in value
-                ):
-                    return _joined(here)
-                if isinstance(value, dict | list):
-                    below.append((value, here))
-        level = below
-    return None
-
-
-def _joined(path: tuple[Any, ...]) -> str:
-    parts = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
-    text = "".join(parts).lstrip(".")
-    return text.encode("ascii", "backslashreplace").decode()[:200]
-
-
-def _shown(name: str) -> str:
-    return repr(name if len(name) <= 60 else f"{name[:57]}...")

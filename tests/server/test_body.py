@@ -33,9 +33,6 @@ REFUSED = {
     b"\xef\xbb\xbf{}": "BOM",
     b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}": "nested too deep",
     b'{"a":' * 100_000 + b"1" + b"}" * 100_000: "nested too deep",
-    b'{"a": "\\u0000"}': "a: contains a NUL",
-    b'{"a": [{"b": ["x", "y\\u0000"]}]}': r"a\[0\].b\[1\]: contains a NUL",
-    b'{"a": {"\\u0000": 1}}': r"contains a NUL",
 }
 
 

@@ -7,6 +7,7 @@ printed safely.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -27,6 +28,8 @@ MAX_DEPTH = 64
 """How deep a body may be nested."""
 MAX_CHOICES = 128
 """How many answers one prompt may have."""
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class Body(BaseModel):
@@ -89,6 +92,9 @@ Alternatives: TypeAlias = Annotated[int, Field(**_range("top_logprobs")), Before
 TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidator(_whole)]
 Json: TypeAlias = dict[str, Any]
 
+Path: TypeAlias = tuple[str | int, ...]
+"""The steps from a body to something in it."""
+
 
 def about(text: str) -> Any:
     """An optional field."""
@@ -102,45 +108,54 @@ def option(name: str, *, low: float | None = None, also: str = "") -> Any:
     return Field(default=None, description=found.brief + also, **within)
 
 
-def check_body(body: Any) -> Mapping[str, Any]:
-    """The body if it is an object that can be handled; otherwise raises ``RequestError``."""
-    if not isinstance(body, Mapping):
-        raise RequestError(
-            f"expected a JSON object as the body, got {name_of(body)}", code="invalid_type"
-        )
-    level: list[tuple[str, Any]] = [(str(key), value) for key, value in body.items()]
-    for key in body:
-        check_text(key, param=None)
-    for _ in range(MAX_DEPTH):
-        below: list[tuple[str, Any]] = []
-        for field, value in level:
+def check_body(body: Mapping[str, Any]) -> None:
+    """Raise ``RequestError`` for a body that cannot be handled: too deep, or with other than text.
+
+    JSON can spell two things that are no text: half a character, and NUL, which no model reads.
+    """
+    level: list[tuple[Path, Any]] = [((), body)]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[tuple[Path, Any]] = []
+        for path, value in level:
             if isinstance(value, str):
-                check_text(value, param=field)
-            elif isinstance(value, dict):
-                for key, inner in value.items():
-                    check_text(key, param=field)
-                    below.append((field, inner))
-            elif isinstance(value, list):
-                below.extend((field, inner) for inner in value if not isinstance(inner, int))
+                _check_text(value, path)
+                continue
+            if isinstance(value, Mapping):
+                for key in value:
+                    _check_text(key, path)
+            inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+            below += [((*path, step), v) for step, v in inside if isinstance(v, (str, dict, list))]
         if not below:
-            return body
+            return
         level = below
-    raise RequestError.at(level[0][0], f"nested more than {MAX_DEPTH} levels deep; make it flatter")
+    field = place_of(level[0][0][:1])
+    raise RequestError.at(field, f"nested more than {MAX_DEPTH} levels deep; make it flatter")
 
 
-def check_text(text: str, *, param: str | None) -> None:
-    """Raise ``RequestError`` for a text that cannot be encoded as UTF-8."""
-    if text.isascii():
+def _check_text(text: str, path: Path) -> None:
+    """Raise ``RequestError`` for what is no text, at this place or as a name in it."""
+    if text.isascii() and "\0" not in text:
         return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        where = f"{param}: " if param else ""
-        raise RequestError(
-            f"{where}expected text, got a lone surrogate at {error.start} of {shown(text)}",
-            param=param,
-            code="invalid_value",
-        ) from error
+    found = _NO_TEXT.search(text)
+    if found is None:
+        return
+    wrong = "a NUL character" if found[0] == "\0" else "a lone surrogate"
+    place = place_of(path)
+    raise RequestError(
+        f"{place}{': ' if place else ''}expected text, got {wrong} at {found.start()} of "
+        f"{shown(text)}; leave it out",
+        param=place or None,
+        code="invalid_value",
+    )
+
+
+def place_of(path: Path) -> str:
+    """A place in a body as messages name it: ``messages[0].content``."""
+    place = ""
+    for step in path:
+        name = step if isinstance(step, int) or len(step) <= 64 else f"{step[:61]}..."
+        place += f"[{name}]" if isinstance(name, int) else f".{name}" if place else name
+    return place[:200]
 
 
 def name_of(value: Any) -> str:

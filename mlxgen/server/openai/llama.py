@@ -16,7 +16,6 @@ from ..errors import RequestError, error_body
 from ..served_model import ServedModel
 from .choice_text import ChoiceText, Delta
 from .completion import understood
-from .fields import check_body
 from .peers import renamed
 from .plan import ReplyPlan
 from .reading import read
@@ -29,7 +28,7 @@ _ELSEWHERE = ("echo", "prompt_logprobs")  # what has no room in this answer
 
 def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    given = dict(check_body(body))
+    given = dict(body)
     for name in _ELSEWHERE:
         if given.get(name) not in (None, False):
             raise RequestError.at(

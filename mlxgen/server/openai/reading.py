@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..errors import RequestError
-from .fields import check_body, got, shown
+from .fields import Path, check_body, got, place_of, shown
 from .peers import renamed, translated
 from .schemas import GenerationRequest
 
@@ -21,12 +21,13 @@ M = TypeVar("M", bound=BaseModel)
 _NOTHING = object()
 
 
-def read(body: Any, model: type[M]) -> M:
+def read(body: Mapping[str, Any], model: type[M]) -> M:
     """Validate a body, which may use the names of other servers for our fields.
 
     Raises ``RequestError`` for the first thing that is wrong with it.
     """
-    fields = dict(check_body(body))
+    check_body(body)
+    fields = dict(body)
     names: Mapping[str, str] = {}
     if issubclass(model, GenerationRequest):
         fields, names = translated(fields, model.model_fields)
@@ -47,12 +48,12 @@ def _translated(
     deepest = max(len(path) for path, _ in here)
     path = next(path for path, _ in here if len(path) == deepest)
     wrong = [detail for other, detail in here if other == path]
-    param = _joined(path)
+    param = place_of(path)
     code = _CODES.get(wrong[0]["type"], "invalid_type")
     return RequestError.at(param, _sentence(wrong, path, model), code)
 
 
-def _path(detail: Any, body: Mapping[str, Any]) -> tuple[str | int, ...]:
+def _path(detail: Any, body: Mapping[str, Any]) -> Path:
     """Where in the body: pydantic's location without the names it gives to alternatives."""
     path = _walked(body, tuple(detail["loc"]), detail["type"]) or ()
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -60,7 +61,7 @@ def _path(detail: Any, body: Mapping[str, Any]) -> tuple[str | int, ...]:
     return path
 
 
-def _walked(at: Any, location: tuple[Any, ...], kind: str) -> tuple[str | int, ...] | None:
+def _walked(at: Any, location: tuple[Any, ...], kind: str) -> Path | None:
     """The steps that lead somewhere; None where they miss the field that is unknown.
 
     The name of an alternative may be that of a field as well: ``text`` is both, in a part of a
@@ -89,15 +90,7 @@ def _inside(at: Any, step: str | int) -> Any:
     return _NOTHING
 
 
-def _joined(path: Sequence[str | int]) -> str:
-    joined = ""
-    for step in path:
-        name = step if isinstance(step, int) or len(step) <= 64 else f"{step[:61]}..."
-        joined += f"[{name}]" if isinstance(name, int) else f".{name}" if joined else name
-    return joined
-
-
-def _sentence(wrong: Sequence[Any], path: Sequence[str | int], model: type[BaseModel]) -> str:
+def _sentence(wrong: Sequence[Any], path: Path, model: type[BaseModel]) -> str:
     """What is wrong with a field, for the complaints of all its alternatives."""
     detail = next((d for d in wrong if d["type"] in _LIMITS), wrong[0])
     kind, value = detail["type"], detail.get("input")

@@ -38,7 +38,7 @@ VALUES: list[Any] = [
     "",
     "7",
     "auto",
-    "\x00",
+    "\x01",
     [],
     [0],
     ["a"],
@@ -141,11 +141,6 @@ def test_an_unknown_field_is_refused_with_the_one_that_was_meant() -> None:
     assert nested.param == "stream_options.include"
 
 
-@pytest.mark.parametrize("body", [None, 5, "x", [], [CHAT], True])
-def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
-    assert "JSON object" in refused(parse_chat, body, demo()).message
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -161,6 +156,24 @@ def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
 )
 def test_half_a_character_is_refused(body: Any) -> None:
     assert "lone surrogate" in refused(parse_chat, body, demo()).message
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({**CHAT, "user": "\0"}, "user"),
+        ({**CHAT, "stop": ["x", "y\0"]}, "stop[1]"),
+        (
+            {"messages": [{"role": "user", "content": [{"text": "\0"}]}]},
+            "messages[0].content[0].text",
+        ),
+        ({**CHAT, "metadata": {"\0": "x"}}, "metadata"),
+        ({**CHAT, "\0": 1}, None),
+    ],
+)
+def test_a_nul_is_refused_with_its_place(body: Any, param: str | None) -> None:
+    error = refused(parse_chat, body, demo())
+    assert error.param == param and "NUL" in error.message and "\0" not in error.message
 
 
 def test_a_body_that_is_too_deep_is_refused() -> None:

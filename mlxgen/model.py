@@ -26,7 +26,7 @@ from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, options_of
 from .engine.history import History
-from .engine.kv import KV, PREFILL_STEP, Footprint, LayerCache, batch_equals_alone
+from .engine.kv import KV, PREFILL_STEP, Footprint, LayerCache, Slots, batch_equals_alone
 from .engine.limits import Limits, default_bytes
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
@@ -338,11 +338,15 @@ class LanguageModel:
         if draft == "ngram":
             return NgramDrafter()
         return ModelDrafter(
-            Runner(draft.model, draft.make_cache),
+            draft.runner(),
             self.sampler,
             width=self.vocab_size,
             footprint=draft.footprint,
         )
+
+    def runner(self, slots: Slots | None = None) -> Runner:
+        """A runner of the model with its prefix cache, and with slots if several run together."""
+        return Runner(self.model, self.make_cache, slots, lambda: self.prefix_cache)
 
     def _draft_of(self, options: Options) -> Any:
         """The draft that the options ask for; ``OptionError`` for a model with other tokens."""
@@ -363,7 +367,7 @@ class LanguageModel:
         """
         file = checked_path(path)
         tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
-        kv = KV(Runner(self.model, self.make_cache, cache=lambda: self.prefix_cache))
+        kv = KV(self.runner())
         kv.take(tokens)
         while kv.length < len(tokens):
             kv.run(tokens[kv.length : kv.length + PREFILL_STEP])
@@ -379,7 +383,7 @@ class LanguageModel:
         return self.prefix_cache.load(path)
 
     def _stream(self, request: Request) -> Stream:
-        runner = Runner(self.model, self.make_cache, cache=lambda: self.prefix_cache)
+        runner = self.runner()
         handle = Handle(request, KV(runner), self.drafter_for(request.options))
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..sampling import Sampler
-from .kv import Footprint, LayerCache
+from .kv import Footprint, LayerCache, Slots
 from .options import Options
 from .prefix.cache import PrefixCache
 from .speculation.drafting import Drafter
+from .step.runner import Runner
 
 
 class Runtime(Protocol):
     """A model, and what all of its generations share; a ``LanguageModel`` is one."""
 
-    @property
-    def model(self) -> Any: ...
     @property
     def sampler(self) -> Sampler: ...
     @property
@@ -28,6 +27,9 @@ class Runtime(Protocol):
 
     def drafter_for(self, options: Options) -> Drafter | None:
         """The drafter for a generation with these options; ``None`` for no drafts."""
+
+    def runner(self, slots: Slots | None = None) -> Runner:
+        """A runner of the model with its prefix cache, and with slots if several run together."""
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""

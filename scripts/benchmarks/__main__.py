@@ -7,6 +7,7 @@ Invariant: every figure is printed with the target that it is held against, met 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import sys
@@ -21,7 +22,18 @@ from rich.table import Table
 import mlxgen
 from mlxgen.tokens import Vocabulary
 
-from . import batch, control, hostile, serving, single, soak, speculation, steering
+from . import (
+    batch,
+    control,
+    hostile,
+    serving,
+    simulate,
+    simulated,
+    single,
+    soak,
+    speculation,
+    steering,
+)
 from .models import WIDE, fake_tokenizer, random_llama
 from .process import DRAFT, served
 
@@ -304,6 +316,15 @@ def _served(
     yield Figure("the same: their time to first token over ours", str(first))
 
 
+def run_simulate(_: int) -> Iterator[Figure]:
+    """The scheduler on devices that are only reckoned with, beside mlx-lm's policy."""
+    for device, shape in itertools.product(simulated.DEVICES, simulated.SHAPES):
+        for load in simulate.WORKLOADS:
+            what = f"{device.name}, {shape.name}: {load.name}"
+            peer = simulate.theirs(device, shape, load)
+            yield Figure(what, f"{simulate.ours(device, shape, load)}; mlx-lm's policy: {peer}")
+
+
 def run_soak(requests: int) -> Iterator[Figure]:
     """A server with a draft model under mixed requests, and what it holds afterwards."""
     limits = ("--cache-bytes", "32MiB", "--log-level", "warning")
@@ -350,6 +371,7 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "prefix": run_prefix,
     "speculation": run_speculation,
     "control": run_control,
+    "simulate": run_simulate,
     "server": run_server,
     "soak": run_soak,
     "hostile": run_hostile,

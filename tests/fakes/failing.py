@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlxgen.engine.kv import held
+from mlxgen.engine.kv.here import Here
 
 from .scripted import ScriptedModel
 from .speaking import Speaker
@@ -28,15 +28,15 @@ class Unread:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failures = 0
-        read = held.integers
+        read = Here.read
 
-        def told(array: mx.array) -> list[int]:
+        def told(here: Here, array: mx.array) -> list[int]:
             if self.failures:
                 self.failures = 0
                 raise RuntimeError(MESSAGE)
-            return read(array)
+            return read(here, array)
 
-        monkeypatch.setattr(held, "integers", told)
+        monkeypatch.setattr(Here, "read", told)
 
 
 class FailingModel(ScriptedModel):

@@ -6,11 +6,13 @@ named by a number. A token that the host has not read yet is a ``Later``; writin
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from ...tokens import Token
 from .held import Fed, Later
+from .here import Here
 
 
 class Run(NamedTuple):
@@ -118,12 +120,14 @@ Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Ke
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 
-class Device(Protocol):
-    """Carries out commands."""
+class Device(Here, ABC):
+    """Carries out commands; everything that the host asks of a device."""
 
+    @abstractmethod
     def number(self) -> int:
         """A number for a new cache."""
 
+    @abstractmethod
     def do(self, command: Command) -> Any:
         """Carry out a command; returns the logits of a ``Run``, the new place of a cache for
         ``Place``, and None for all others."""

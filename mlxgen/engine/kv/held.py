@@ -9,27 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
 from ...tokens import Token
 from ..history import History
+from .here import HERE, Here
 
 
 class Unread:
     """Tokens [n] on the device."""
 
-    __slots__ = ("_known", "array")
+    __slots__ = ("_here", "_known", "array")
 
-    def __init__(self, array: mx.array) -> None:
+    def __init__(self, array: mx.array, here: Here = HERE) -> None:
         self.array = array
+        self._here = here
         self._known: list[Token] | None = None
 
     def read(self) -> list[Token]:
         """The tokens; this waits for the device, once."""
         if self._known is None:
-            self._known = integers(self.array)
+            self._known = self._here.read(self.array)
         return self._known
 
 
@@ -128,8 +130,3 @@ def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
 def known(tokens: Iterable[Fed]) -> list[Token]:
     """The tokens; this waits for those that are not known yet."""
     return [token.read() if isinstance(token, Later) else token for token in tokens]
-
-
-def integers(array: mx.array) -> list[int]:
-    """The integers of an array [n]; this waits for the device."""
-    return cast(list[int], array.tolist())

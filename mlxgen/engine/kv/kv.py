@@ -40,10 +40,10 @@ from .slots import Slot
 class KV:
     """See the module. A new one is empty, in caches of its own."""
 
-    __slots__ = ("_device", "_held", "_store", "number")
+    __slots__ = ("_held", "_store", "device", "number")
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self.device = device
         self.number = device.number()
         self._held = Held()
         self._store: Alone | Slot | None = device.do(Free(self.number))
@@ -85,7 +85,7 @@ class KV:
         to = min(self.common(history), len(history) - 1 if most is None else most)
         store = self.store
         if to < store.length:
-            self._device.do(Trim(self.number, to))
+            self.device.do(Trim(self.number, to))
             self._held.cut(store.length)
         return history[store.length :]
 
@@ -93,7 +93,7 @@ class KV:
 
     def run(self, tokens: Sequence[Fed]) -> mx.array:
         """Run the next tokens in caches of its own: logits [1, n, vocab], lazy."""
-        logits: mx.array = self._device.do(Run(((self.number, tuple(tokens)),)))
+        logits: mx.array = self.device.do(Run(((self.number, tuple(tokens)),)))
         self._held.add(tokens)
         return logits
 
@@ -103,45 +103,45 @@ class KV:
 
     def submit(self) -> None:
         """Start computing what it holds."""
-        self._device.do(Submit(self.number))
+        self.device.do(Submit(self.number))
 
     def wait(self) -> None:
         """Wait until what it holds is computed."""
-        self._device.do(Wait(self.number))
+        self.device.do(Wait(self.number))
 
     # ---- ways back -------------------------------------------------------------------------
 
     def expect_rewinds(self) -> None:
         """Say that rewinds are likely, so that snapshots are worth a copy from now on."""
         if self.slot is None:  # in a slot, nothing has to be prepared
-            self._device.do(Expect(self.number))
+            self.device.do(Expect(self.number))
 
     def snapshot(self, before: int = 0) -> None:
         """Remember this place ``before`` a pass of that many tokens; with 0, now and then."""
         if self.store.needs_snapshots:
-            self._device.do(Snapshot(self.number, before))
+            self.device.do(Snapshot(self.number, before))
 
     # ---- where it is -----------------------------------------------------------------------
 
     def join(self) -> None:
         """Move from caches of its own to a slot; it must hold at least one token."""
-        self._store = self._device.do(Join(self.number))
+        self._store = self.device.do(Join(self.number))
 
     def leave(self) -> None:
         """Move from a slot to caches of its own."""
         if self.slot is not None:
-            self._store = self._device.do(Leave(self.number))
+            self._store = self.device.do(Leave(self.number))
 
     def restart(self) -> None:
         """Hold nothing, in caches of its own; frees its slot, if it has one."""
-        self._store, self._held = self._device.do(Free(self.number)), Held()
+        self._store, self._held = self.device.do(Free(self.number)), Held()
 
     def take(self, tokens: Sequence[Token]) -> bool:
         """Hold what the prefix cache has of these tokens; false if it has none of them.
 
         Only while nothing is held.
         """
-        found: Alone | None = self._device.do(Take(self.number, tuple(tokens)))
+        found: Alone | None = self.device.do(Take(self.number, tuple(tokens)))
         if found is not None:
             self._store, self._held = found, Held(tokens[: found.length])
         return found is not None
@@ -149,13 +149,13 @@ class KV:
     def keep(self, history: History, room: int | None = None) -> None:
         """Put what it holds of the history into the prefix cache, which may use ``room`` bytes."""
         self.align(history, len(history))
-        self._device.do(Keep(self.number, tuple(history[: self.length]), room))
+        self.device.do(Keep(self.number, tuple(history[: self.length]), room))
 
     def fork(self) -> KV:
         """An independent copy outside of any batch; buffers are shared until one side writes."""
         twin = KV.__new__(KV)
-        twin._device, twin.number = self._device, self._device.number()
-        twin._store = self._device.do(Copy(self.number, twin.number))
+        twin.device, twin.number = self.device, self.device.number()
+        twin._store = self.device.do(Copy(self.number, twin.number))
         twin._held = self._held.fork()
         return twin
 

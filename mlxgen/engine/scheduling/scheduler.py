@@ -18,7 +18,6 @@ and with a single token as well, is raised.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
@@ -38,7 +37,6 @@ from ..runtime import Runtime
 from ..step.accepting import Event
 from ..step.fault import Fault
 from ..step.handle import Handle
-from ..step.runner import Runner
 from ..step.step import Loop
 from .memory import Memory
 from .pace import Pace
@@ -64,7 +62,7 @@ class Scheduler:
         self.cache: PrefixCache | None = None
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
-        runner = Runner(lm.model, lm.make_cache, slots, lambda: lm.prefix_cache)
+        runner = lm.runner(slots)
         self._loop = Loop(runner, lm.sampler, BEHIND)
         limit = self.limits.max_bytes
         limit = limit if limit is not None else default_bytes()
@@ -207,7 +205,7 @@ class Scheduler:
         ran: list[Event] = []
         try:
             self._loop.step(ran)
-            self._pace.saw(time.perf_counter(), self._fed, ran=bool(ran))
+            self._pace.saw(self._loop.runner.now(), self._fed, ran=bool(ran))
         finally:
             self._deliver(ran, events)
         if self._trial is not None:

@@ -17,7 +17,6 @@ from ...sampling import DrawRow, Sampler
 from ...tokens import Token, Vocabulary
 from ..history import History
 from ..kv import KV, PREFILL_STEP, Device, Fed, Footprint, Later, Unread
-from ..kv.held import integers
 from ..request.drawing import plain_draw
 from ..request.request import Request
 from .ahead import walk
@@ -169,7 +168,7 @@ class ModelDrafter:
             if tokens:
                 logits = self._run(tokens[-1:])
             token = self._draw(logits, plain_draw(request, request.position + i))
-            tokens.append(Later(Unread(token), 0))
+            tokens.append(Later(Unread(token, self._kv.device), 0))
         return Guess(tokens, free=True)
 
     def _draw_in_steps(self, request: Request, logits: mx.array, count: int) -> Guess | None:
@@ -183,7 +182,7 @@ class ModelDrafter:
                 return None
             if drawn:
                 at = self._run(drawn[-1:])
-            token = integers(self._draw(at, draw))[0]
+            token = self._kv.device.read(self._draw(at, draw))[0]
             if token < 0:
                 return None
             drawn.append(token)

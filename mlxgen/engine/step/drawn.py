@@ -18,13 +18,23 @@ from ...errors import ModelError
 from ...sampling import CANDIDATES, Draw, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..kv import Fed, Later, Unread
-from ..kv.held import integers
+from ..kv.here import HERE, Here
 
 
 class Drawn:
     """A submitted draw from ``logits`` [batch, vocab], one row for each request."""
 
-    __slots__ = ("_draw", "_lazy", "_sampler", "_tokens", "logits", "redrawn", "requests", "want")
+    __slots__ = (
+        "_draw",
+        "_here",
+        "_lazy",
+        "_sampler",
+        "_tokens",
+        "logits",
+        "redrawn",
+        "requests",
+        "want",
+    )
 
     def __init__(
         self,
@@ -34,16 +44,18 @@ class Drawn:
         want: Want,
         *,
         exact: bool = False,
+        here: Here = HERE,
     ) -> None:
         self._sampler = sampler
+        self._here = here
         self.logits = logits
         self.requests = requests
         self.want = want
         self.redrawn: dict[int, Draw] = {}  # rows whose candidates fell short, sorted in full
         self._tokens: list[Token] | None = None
         self._draw = sampler.sample(logits, requests, want=want, exact=exact)
-        self._lazy = Unread(self._draw.token)
-        mx.async_eval(self._draw)
+        self._lazy = Unread(self._draw.token, here)
+        here.submit(self._draw)
 
     def later(self, row: int) -> Fed:
         """A row's token, to go on from before it is known."""
@@ -58,11 +70,11 @@ class Drawn:
             tokens = self._lazy.read()
             if self._draw.exact is not None:
                 tokens = list(tokens)
-                for row, exact in enumerate(integers(self._draw.exact)):
+                for row, exact in enumerate(self._here.read(self._draw.exact)):
                     if not exact:
                         again = self._draw_again(row)
                         self.redrawn[row] = again
-                        tokens[row] = integers(again.token)[0]
+                        tokens[row] = self._here.read(again.token)[0]
             self._tokens = tokens
         return self._tokens
 

@@ -7,7 +7,6 @@ computed from, whatever has happened since.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -73,7 +72,7 @@ class Handle:
         if wanted is not None:
             self.scores = PromptScores(self.history[: request.base], wanted)
         self._started: float | None = None
-        self._began = time.perf_counter()
+        self._began = self.kv.device.now()
         self._first_token: float | None = None
 
     @property
@@ -109,7 +108,7 @@ class Handle:
     @property
     def usage(self) -> Usage:
         """Tokens, passes and seconds so far."""
-        now, first = time.perf_counter(), self._first_token
+        now, first = self.kv.device.now(), self._first_token
         return replace(
             self.request.usage,
             cached_tokens=self.cached,
@@ -124,7 +123,7 @@ class Handle:
         usage = self.usage
         ended = usage.completion_tokens and usage.prompt_tokens
         ran = ended if self.closed else self.kv.length
-        started = self._started if self._started is not None else time.perf_counter()
+        started = self._started if self._started is not None else self.kv.device.now()
         return Progress(usage, min(ran, usage.prompt_tokens), started - self._began)
 
     def start(self) -> bool:
@@ -134,13 +133,13 @@ class Handle:
         if self.request.may_decline:
             self.kv.expect_rewinds()
         start(self.request)
-        self._started = time.perf_counter()  # not before: what an interrupt cut off is done again
+        self._started = self.kv.device.now()  # not before: what an interrupt cut off is done again
         return True
 
     def take(self) -> list[Chunk]:
         """The chunks that may be delivered now."""
         if self._first_token is None and self.request.position > self.request.first:
-            self._first_token = time.perf_counter()
+            self._first_token = self.kv.device.now()
         chunks = take(self.request)
         if self.scores is not None and chunks and self.scores.is_complete:
             chunks[0] = replace(chunks[0], prompt=self.scores.read())

@@ -21,6 +21,7 @@ from ..kv.commands import (
     Clear,
     Command,
     Copy,
+    Device,
     Expect,
     Free,
     Join,
@@ -41,7 +42,7 @@ from ..kv.slots import Slot, Slots
 from ..prefix.cache import PrefixCache
 
 
-class Runner:
+class Runner(Device):
     """See the module.
 
     ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when

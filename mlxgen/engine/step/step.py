@@ -205,7 +205,7 @@ class Loop:
         want = Want.common([handle.request.want for handle in places])
         exact = 2 * sum(handle.flat > 0 for handle in places) > len(places)
         logits = logits_of(places)
-        return Drawn(self._sampler, logits, requests, want, exact=exact), places
+        return Drawn(self._sampler, logits, requests, want, exact=exact, here=self.runner), places
 
     def _warm(self, handles: Sequence[Handle]) -> None:
         """Compute the masks of the next position while the model runs."""
@@ -242,7 +242,7 @@ class Loop:
             mx.async_eval(arrays)
             return None
         want = Want.common([handle.request.want for handle in ready])
-        return Drawn(self._sampler, arrays[0], requests, want)
+        return Drawn(self._sampler, arrays[0], requests, want, here=self.runner)
 
     def _blind_requests(self, ready: Sequence[Handle]) -> list[DrawRow]:
         """The draws after the next ones; none if one of them depends on what that gives."""

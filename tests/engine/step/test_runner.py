@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from mlxgen import LanguageModel, PostSamplingResult, Regex
+from mlxgen import model as model_module
 from mlxgen.engine.kv import Slots
 from mlxgen.engine.kv.commands import Command, Keep, Run, Take, Trim, read, written
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.cache import PrefixCache
-from mlxgen.engine.scheduling import scheduler as scheduling
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.plan import Standing, StepPlan
 from mlxgen.engine.step.runner import Runner
@@ -84,7 +84,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
     model, make = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
     lm.make_cache = make  # type: ignore[method-assign]
-    monkeypatch.setattr(scheduling, "Runner", Recorder)
+    monkeypatch.setattr(model_module, "Runner", Recorder)
     monkeypatch.setattr(Recorder, "made", [])
     crowd(lm, random.Random(5))
     (first,) = Recorder.made

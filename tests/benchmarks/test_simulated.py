@@ -1,0 +1,73 @@
+"""A device that is only reckoned with: it gives what any other gives, and keeps its own time."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import mlx.core as mx
+import pytest
+from benchmarks import simulate
+from benchmarks.simulate import Asked, Workload
+from benchmarks.simulated import DEVICES, SHAPES, SimulatedModel, Tiny
+
+from mlxgen import LanguageModel
+from mlxgen.engine.kv import KV
+
+
+def test_the_text_is_that_of_the_model_itself() -> None:
+    lm = SimulatedModel(DEVICES[0], SHAPES[0])
+    plain = LanguageModel(Tiny(), lm.tokenizer)
+    options = {"max_tokens": 40, "seed": 3, "ignore_eos": True}
+    expected = plain.generate([5] * 100, **options).text  # type: ignore[arg-type]
+    assert lm.generate([5] * 100, **options).text == expected  # type: ignore[arg-type]
+    texts = ["", ""]
+    for index, chunk in lm.batch([[5] * 100, [6] * 9], **options):  # type: ignore[arg-type]
+        texts[index] += chunk.text
+    assert texts[0] == expected
+
+
+def test_who_reads_waits_for_what_was_given_before_and_for_nothing_else() -> None:
+    device, shape = DEVICES[1], SHAPES[0]
+    lm = SimulatedModel(device, shape)
+    runner, line = lm.runner(), lm.timeline
+    kv = KV(runner)
+    kv.run([1, 2, 3])
+    first, second = mx.array([1]), mx.array([2])
+    runner.submit([first])
+    kv.run([4] * 500)
+    runner.submit([second, None])
+    host = runner.now()
+    assert host < shape.seconds(device, 1, 3, 3) < shape.seconds(device, 1, 500, 503)
+    assert runner.read(first) == [1]
+    begun = runner.now()
+    assert begun == pytest.approx(shape.seconds(device, 1, 3, 3), rel=0.2)
+    assert runner.read(second) == [2] and runner.now() == line.busy
+    assert runner.now() - begun == pytest.approx(shape.seconds(device, 1, 500, 503), rel=0.05)
+
+
+def test_a_few_tokens_cost_as_much_as_one_and_many_cost_by_their_number() -> None:
+    for device, shape in product(DEVICES, SHAPES):
+        cost = [shape.seconds(device, 1, count, 4096) for count in (1, 4, 1024, 2048)]
+        assert cost[1] == pytest.approx(cost[0], rel=0.05)
+        assert cost[3] == pytest.approx(2 * cost[2], rel=0.2)
+
+
+@pytest.mark.parametrize("load", simulate.WORKLOADS, ids=lambda load: load.name)
+def test_both_policies_finish_what_was_asked_for(load: Workload) -> None:
+    small = Workload(
+        load.name,
+        [each._replace(prompt=min(64, each.prompt)) for each in load.running],
+        [each._replace(prompt=min(300, each.prompt)) for each in load.arriving],
+    )
+    for policy in (simulate.ours, simulate.theirs):
+        found = policy(DEVICES[3], SHAPES[0], small)
+        assert len(found.first) == len(small.arriving) and found.rate > 0
+        assert all(seconds > 0 for seconds in found.first)
+
+
+def test_where_nothing_else_runs_a_prompt_takes_what_its_passes_take() -> None:
+    device, shape = DEVICES[0], SHAPES[1]
+    parts = [shape.seconds(device, 1, 2048, end) for end in (2048, 4096)]
+    found = simulate.theirs(device, shape, Workload("", [], [Asked(4096, 2)])).first[0]
+    for seconds in (found, simulate.alone(device, shape, 4096)):
+        assert seconds == pytest.approx(sum(parts), rel=0.05)

@@ -16,11 +16,12 @@ from .here import Here
 
 
 class Run(NamedTuple):
-    """One forward pass over the next tokens of each cache, side by side, padded to the longest run;
-    its result is the logits [caches, longest, vocab].
+    """One forward pass over the next tokens of each cache, side by side, padded to the longest run.
 
-    Caches in slots run together. A cache on its own runs alone; several empty ones run together
-    and give no logits.
+    Caches in slots run together, and those in slots between them get padding only, which changes
+    nothing: the result is the logits [slots, longest, vocab] from the first of the slots on. A
+    cache on its own runs alone: logits [1, longest, vocab]. Several empty ones run together and
+    give no logits.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]

@@ -44,6 +44,8 @@ def _agree(model: Model, make: CacheFactory) -> bool:
         slot.go_back(slot.length - 1)  # run it again, to try a rewind as well
         if not _same(model, slots, [(before, slot)], tokens[1:2], [1]):
             return False
+        if not _same(model, slots, rows, tokens, [1, 0, 1]):
+            return False
     run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded if it is not alone
     return _same(model, slots, rows[:1], run[:1], [3]) and (
         slots.recurrent or _same(model, slots, rows[1:], run, [3, 2])
@@ -57,11 +59,12 @@ def _same(
     tokens: mx.array,
     lengths: Sequence[int],
 ) -> bool:
-    """Whether the next tokens of some rows give together what they give alone."""
-    together = slots.run(model, tokens, lengths, [slot for _, slot in rows])
+    """Whether the next tokens of consecutive rows give together what they give alone."""
+    together = slots.run(model, tokens, lengths, rows[0][1].index)
     return all(
         _alike(kv.forward(model, tokens[i : i + 1, :n])[0, -1], together[i, n - 1])
         for i, ((kv, _), n) in enumerate(zip(rows, lengths, strict=True))
+        if n
     )
 
 

@@ -33,31 +33,29 @@ States: TypeAlias = list[mx.array | None]
 class Pass:
     """Where the tokens of one forward pass go; shared by the caches of all layers.
 
-    Each of ``slots`` gets ``count`` tokens, from its position on. ``spread``: the slots are 0, 1,
-    2 ..., so nothing has to be gathered. ``whole``: they are all the slots in use, whose number is
-    ``held``. ``even``: all positions are the same.
+    Consecutive slots from ``first`` on get ``count`` tokens each, from their ``positions`` on.
+    Those of which ``runs`` is false only get padding: it goes behind their tokens, where nothing
+    sees it, and leaves their states as they are. ``whole``: these are all the slots in use, whose
+    number is ``held``. ``even``: all positions are the same.
     """
 
-    def __init__(self, slots: list[int], positions: list[int], *, held: int, count: int) -> None:
-        self.slots = slots
+    def __init__(
+        self, first: int, positions: list[int], runs: list[bool], *, held: int, count: int
+    ) -> None:
+        self.slots = slice(first, first + len(positions))
         self.positions = positions
+        self.runs = runs
         self.count = count
         self.end = max(positions) + count  # one more than the highest position
-        self.spread = slots == list(range(len(slots)))
-        self.whole = self.spread and len(slots) == held
+        self.whole = len(positions) == held
         self.even = min(positions) == max(positions)
-        self._places: dict[tuple[int | None, int], mx.array] = {}
+        self._places: dict[tuple[int | None, int], tuple[mx.array, ...]] = {}
         self._masks: dict[tuple[int | None, int | None], mx.array] = {}
-
-    @cached_property
-    def where(self) -> mx.array:
-        """The slots as an array [slots]."""
-        return mx.array(self.slots, mx.int32)
 
     @cached_property
     def offset(self) -> mx.array | int:
         """The number of tokens before these, as rotary embeddings need it."""
-        one = self.count > 1 and len(self.slots) == 1
+        one = self.count > 1 and len(self.positions) == 1
         return self.positions[0] if one else mx.array(self.positions, mx.int32)
 
     @cached_property
@@ -66,17 +64,26 @@ class Pass:
         return self.offset + self.count
 
     @cached_property
+    def _runs(self) -> mx.array:
+        return mx.array(self.runs)
+
+    def chosen(self, new: mx.array, old: mx.array) -> mx.array:
+        """The ``new`` states of the slots that run, and the ``old`` ones of the others."""
+        return mx.where(self._runs.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    @cached_property
     def _own(self) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         """The position of each token [slots, count]."""
         return np.add.outer(self.positions, np.arange(self.count)).astype(np.int32)
 
-    def places(self, ring: int | None, rows: int) -> mx.array:
-        """The place of each token [rows, count]; 0 in the rows behind those of ``slots``."""
-        if (ring, rows) not in self._places:
-            places = np.zeros((rows, self.count), np.int32)
-            places[: len(self.slots)] = self._own if ring is None else self._own % ring
-            self._places[ring, rows] = mx.array(places)
-        return self._places[ring, rows]
+    def places(self, ring: int | None, heads: int) -> tuple[mx.array, ...]:
+        """Where each token goes, as slots, heads and places [slots, heads, count]."""
+        if (ring, heads) not in self._places:
+            own = self._own[:, None] if ring is None else self._own[:, None] % ring
+            slots = np.arange(self.slots.start, self.slots.stop)[:, None, None]
+            indexes = np.broadcast_arrays(slots, np.arange(heads)[:, None], own)
+            self._places[ring, heads] = tuple(mx.array(each.astype(np.int32)) for each in indexes)
+        return self._places[ring, heads]
 
     def mask(self, window: int | None, ring: int | None) -> mx.array:
         """Which places each token sees: bool [slots, 1, count, places].
@@ -203,27 +210,15 @@ class SlotKeys:
             self.keys, self.values = mx.pad(self.keys, more), mx.pad(self.values, more)
 
     def _store(self, step: Pass, held: mx.array, new: mx.array) -> mx.array:
-        rows = len(step.slots)
-        if rows == 1 or (step.spread and step.even):
-            first = step.slots[0]
+        if step.even:
             for places, part in self._pieces(step.positions[0], step.count):
-                held[first : first + rows, :, places] = new[:, :, part]
-        elif step.whole:  # along all rows at once, including those without a sequence
-            at = step.places(self.ring, held.shape[0])
-            if spare := held.shape[0] - rows:
-                new = mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)])
-            return mx.put_along_axis(held, at[:, None, :, None], new, axis=2)
+                held[step.slots, :, places] = new[:, :, part]
         else:
-            at = step.places(self.ring, rows)
-            held[step.where[:, None], :, at] = new.transpose(0, 2, 1, 3)
+            held[step.places(self.ring, held.shape[1])] = new
         return held
 
     def _seen(self, step: Pass, held: mx.array) -> mx.array:
-        end = step.end if self.ring is None else min(step.end, self.ring)
-        if len(step.slots) == 1 or step.spread:
-            first = step.slots[0]
-            return held[first : first + len(step.slots), :, :end]
-        return mx.take(held, step.where, axis=0)[:, :, :end]
+        return held[step.slots, :, : step.end if self.ring is None else min(step.end, self.ring)]
 
     def _pieces(self, start: int, count: int) -> list[tuple[slice, slice]]:
         """The places of ``count`` positions from ``start`` on, and which of them these are; cut
@@ -250,14 +245,17 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     def begin(self, step: Pass) -> None:
         self._pass = step
-        self.cache = list(self._held) if step.whole else _rows(self._held, step.where)
+        self.cache = list(self._held) if step.whole else _rows(self._held, step.slots)
 
     def end(self) -> None:
         step, new = self._pass, self.cache
         assert step is not None
         self._pass, self.cache = None, [None] * len(new)
+        if not all(step.runs):
+            pairs = zip(new, _rows(self._held, step.slots), strict=True)
+            new = [a if a is None or b is None else step.chosen(a, b) for a, b in pairs]
         self._before = self._held
-        self._held = new if step.whole else _replaced(self._held, step.where, new)
+        self._held = new if step.whole else _replaced(self._held, step.slots, new)
 
     @property
     def slots(self) -> int:
@@ -266,7 +264,7 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     def undo(self, slot: int) -> None:
         """Undo the last pass for one slot."""
-        self.restore(slot, _rows(self._before, mx.array([slot])))
+        self.restore(slot, _rows(self._before, _only(slot)))
 
     def put(self, slot: int, leaf: ArraysCache, slots: int) -> None:
         """Append the state of one sequence as that of ``slot``, the last one."""
@@ -285,10 +283,10 @@ class SlotState(ArraysCache):  # type: ignore[misc]
 
     def restore(self, slot: int, state: States) -> None:
         """Restore a state that ``copy_of`` gave."""
-        self._held = _replaced(self._held, mx.array([slot]), state)
+        self._held = _replaced(self._held, _only(slot), state)
 
     def move(self, source: int, target: int, length: int) -> None:
-        self.restore(target, _rows(self._held, mx.array([source])))
+        self.restore(target, _rows(self._held, _only(source)))
 
     def keep(self, slots: int) -> None:
         """Forget the slots after the first ones."""
@@ -301,17 +299,21 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         return [a for a in self._held if a is not None]
 
 
-def _rows(states: States, where: mx.array) -> States:
-    return [None if a is None else a[where] for a in states]
+def _only(slot: int) -> slice:
+    return slice(slot, slot + 1)
 
 
-def _replaced(states: States, where: mx.array, rows: States) -> States:
-    """The states with other ``rows`` at some places."""
+def _rows(states: States, slots: slice) -> States:
+    return [None if a is None else a[slots] for a in states]
+
+
+def _replaced(states: States, slots: slice, rows: States) -> States:
+    """The states with other ``rows`` in some slots."""
     changed: States = []
     for old, new in zip(states, rows, strict=True):
         if old is not None and new is not None:
             whole = mx.array(old)
-            whole[where] = new
+            whole[slots] = new
             new = whole
         changed.append(new)
     return changed

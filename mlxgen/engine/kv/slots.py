@@ -241,28 +241,31 @@ class Slots:
                 layer.get(member.index, member.length, leaf)
         return Alone(self.make, caches, member.length)
 
-    def run(
-        self, model: Model, tokens: mx.array, lengths: Tokens[int], members: Tokens[Slot]
-    ) -> mx.array:
-        """Run the next ``lengths`` tokens of several members; logits [n, m, vocab], lazy.
+    def run(self, model: Model, tokens: mx.array, lengths: Tokens[int], first: int = 0) -> mx.array:
+        """Run the next ``lengths`` tokens of the slots from ``first`` on: logits [n, m, vocab],
+        lazy.
 
-        The rows of ``tokens`` [n, most] are padded at their ends, but not with recurrent layers:
-        their states would take in the padding. If the members are in the order of the slots,
-        nothing has to be gathered. The tokens run in pieces of ``SLACK``, of which there may be
-        several only for one member; m is the length of the last piece.
+        The rows of ``tokens`` [n, most] are padded at their ends. Nothing is gathered: a slot
+        between others takes part with a length of 0, and keeps what it holds. With recurrent
+        layers all other lengths must be the same, as their states would take in the padding. The
+        tokens run in pieces of ``SLACK``, of which there may be several only for one slot; m is
+        the length of the last piece.
         """
-        indexes, most = [member.index for member in members], tokens.shape[1]
+        members, most = self._members[first : first + len(lengths)], tokens.shape[1]
+        runs = [length > 0 for length in lengths]
         for start in range(0, most, SLACK):
             piece = tokens[:, start : start + SLACK]
             positions, count = [member.length for member in members], piece.shape[1]
-            step = Pass(indexes, positions, held=len(self), count=count)
+            step = Pass(first, positions, runs, held=len(self), count=count)
             logits = self._through(model, piece, step)
             for member in members:
                 member.advance(count)  # in a ring, the padding has overwritten older keys
-        self._undoable = frozenset(indexes if most == 1 else ())
+        undoable = [first + i for i, length in enumerate(lengths) if length == most == 1]
+        self._undoable = frozenset(undoable)
         for member, length in zip(members, lengths, strict=True):
             member.length -= most - length
-            member.checkpoint()
+            if length:
+                member.checkpoint()
         return logits
 
     def undo(self, index: int, count: int) -> bool:
@@ -294,8 +297,9 @@ class Slots:
                 layer.end()
         except BaseException:
             self._undoable = frozenset()
-            for index in step.slots:
-                self._members[index].spoil()
+            for member, runs in zip(self._members[step.slots], step.runs, strict=True):
+                if runs:
+                    member.spoil()
             raise
         return logits
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
-from ..kv import KV, PREFILL_STEP, Fed, Slot
+from ..kv import KV, PREFILL_STEP, Fed
 from ..kv.commands import Run
 from ..kv.padded import LONGEST, alike, longest_padded
 from .fault import Fault
@@ -172,11 +172,12 @@ class Passes:
                 each = Work(handle, tokens[early:], count)
             (apart if count > 1 and not merges else common).append(each)
         for group in self._groups(first):
-            self._run_group(group)
+            for part in _adjacent(group):
+                self._run_group(part)
         for handle, tokens, _ in apart:
             handle.kv.snapshot(before=len(tokens))
         groups = [*self._groups(apart), *([common] if common else [])]
-        return [self._run_group(group) for group in groups]
+        return [self._run_group(part) for group in groups for part in _adjacent(group)]
 
     def _groups(self, work: Sequence[Work]) -> list[list[Work]]:
         """Those whose runs are alike enough to go together, in as few groups as possible."""
@@ -192,15 +193,15 @@ class Passes:
         return groups
 
     def _run_group(self, group: list[Work]) -> mx.array:
-        """Run what is next for several slots, side by side in one pass."""
-        group.sort(key=lambda each: _slot(each.handle.kv).index)  # so that nothing is gathered
+        """Run what is next for several slots, in their order, side by side in one pass."""
         logits: mx.array = self.runner.do(_run([(each.handle.kv, each.tokens) for each in group]))
         longest, width = max([len(each.tokens) for each in group]), logits.shape[1]
         logits = logits.reshape(-1, logits.shape[-1])
-        for end, each in enumerate(group, 1):
+        first = _index(group[0])
+        for each in group:
             each.handle.kv.took(each.tokens)
             padding = longest - len(each.tokens)
-            each.done(logits, end * width - padding - each.wanted)
+            each.done(logits, (_index(each) - first + 1) * width - padding - each.wanted)
         return logits
 
 
@@ -208,7 +209,23 @@ def _run(rows: Sequence[Row]) -> Run:
     return Run(tuple([(kv.number, tuple(tokens)) for kv, tokens in rows]))
 
 
-def _slot(kv: KV) -> Slot:
-    slot = kv.slot
+def _adjacent(group: list[Work]) -> list[list[Work]]:
+    """A group in the order of its slots; without those between them, if these would take part in
+    its pass for too little."""
+    group.sort(key=_index)
+    lengths = {_index(each): len(each.tokens) for each in group}
+    if alike([lengths.get(index, 0) for index in range(min(lengths), max(lengths) + 1)]):
+        return [group]
+    parts: list[list[Work]] = []
+    for each in group:
+        if parts and _index(parts[-1][-1]) == _index(each) - 1:
+            parts[-1].append(each)
+        else:
+            parts.append([each])
+    return parts
+
+
+def _index(work: Work) -> int:
+    slot = work.handle.kv.slot
     assert slot is not None
-    return slot
+    return slot.index

@@ -132,13 +132,17 @@ class Runner(Device):
         return store
 
     def _run(self, run: Run) -> mx.array | None:
-        """Logits [caches, longest, vocab], if the caches are in slots or there is one."""
-        tokens = stacked([tokens for _, tokens in run.rows])
-        lengths = [len(tokens) for _, tokens in run.rows]
-        if isinstance(self._stores[run.rows[0][0]], Slot):
+        rows = [tokens for _, tokens in run.rows]
+        first = 0
+        inside = isinstance(self._stores[run.rows[0][0]], Slot)
+        if inside:
+            runs = {self._slot(kv).index: tokens for kv, tokens in run.rows}
+            first = min(runs)
+            rows = [runs.get(index, ()) for index in range(first, max(runs) + 1)]
+        tokens, lengths = stacked(rows), [len(row) for row in rows]
+        if inside:
             assert self.slots is not None
-            members = [self._slot(kv) for kv, _ in run.rows]
-            return self.slots.run(self.model, tokens, lengths, members)
+            return self.slots.run(self.model, tokens, lengths, first)
         stores = [self._alone(kv) for kv, _ in run.rows]
         if len(stores) == 1:
             return stores[0].forward(self.model, tokens)

@@ -237,7 +237,9 @@ class Loop:
             if handle.slot is not None or not _in_vain(handle):
                 work.append(Work(handle, [drawn.later(i)]))
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
-        requests = [] if idle or len(arrays) != 1 else self._blind_requests(ready)
+        # Not if a slot that is not drawn takes part in the pass
+        alike = not idle and len(arrays) == 1 and arrays[0].shape[0] == len(ready)
+        requests = self._blind_requests(ready) if alike else []
         if not requests:
             mx.async_eval(arrays)
             return None

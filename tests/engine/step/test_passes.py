@@ -126,3 +126,28 @@ def test_a_prompt_is_run_in_pieces_but_for_its_last_token() -> None:
     handle.align()
     mx.eval(passes.run([Work.pending(handle)]))
     check("plain", handle, list(handle.history), 1)
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+@pytest.mark.parametrize(("chosen", "rows"), [([0, 2, 3], [4]), ([4, 0], [1, 1])])
+def test_rows_apart_go_together_if_those_between_them_are_few(
+    kind: str, chosen: list[int], rows: list[int]
+) -> None:
+    passes = passes_of(kind)
+    dice = np.random.default_rng(5)
+    handles = []
+    for length in (9, 2, 12, 5, 7):
+        handle = handle_of(passes, [int(t) for t in dice.integers(0, VOCAB, length)])
+        handle.align()
+        passes.prefill(handle, length - 1)
+        handle.kv.join()
+        handles.append(handle)
+        handle.align()
+    arrays = passes.run([Work.pending(handles[i]) for i in chosen])
+    assert [array.shape[0] for array in arrays] == rows
+    for i in chosen:
+        check(kind, handles[i], list(handles[i].history), 1)
+    others = [handle for handle in handles if handle.ahead is None]
+    mx.eval(passes.run([Work.pending(handle) for handle in others]))
+    for handle in others:
+        check(kind, handle, list(handle.history), 1)

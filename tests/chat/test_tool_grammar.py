@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
 
-from mlxgen.chat.calls.grammar import calls_grammar, is_known, rest_grammar
+from mlxgen.chat.calls.grammar import calls_grammar, is_known
 from mlxgen.chat.calls.reader import StringState, ToolFormat, ToolReader
 from mlxgen.chat.unsupported import UnsupportedError
 from mlxgen.errors import GrammarError
-from mlxgen.filters import Constraint, EndSearch, tokens_of
+from mlxgen.filters import Constraint, EndSearch, Lark, tokens_of
 from mlxgen.tokens import Token
 
 from . import kit
@@ -106,6 +107,21 @@ def takes(spec: Any, text: str) -> bool:
     return bool(filter.can_end())
 
 
+def grammar_of(
+    format: ToolFormat, tools: Sequence[Any], *, many: bool, begun: bool = False
+) -> Lark:
+    functions = [tool["function"] for tool in tools]
+    return calls_grammar(
+        format,
+        tools,
+        VOCABULARY,
+        names=[function["name"] for function in functions],
+        strict=[function["name"] for function in functions if function.get("strict")],
+        many=many,
+        begun=begun,
+    )
+
+
 def inner(format: ToolFormat, text: str) -> str:
     return text.strip()[len(format.start) : len(text.strip()) - len(format.end)]
 
@@ -114,14 +130,14 @@ def inner(format: ToolFormat, text: str) -> str:
 def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
     format, texts = format_of(style, VOCABULARY), TEXTS[style]
     assert is_known(format)
-    many = calls_grammar(format, TOOLS, VOCABULARY, many=True)
+    many = grammar_of(format, TOOLS, many=True)
     assert takes(many, texts[0])
     assert takes(many, "".join(texts))
     assert not takes(many, "Well, " + texts[0]) and not takes(many, "")
-    one = calls_grammar(format, TOOLS, VOCABULARY, many=False)
+    one = grammar_of(format, TOOLS, many=False)
     assert takes(one, texts[0])
     assert len(texts) == 1 or not takes(one, "".join(texts))
-    rest = rest_grammar(format, TOOLS, VOCABULARY, many=True)
+    rest = grammar_of(format, TOOLS, many=True, begun=True)
     assert takes(rest, "".join(texts)[len(format.start) :])
     reader = ToolReader(format, TOOLS)
     (call,) = reader.read(inner(format, texts[0]))
@@ -134,7 +150,7 @@ def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
 
 @pytest.mark.parametrize("style", TEXTS)
 def test_wrong_names_and_arguments_are_not_allowed(style: str) -> None:
-    spec = calls_grammar(format_of(style, VOCABULARY), TOOLS, VOCABULARY, many=True)
+    spec = grammar_of(format_of(style, VOCABULARY), TOOLS, many=True)
     text = TEXTS[style][0]
     assert not takes(spec, text.replace("get_weather", "get_whether"))
     assert not takes(spec, text.replace("3", "three"))
@@ -147,7 +163,7 @@ def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
 
     def allows(parameters: Any, arguments: str) -> bool:
         tools = [function("f", parameters, strict=strict)]
-        spec = calls_grammar(format, tools, VOCABULARY, many=False)
+        spec = grammar_of(format, tools, many=False)
         return takes(spec, f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>')
 
     for nothing in (None, {}, {"type": "object"}, {"type": "object", "properties": {}}):
@@ -168,7 +184,7 @@ def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
 def test_arguments_between_tags_have_no_keys_that_nobody_asked_for(style: str) -> None:
     tools = [function("f", {"properties": {"box": {"$ref": "#/$defs/Box"}}, "$defs": {"Box": BOX}})]
     format = format_of(style, VOCABULARY)
-    spec = calls_grammar(format, tools, VOCABULARY, many=False)
+    spec = grammar_of(format, tools, many=False)
     text = TEXTS[style][0].replace("get_weather", "f")
     begun, _, rest = text.partition("city")
     for box, good in (('{"x": 1}', True), ('{"y": 1}', False)):
@@ -180,9 +196,7 @@ def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
     for _ in range(2000):
         deep = {"properties": {"x": deep}}
     with pytest.raises(GrammarError) as caught:
-        calls_grammar(
-            format_of("json_tools", VOCABULARY), [function("f", deep)], VOCABULARY, many=False
-        )
+        grammar_of(format_of("json_tools", VOCABULARY), [function("f", deep)], many=False)
     assert caught.value.field == "tools[0].function.parameters"
 
 
@@ -190,7 +204,7 @@ def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
 def test_whatever_a_grammar_allows_is_read(style: str) -> None:
     format = format_of(style, VOCABULARY)
     reader = ToolReader(format, TOOLS)
-    spec = calls_grammar(format, TOOLS, VOCABULARY, many=False)
+    spec = grammar_of(format, TOOLS, many=False)
     for seed in range(16):
         text = VOCABULARY.decode(walk(Constraint([spec], VOCABULARY, SIZE), style, seed))
         calls = reader.read(inner(format, text))
@@ -223,7 +237,7 @@ def walk(constraint: Constraint, style: str, seed: int) -> list[Token]:
 
 
 def test_texts_between_tags_may_be_anything_but_the_tag() -> None:
-    spec = calls_grammar(format_of("qwen3_coder", VOCABULARY), TOOLS, VOCABULARY, many=True)
+    spec = grammar_of(format_of("qwen3_coder", VOCABULARY), TOOLS, many=True)
     head, tail = (
         "<tool_call>\n<function=get_weather>\n<parameter=city>\n",
         "</function>\n</tool_call>",
@@ -235,7 +249,7 @@ def test_texts_between_tags_may_be_anything_but_the_tag() -> None:
 
 def test_parameters_that_were_left_out_are_none() -> None:
     bare = {"type": "function", "function": {"name": "f"}}
-    spec = calls_grammar(format_of("json_tools", VOCABULARY), [bare], VOCABULARY, many=False)
+    spec = grammar_of(format_of("json_tools", VOCABULARY), [bare], many=False)
     assert takes(spec, '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
     assert not takes(spec, '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')
 
@@ -244,9 +258,9 @@ def test_strict_texts_with_a_form_are_refused_between_tags() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x+"}}}
     strict = [function("f", schema, strict=True)]
     with pytest.raises(UnsupportedError) as info:
-        calls_grammar(format_of("qwen3_coder", VOCABULARY), strict, VOCABULARY, many=False)
+        grammar_of(format_of("qwen3_coder", VOCABULARY), strict, many=False)
     assert info.value.field == "tools[0].function.parameters.properties.a"
-    calls_grammar(format_of("json_tools", VOCABULARY), strict, VOCABULARY, many=False)
+    grammar_of(format_of("json_tools", VOCABULARY), strict, many=False)
 
 
 def test_a_reader_survives_whatever_a_model_makes_up() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,40 +260,37 @@ def is_known(format: ToolFormat) -> bool:
 
 
 def calls_grammar(
-    format: ToolFormat, tools: Sequence[Mapping[str, Any]], vocabulary: Vocabulary, *, many: bool
+    format: ToolFormat,
+    tools: Sequence[Mapping[str, Any]],
+    vocabulary: Vocabulary,
+    *,
+    names: Collection[str],
+    strict: Collection[str],
+    many: bool,
+    begun: bool = False,
 ) -> Lark:
-    """One call of one of the tools, or with ``many`` one or more calls."""
-    writer, calls = _written(format, tools, vocabulary, many)
-    return _lark(writer, f"start: WS? {writer.start} {calls}")
+    """One call of one of the tools with these names, or with ``many`` one or more calls.
 
-
-def rest_grammar(
-    format: ToolFormat, tools: Sequence[Mapping[str, Any]], vocabulary: Vocabulary, *, many: bool
-) -> Lark:
-    """What may follow the start mark of the first call: the call, and with ``many`` others."""
-    writer, calls = _written(format, tools, vocabulary, many)
-    return _lark(writer, f"start: {calls} WS?")
-
-
-def _written(
-    format: ToolFormat, tools: Sequence[Mapping[str, Any]], vocabulary: Vocabulary, many: bool
-) -> tuple[_Writer, str]:
-    """The rules, and the calls without the start mark of the first."""
+    ``begun``: the start mark of the first call is already there. Arguments for the ``strict``
+    functions follow the schema to the letter.
+    """
     writer = _Writer(vocabulary, format)
-    functions = [_function(tool["function"], i) for i, tool in enumerate(tools)]
+    functions = [
+        _function(tool["function"], i, strict)
+        for i, tool in enumerate(tools)
+        if tool["function"]["name"] in names
+    ]
     writer.add(f"body: {_BODIES[format.style](writer, functions, many)}")
     has_more = many and format.style not in _ONE_SECTION
-    return writer, f"body (WS? {writer.start} body)*" if has_more else "body"
+    calls = f"body (WS? {writer.start} body)*" if has_more else "body"
+    start = f"{calls} WS?" if begun else f"WS? {writer.start} {calls}"
+    return Lark("\n".join([f"start: {start}", *writer.rules, _SPACE, _TEXT, ""]))
 
 
-def _function(function: Mapping[str, Any], index: int) -> _Function:
+def _function(function: Mapping[str, Any], index: int, strict: Collection[str]) -> _Function:
     at = f"tools[{index}].function.parameters"
     schema: Mapping[str, Any] = function.get("parameters") or {}
     if schema.get("type", "object") != "object":
         raise OptionError(f"{at}.type", f"expected 'object', got {schema['type']!r}")
     whole = {"type": "object", "properties": {}, **schema}  # without parameters, no keys
-    return _Function(function["name"], whole, bool(function.get("strict")), at)
-
-
-def _lark(writer: _Writer, start: str) -> Lark:
-    return Lark("\n".join([start, *writer.rules, _SPACE, _TEXT, ""]))
+    return _Function(function["name"], whole, function["name"] in strict, at)

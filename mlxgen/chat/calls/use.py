@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect
 from ..unsupported import UnsupportedError
-from .grammar import calls_grammar, is_known, rest_grammar
+from .grammar import calls_grammar, is_known
 from .reader import ToolFormat, ToolReader
 
 Tool: TypeAlias = Mapping[str, Any]
@@ -78,13 +79,18 @@ def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> Tool
             "tools", "this model's chat template has no tool calls; leave them out"
         )
     callable = [tool for tool in use.tools if tool["function"]["name"] in use.names]
-    allowed = [_with_strictness(tool, use.strict) for tool in callable]
     reader = ToolReader(format, callable, most=None if use.many else 1)
+    grammar = partial(
+        calls_grammar,
+        format,
+        use.tools,
+        dialect.vocabulary,
+        names=use.names,
+        strict=use.strict,
+    )
     if use.mode != "auto":
         _check_known(format, "tool_choice", f"{use.mode} calls cannot be enforced")
-        many = use.many and use.mode == "required"
-        calls = calls_grammar(format, allowed, dialect.vocabulary, many=many)
-        return ToolPlan(reader=reader, spec=calls)
+        return ToolPlan(reader=reader, spec=grammar(many=use.many and use.mode == "required"))
     if form is not None:
         if not is_known(format):
             raise UnsupportedError(
@@ -92,19 +98,19 @@ def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> Tool
                 f"cannot be combined with tools in this model's call format ({format.style}); "
                 f"set tool_choice to none, or leave out {form.field}",
             )
-        calls = calls_grammar(format, allowed, dialect.vocabulary, many=use.many)
-        return ToolPlan(reader=reader, spec=AnyOf((form.spec, calls)), field=form.field)
+        either = AnyOf((form.spec, grammar(many=use.many)))
+        return ToolPlan(reader=reader, spec=either, field=form.field)
     if use.strict:
         names = [tool["function"]["name"] for tool in use.tools]
         at = f"tools[{min(map(names.index, use.strict))}].function.strict"
         _check_known(format, at, "schemas cannot be enforced")
-    if len(allowed) < len(use.tools):
+    if len(callable) < len(use.tools):
         _check_known(format, "tool_choice", "a choice of tools cannot be enforced")
     elif use.many and not use.strict:
         return ToolPlan(reader=reader)
     elif not is_known(format):
         return ToolPlan(reader=reader, stop=format.end or None)
-    rest = rest_grammar(format, allowed, dialect.vocabulary, many=use.many)
+    rest = grammar(many=use.many, begun=True)
     return ToolPlan(reader=reader, spec=After(format.start, rest), required=False)
 
 
@@ -113,8 +119,3 @@ def _check_known(format: ToolFormat, at: str, reason: str) -> None:
         raise UnsupportedError(
             at, f"{reason} in this model's call format ({format.style}); use auto"
         )
-
-
-def _with_strictness(tool: Tool, strict: frozenset[str]) -> Tool:
-    function = tool["function"]
-    return {"function": {**function, "strict": function["name"] in strict}}

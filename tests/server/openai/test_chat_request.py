@@ -375,6 +375,7 @@ def test_models_with_headers_are_not_constrained() -> None:
 # ---- tools ---------------------------------------------------------------------------------------
 
 WEATHER, TIME = tool(), tool("get_time")
+BROKEN = {"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}
 
 
 def test_tools_are_shown_to_the_model_unless_it_may_not_call_them() -> None:
@@ -444,13 +445,15 @@ def test_one_call_is_the_end_where_calls_may_not_be_parallel() -> None:
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         (
-            {
-                "tools": [
-                    {"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}
-                ],
-                "tool_choice": "required",
-            },
+            {"tools": [BROKEN], "tool_choice": "required"},
             "tools[0].function.parameters.type",
+        ),
+        (
+            {
+                "tools": [WEATHER, BROKEN],
+                "tool_choice": {"type": "function", "function": {"name": "f"}},
+            },
+            "tools[1].function.parameters.type",
         ),
     ],
 )

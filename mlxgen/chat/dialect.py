@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import PromptError
+from ..errors import OptionError, PromptError
 from ..tokens import Token, Vocabulary
 from .calls.reader import ToolFormat
 from .splitter import Marks
 from .template.format import SWITCHES, ChatFormat
+
+
+class UnsupportedError(OptionError):
+    """A request needs something that the chat format of this model does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,11 @@ from typing import Any, Literal, TypeAlias
 from ..filters import Specification
 from ..tokens import Token
 from .calls.use import Form, ToolUse, plan_tools
-from .dialect import Dialect
+from .dialect import Dialect, UnsupportedError
 from .splitter import Reading
 from .template.format import Chat
 from .template.sandbox import RenderLimits
 from .thinking import after_thinking, thinking_of
-from .unsupported import UnsupportedError
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 

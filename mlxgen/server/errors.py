@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..chat.unsupported import UnsupportedError
+from ..chat.dialect import UnsupportedError
 from ..errors import (
     DeadEndError,
     FilterError,

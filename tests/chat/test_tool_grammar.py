@@ -11,7 +11,7 @@ import pytest
 
 from mlxgen.chat.calls.grammar import calls_grammar, is_known
 from mlxgen.chat.calls.reader import StringState, ToolFormat, ToolReader
-from mlxgen.chat.unsupported import UnsupportedError
+from mlxgen.chat.dialect import UnsupportedError
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, EndSearch, Lark, tokens_of
 from mlxgen.tokens import Token

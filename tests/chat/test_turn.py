@@ -12,10 +12,9 @@ import mlxgen
 from mlxgen import After, Chat, Lark, Regex
 from mlxgen.chat.answer import AnswerReader
 from mlxgen.chat.calls.use import Form, ToolUse
-from mlxgen.chat.dialect import Dialect
+from mlxgen.chat.dialect import Dialect, UnsupportedError
 from mlxgen.chat.events import CallStarted
 from mlxgen.chat.turn import Effort, Turn, plan_turn
-from mlxgen.chat.unsupported import UnsupportedError
 from mlxgen.engine import Chunk
 from mlxgen.filters.any_of import AnyOf, FirstToken
 

@@ -22,7 +22,7 @@ from ...filters.closed_objects import closed_objects
 from ...filters.grammar import quoted
 from ...filters.json_schema import WHITESPACE
 from ...tokens import Vocabulary
-from ..unsupported import UnsupportedError
+from ..dialect import UnsupportedError
 from .reader import ToolFormat
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,8}/"

@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from ...filters import After, Specification
 from ...filters.any_of import AnyOf
-from ..dialect import Dialect
-from ..unsupported import UnsupportedError
+from ..dialect import Dialect, UnsupportedError
 from .grammar import calls_grammar, is_known
 from .reader import ToolFormat, ToolReader
 

@@ -17,11 +17,10 @@ from ..errors import RequestError
 from ..served_model import ServedModel
 from .completion_choice import COMPLETION
 from .constraints import form_of
-from .fields import got
 from .options import MakeReply, call_of, given_of, keep_of, limit_of
 from .plan import Row
 from .reading import read
-from .schemas import MAX_PROMPTS, MAX_ROWS, CompletionRequest
+from .schemas import MAX_ROWS, CompletionRequest
 
 DEFAULT_TOKENS = 16
 """The default of ``max_tokens`` for completions, as in OpenAI's API."""
@@ -72,50 +71,10 @@ def understood(request: CompletionRequest, model: ServedModel, make_reply: MakeR
 
 
 def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
-    """Each prompt and its path in the body; raises ``RequestError`` for an invalid one."""
-    if isinstance(given, str) or _are_ids(given):
-        return [("prompt", _checked(given, "prompt"))]
-    if not isinstance(given, list):
-        raise _wrong("prompt", given, "a string, a list of token ids, or a list of these")
-    if not given:
-        raise _empty("prompt")
-    if len(given) > MAX_PROMPTS:
-        raise RequestError.at("prompt", f"expected at most {MAX_PROMPTS} items, got {len(given)}")
-    kind = str if isinstance(given[0], str) else list
-    prompts = []
-    for i, item in enumerate(given):
-        at = f"prompt[{i}]"
-        if not isinstance(item, kind):
-            wanted = "a string" if kind is str else "a list of token ids"
-            raise _wrong(at, item, f"{wanted} like the others" if i else wanted)
-        prompts.append((at, _checked(item, at)))
-    return prompts
-
-
-def _are_ids(given: Any) -> bool:
-    """Whether this is one prompt of token ids."""
-    return isinstance(given, list) and bool(given) and isinstance(given[0], (int, float))
-
-
-def _checked(prompt: Any, at: str) -> str | list[Token]:
-    if not prompt:
-        raise _empty(at)
-    if isinstance(prompt, str):
-        return prompt
-    tokens: list[Token] = []
-    for i, item in enumerate(prompt):
-        if isinstance(item, bool) or not isinstance(item, (int, float)) or item != item // 1:
-            raise _wrong(f"{at}[{i}]", item, "a token id like the others" if i else "a token id")
-        tokens.append(int(item))
-    return tokens
-
-
-def _wrong(at: str, value: Any, wanted: str) -> RequestError:
-    return RequestError.at(at, f"expected {wanted}, got {got(value)}", "invalid_type")
-
-
-def _empty(at: str) -> RequestError:
-    return RequestError.at(at, "expected some text, got nothing")
+    """Each prompt and its path in the body."""
+    if isinstance(given, str) or isinstance(given[0], int):
+        return [("prompt", given)]
+    return [(f"prompt[{i}]", item) for i, item in enumerate(given)]
 
 
 def _row(at: str, prompt: str | list[Token], request: CompletionRequest, model: ServedModel) -> Row:

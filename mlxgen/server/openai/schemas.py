@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Discriminator, Field, Tag, WithJsonSchema
 
 from ...chat.turn import Effort
 from .fields import (
@@ -47,6 +47,29 @@ ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LE
 Regex: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_REGEX)]
 Grammar: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR)]
 Pieces: TypeAlias = Annotated[list[ShortText], Field(max_length=MAX_STOPS)]
+
+
+def _kind_of_prompt(given: Any) -> str | None:
+    """Which of ``Prompts`` this is meant to be: all items are like the first."""
+    if isinstance(given, list):
+        first = given[0] if given else None
+        return "texts" if isinstance(first, str) else "lists" if isinstance(first, list) else "ids"
+    return "text" if isinstance(given, str) else None
+
+
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
+Ids: TypeAlias = Annotated[list[Int], Field(min_length=1)]
+Prompts: TypeAlias = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[Ids, Tag("ids")]
+    | Annotated[list[Text], Field(max_length=MAX_PROMPTS), Tag("texts")]
+    | Annotated[list[Ids], Field(max_length=MAX_PROMPTS), Tag("lists")],
+    Discriminator(
+        _kind_of_prompt,
+        custom_error_type="literal_error",
+        custom_error_context={"expected": "a string, a list of token ids, or a list of these"},
+    ),
+]
 
 
 class StreamOptions(Body):
@@ -227,23 +250,9 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """A body of ``POST /v1/completions``."""
 
-    prompt: Annotated[
-        Any,
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "string", "minLength": 1},
-                    {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                    {"type": "array", "items": {"type": "integer"}, "minItems": 1},
-                    {
-                        "type": "array",
-                        "items": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
-                        "minItems": 1,
-                    },
-                ]
-            }
-        ),
-    ] = Field(description="a string, a list of strings, token ids, or a list of lists of them")
+    prompt: Prompts = Field(
+        description="a string, a list of strings, token ids, or a list of lists of them"
+    )
     max_tokens: Limit | None = about(
         "maximum number of tokens to generate (default: 16; 0 only with echo)"
     )

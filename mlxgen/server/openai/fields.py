@@ -60,20 +60,14 @@ def _range(name: str, low: float | None = None) -> dict[str, Any]:
     return {"ge": rule.low if low is None else low, "le": rule.high}
 
 
-def _of_type(kind: type) -> BeforeValidator:
-    """For literals, because pydantic takes 0 for False and True for 1."""
-
-    def check(value: Any) -> Any:
-        if type(value) is not kind:
-            expected = json.dumps(kind(kind is int))
-            raise PydanticCustomError("literal_error", "use {expected}", {"expected": expected})
-        return value
-
-    return BeforeValidator(check)
+def _off(value: Any) -> Any:
+    """For a literal, because pydantic takes 0 for False."""
+    if value is not False:
+        raise PydanticCustomError("literal_error", "use {expected}", {"expected": "false"})
+    return value
 
 
-Off: TypeAlias = Annotated[Literal[False], _of_type(bool)]
-One: TypeAlias = Annotated[Literal[1], _of_type(int)]
+Off: TypeAlias = Annotated[Literal[False], BeforeValidator(_off)]
 Int: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 Count: TypeAlias = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Budget: TypeAlias = Annotated[

@@ -23,7 +23,6 @@ from .fields import (
     Json,
     Limit,
     Off,
-    One,
     TopK,
     about,
     option,
@@ -260,4 +259,3 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = about(
         "return the prompt before the text, with its log-probabilities if logprobs is set"
     )
-    best_of: One | None = about("1 is the only value; use n for several answers")

@@ -23,6 +23,7 @@ from .call import Call, Job
 from .errors import RequestError
 from .guard import Guard
 from .line import CrowdedError, Line
+from .openai.constraints import constraining
 from .served_model import ServedModel
 
 SHORT = 16 << 10  # bytes of a body
@@ -35,22 +36,6 @@ STUCK = 60.0  # seconds that one piece of work may keep a thread before it is re
 T = TypeVar("T")
 Body: TypeAlias = Mapping[str, Any]
 Parse: TypeAlias = Callable[[Body, ServedModel], Call]
-
-_CONSTRAINTS = (
-    "response_format",
-    "json_schema",
-    "grammar",
-    "regex",
-    "choice",
-    "tools",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "ebnf",
-)
-"""All names of the fields of a request that become grammars."""
 
 
 class Prepared(NamedTuple):
@@ -177,7 +162,7 @@ class Preparation:
 
 def _blamed(error: FilterError, body: Body) -> RequestError:
     """A compilation error, with the field that holds the grammar."""
-    fields = [name for name in _CONSTRAINTS if body.get(name) is not None]
+    fields = constraining(body)
     named = fields[0] if len(fields) == 1 else None
     where = f"{' or '.join(fields)}: " if fields else ""
     return RequestError(f"{where}{error}", status=error.status, param=named, code="invalid_grammar")

@@ -5,7 +5,7 @@ Invariant: there is at most one constraint, and it knows the field that it came 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...chat.calls.use import Form
@@ -13,6 +13,7 @@ from ...errors import MlxgenError
 from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
 from ...filters.gbnf import is_gbnf, lark_of
 from ..errors import RequestError, as_request_error
+from .peers import PEERS, Rule, SameAs
 from .schemas import GenerationRequest, ObjectFormat, ResponseFormat, SchemaFormat, TextFormat
 
 _MAKERS: dict[str, Callable[[Any], Specification]] = {
@@ -21,6 +22,19 @@ _MAKERS: dict[str, Callable[[Any], Specification]] = {
     "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
     "choice": lambda options: Choice(options),
 }
+
+_FIELDS = ("response_format", *_MAKERS, "tools")
+
+
+def constraining(body: Mapping[str, Any]) -> list[str]:
+    """The fields of a body that become grammars, by whatever name."""
+    return [name for name in body if body[name] is not None and _constrains(name, PEERS.get(name))]
+
+
+def _constrains(name: str, rule: Rule | None) -> bool:
+    if isinstance(rule, Mapping):
+        return any(_constrains("", inner) for inner in rule.values())
+    return (rule.field if isinstance(rule, SameAs) else name) in _FIELDS
 
 
 def form_of(request: GenerationRequest) -> Form | None:

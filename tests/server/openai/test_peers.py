@@ -9,6 +9,7 @@ import pytest
 from mlxgen.server.call import Call
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.openai.constraints import constraining
 from mlxgen.server.openai.peers import PEERS, Neutral, Rule, SameAs
 from mlxgen.server.openai.schemas import ChatRequest, CompletionRequest
 
@@ -188,3 +189,11 @@ def test_the_generation_prompt_is_left_out_only_where_an_answer_goes_on() -> Non
         {**going, "add_generation_prompt": True},
     ):
         assert refused(parse_chat, body, demo()).param == "add_generation_prompt"
+
+
+def test_a_grammar_is_blamed_on_the_field_that_the_client_sent() -> None:
+    names = ["response_format", "json_schema", "grammar", "regex", "choice", "tools", "ebnf"]
+    names += ["structured_outputs", *(name for name in PEERS if name.startswith("guided_"))]
+    unused = {"guided_decoding_backend", "guided_whitespace_pattern"}
+    assert set(constraining(dict.fromkeys([*PEERS, *FIELDS], 1))) == {*names} - unused
+    assert constraining({"regex": "a", "prompt": "b", "choice": None}) == ["regex"]

@@ -26,6 +26,7 @@ from . import (
     batch,
     control,
     hostile,
+    primitives,
     serving,
     simulate,
     simulated,
@@ -34,7 +35,7 @@ from . import (
     speculation,
     steering,
 )
-from .models import WIDE, fake_tokenizer, random_llama
+from .models import TINY, WIDE, fake_tokenizer, random_llama, tiny
 from .process import DRAFT, served
 
 
@@ -193,6 +194,30 @@ def run_batch(given: int) -> Iterator[Figure]:
             str(by_token),
             1.0,
         )
+
+
+def run_primitives(turns: int) -> Iterator[Figure]:
+    """The graph of a decode step against that of mlx-lm's; nothing is timed."""
+    for name in TINY:
+        lm = tiny(name)
+        cases = {**primitives.ALONE, **primitives.TOGETHER, **primitives.RAGGED}
+        if name != "qwen3_next":  # mlx-lm has no drafts there
+            cases["single, a draft model"] = primitives.DRAFTED
+        for what, case in cases.items():
+            if what not in primitives.RAGGED:
+                ours, theirs = primitives.counts(lm, case)
+                found = (
+                    f"{ours.primitives / theirs.primitives:.2f}: {ours.primitives} over "
+                    f"{theirs.primitives}, {ours.kernels} kernels over {theirs.kernels}"
+                )
+                more = 4 if what in primitives.ALONE else 0.1 * theirs.primitives
+                wanted = f"at most mlx-lm's plus {4 if what in primitives.ALONE else '10 %'}"
+                met = ours.primitives <= theirs.primitives + more
+                yield Figure(f"{name}, {what}: primitives over mlx-lm's", found, wanted, met)
+            share, peer = (primitives.share_copied(lm, side) for side in case[:2])
+            found = f"{100 * share:.0f} %, mlx-lm's {100 * peer:.0f} %"
+            what = f"{name}, {what}: KV copied, of that read"
+            yield Figure(what, found, "at most mlx-lm's", share <= peer)
 
 
 def run_prefix(turns: int) -> Iterator[Figure]:
@@ -368,6 +393,7 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "rewinds": run_rewinds,
     "passes": run_passes,
     "batch": run_batch,
+    "primitives": run_primitives,
     "prefix": run_prefix,
     "speculation": run_speculation,
     "control": run_control,

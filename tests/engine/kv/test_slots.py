@@ -262,3 +262,20 @@ def test_buffers_are_freed_with_the_last_row() -> None:
     assert rows.slots.nbytes == 0 and len(rows.slots) == 0
     rows.join([4])
     rows.step([5])
+
+
+@pytest.mark.parametrize("kind", ["plain", "hybrid"])
+def test_no_pass_copies_the_keys_and_values_of_its_rows(kind: str) -> None:
+    rows = Rows(kind)
+    for length in (1000, 990, 1010, 1005):
+        rows.join([length % 7] * length)
+    mx.eval([layer.arrays() for layer in rows.slots.caches])
+    layer = rows.slots.caches[-1]  # no reference to its keys: that alone would have them copied
+    size, places = layer.keys.nbytes, layer.keys.shape[2]
+    for lengths in [[1, 1, 1, 1], [1, 0, 1, 0], [1, 0, 0, 1], [2, 0, 2], [3]]:
+        tokens = mx.zeros((len(lengths), max(lengths)), mx.int32)
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        mx.eval(rows.slots.run(rows.model, tokens, lengths))
+        assert mx.get_peak_memory() - before < size / 2
+    assert layer.keys.shape[2] == places, "it grew, which is a copy"

@@ -37,6 +37,7 @@ from .engine.request.request import Request
 from .engine.scheduling.prefill import take_prefix
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
+from .engine.step.cost import PassCost
 from .engine.step.handle import Handle
 from .engine.step.runner import Runner
 from .engine.step.step import Loop
@@ -134,6 +135,11 @@ class LanguageModel:
     def sampler(self) -> Sampler:
         """The sampler that all generations of this model share."""
         return Sampler(self.vocab_size, xtc_special=xtc_special(self.vocabulary))
+
+    @cached_property
+    def cost(self) -> PassCost:
+        """What a forward pass takes, as far as the generations of this model have learned it."""
+        return PassCost()
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -389,7 +395,7 @@ class LanguageModel:
         # as the stream may be handed to another thread, which could not do that.
         if "prefix_cache" in vars(self) and take_prefix(handle, self.prefix_cache):
             handle.kv.wait()
-        return Stream(Loop(runner, self.sampler), handle)
+        return Stream(Loop(runner, self.sampler, self.cost), handle)
 
     def _budget(self, prompt: Prompt, options: Options) -> int:
         wanted = options.max_tokens if options.max_tokens is not None else 1 << 40

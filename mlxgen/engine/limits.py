@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from ..loading.memory import memory_limit
-from ..options.rule import integer
+from ..options.rule import ABOVE_ZERO, integer, number
 
 CACHE_SHARE = 0.5  # of the bytes left beside the weights, if the caller sets no limit
 
@@ -21,17 +21,27 @@ class Limits:
     - ``max_bytes``: the maximum size of all KV caches, including the prefix cache; ``None`` for
       half of the memory that the device (or the machine) has left.
     - ``keep_prefixes``: whether to use a prefix cache.
+    - ``longest_gap``: the seconds between two tokens of a sequence while the prompts of others are
+      run, as far as single passes allow it; ``None`` for four times what a step takes, or a
+      twentieth of a second if that is more. A longer gap lets prompts be done sooner.
+    - ``prefill_chunk``: prompt tokens to run between two steps, whatever they take; ``None`` to go
+      by ``longest_gap``.
     """
 
     max_batch: int = 32
     max_queue: int = 256
     max_bytes: int | None = None
     keep_prefixes: bool = True
+    longest_gap: float | None = None
+    prefill_chunk: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("max_batch", 1), ("max_queue", 0), ("max_bytes", 1)):
+        counts = (("max_batch", 1), ("max_queue", 0), ("max_bytes", 1), ("prefill_chunk", 1))
+        for name, least in counts:
             if (value := getattr(self, name)) is not None:
                 integer(None, least).check(name, value)
+        if self.longest_gap is not None:
+            number(0, ABOVE_ZERO, 1e6).check("longest_gap", self.longest_gap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from .kv import Footprint, LayerCache, Slots
 from .options import Options
 from .prefix.cache import PrefixCache
 from .speculation.drafting import Drafter
+from .step.cost import PassCost
 from .step.runner import Runner
 
 
@@ -17,6 +18,8 @@ class Runtime(Protocol):
 
     @property
     def sampler(self) -> Sampler: ...
+    @property
+    def cost(self) -> PassCost: ...
     @property
     def footprint(self) -> Footprint: ...
     @property

@@ -51,6 +51,8 @@ def booting(settings: Settings) -> EngineBoot:
             max_batch=settings.max_batch,
             max_queue=settings.max_queue,
             max_bytes=settings.cache_bytes,
+            longest_gap=settings.longest_gap,
+            prefill_chunk=settings.prefill_chunk,
         )
         _try_out(lm, Scheduler(lm, limits))
         return Scheduler(lm, limits), engine_of(lm, settings)

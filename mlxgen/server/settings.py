@@ -18,7 +18,7 @@ from .. import __version__
 from ..arguments import Parser
 from ..errors import OptionError
 from ..loading.sampling_defaults import CHOICES, SamplingChoice
-from ..options.rule import Rule, integer, number
+from ..options.rule import ABOVE_ZERO, Rule, integer, number
 from ..options.table import texts_in
 
 NAME = "mlxgen.server"
@@ -103,6 +103,11 @@ class Settings:
     """The most rows that run."""
     max_queue: int = _count(256, 1, 100_000)
     """The most rows that wait."""
+    longest_gap: float | None = _as(None, number(0, ABOVE_ZERO, 1e6), type=float, metavar="S")
+    """Seconds between two tokens of a row while the prompts of others are run (default: four times
+    what a step takes, and 0.05 at least)."""
+    prefill_chunk: int | None = _count(None, 1, 1 << 20)
+    """Prompt tokens to run between two steps of the others, whatever they take."""
     max_context: int | None = _count(None, 2, 1 << 31)
     """Tokens of prompt and answer together (default: the model's)."""
     cache_bytes: int | None = _as(None, integer(None, 1 << 20, 1 << 50), type=size, metavar="SIZE")

@@ -344,6 +344,10 @@ def _served(
 def run_simulate(_: int) -> Iterator[Figure]:
     """The scheduler on devices that are only reckoned with, beside mlx-lm's policy."""
     for device, shape in itertools.product(simulated.DEVICES, simulated.SHAPES):
+        alone = simulate.alone(device, shape, simulate.ONE.arriving[0].prompt)
+        beside = simulate.ours(device, shape, simulate.ONE).first[0]
+        what = f"{device.name}, {shape.name}: {simulate.ONE.name}: time over that alone"
+        yield at_most(what, beside / alone, f"{beside / alone:.2f}", 1.5)
         for load in simulate.WORKLOADS:
             what = f"{device.name}, {shape.name}: {load.name}"
             peer = simulate.theirs(device, shape, load)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import mlxgen
@@ -78,7 +78,7 @@ class Outcome:
 def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = None) -> Outcome:
     """What the scheduler makes of a workload."""
     lm = SimulatedModel(device, shape)
-    scheduler = Scheduler(lm, limits or Limits(keep_prefixes=False))
+    scheduler = Scheduler(lm, replace(limits or Limits(), keep_prefixes=False, max_bytes=1 << 50))
     line, found = lm.timeline, Outcome()
 
     def submit(asked: Asked, seed: int) -> Any:

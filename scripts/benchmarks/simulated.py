@@ -18,7 +18,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 import mlxgen
-from mlxgen.engine.kv import Slots
+from mlxgen.engine.kv import Footprint, Slots
 from mlxgen.engine.kv.commands import Command, Copy, Join, Keep, Leave, Run, Take, Wait
 from mlxgen.engine.step.runner import Runner
 
@@ -189,6 +189,10 @@ class SimulatedModel(mlxgen.LanguageModel):
         super().__init__(Tiny(), fake_tokenizer(VOCAB), name=shape.name, max_context=1 << 20)
         self.timeline = Timeline(device)
         self.shape = shape
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        return Footprint(self.shape.kv_bytes, (), 0, int(self.shape.nbytes))
 
     def runner(self, slots: Slots | None = None) -> Runner:
         made = Simulated(self.model, self.make_cache, slots, lambda: self.prefix_cache)

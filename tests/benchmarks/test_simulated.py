@@ -8,10 +8,11 @@ import mlx.core as mx
 import pytest
 from benchmarks import simulate
 from benchmarks.simulate import Asked, Workload
-from benchmarks.simulated import DEVICES, SHAPES, SimulatedModel, Tiny
+from benchmarks.simulated import DEVICES, SHAPES, Device, Shape, SimulatedModel, Tiny
 
 from mlxgen import LanguageModel
 from mlxgen.engine.kv import KV
+from mlxgen.engine.limits import Limits
 
 
 def test_the_text_is_that_of_the_model_itself() -> None:
@@ -63,6 +64,32 @@ def test_both_policies_finish_what_was_asked_for(load: Workload) -> None:
         found = policy(DEVICES[3], SHAPES[0], small)
         assert len(found.first) == len(small.arriving) and found.rate > 0
         assert all(seconds > 0 for seconds in found.first)
+
+
+DEFAULT = 0.05  # seconds that a gap may always take: nobody notices them
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_a_prompt_beside_a_row_takes_at_most_half_more_and_the_gap_stays_small(
+    device: Device, shape: Shape
+) -> None:
+    step = shape.seconds(device, 1, 1, 128)
+    found = simulate.ours(device, shape, simulate.ONE)
+    assert found.first[0] <= 1.5 * simulate.alone(device, shape, 4096)
+    assert max(found.gaps) <= 1.1 * max(DEFAULT, 4 * step)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("gap", [0.1, 0.3])
+def test_the_longest_gap_is_what_was_asked_for(device: Device, shape: Shape, gap: float) -> None:
+    smallest = shape.seconds(device, 1, 1, 4096)
+    for rows in (1, 8):
+        load = Workload("", [Asked(64, simulate.LONG)] * rows, [Asked(4096, 8)])
+        found = simulate.ours(device, shape, load, Limits(longest_gap=gap))
+        # The last piece of the prompt, its first draw and a step come together
+        assert max(found.gaps) <= max(gap, 3.2 * smallest)
 
 
 def test_where_nothing_else_runs_a_prompt_takes_what_its_passes_take() -> None:

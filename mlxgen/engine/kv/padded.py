@@ -17,7 +17,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from .alone import Alone
 from .layers import CacheFactory, LayerCache, Model, fill, keys_and_values, leaves, owned
 
-LONGEST = 128  # tokens; for longer prompts a pass of their own is as fast
+LONGEST = 2048  # tokens
 WASTE = 1.5  # a pass may run that many times the tokens of all prompts, including padding
 
 

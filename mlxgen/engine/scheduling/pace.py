@@ -1,44 +1,48 @@
-"""How many prompt tokens to run between two steps of the requests that generate.
+"""How much of the prompts to run between two steps of the requests that generate.
 
-This trades a prompt's speed for the others' evenness. No clock is read: it is told when steps were
-done. A piece is a power of two, so that passes have few shapes.
+This trades a prompt's speed for the others' evenness. It goes by what passes take, never by a
+number of tokens that suits one device.
 """
 
 from __future__ import annotations
 
-LEAST, FIRST, MOST = 4, 16, 2048
-LONGEST = 2.0  # times a plain step that a step with a piece of a prompt may take
-ROOM = 1.5  # times a plain step below which the piece may grow
-_LOOK_EVERY = 16  # pieces after which a plain step is looked at again: requests get longer
-_WEIGHT = 0.2  # of the newest plain step in the running mean
+import math
+from typing import NamedTuple
+
+from ..kv import PREFILL_STEP
+from ..limits import Limits
+from ..step.cost import Meter
+
+STEPS = 4  # plain steps that a gap may take, if nobody says how long it may be
+UNNOTICED = 0.05  # seconds of a gap that nobody notices
+_MARGIN = 0.9  # of a gap: passes take longer as requests grow
+
+
+class Budget(NamedTuple):
+    """What prompts may take: so many tokens, and so many seconds."""
+
+    tokens: int
+    seconds: float = math.inf
 
 
 class Pace:
-    """Adapts the pieces to the time between two steps: see the module."""
+    """The budgets under the caller's ``limits``, by what a ``meter`` has learned."""
 
-    __slots__ = ("_before", "_pieces", "_plain", "piece")
+    __slots__ = ("_gap", "_meter", "_tokens")
 
-    def __init__(self) -> None:
-        self.piece = FIRST
-        self._pieces = 0
-        self._before: float | None = None  # when the last step was done, if requests ran in it
-        self._plain: float | None = None  # seconds between steps without a piece, running mean
+    def __init__(self, limits: Limits, meter: Meter) -> None:
+        self._tokens = limits.prefill_chunk
+        self._gap = limits.longest_gap
+        self._meter = meter
 
-    def next(self) -> int:
-        """The tokens to run after this step; none now and then, to see what it takes plain."""
-        self._pieces = (self._pieces + 1) % (_LOOK_EVERY + 1)
-        return self.piece if self._pieces else 0
+    def alone(self) -> Budget:
+        """While no request generates."""
+        return Budget(self._tokens or PREFILL_STEP)
 
-    def saw(self, now: float, fed: int, *, ran: bool) -> None:
-        """Say that a step is done, with ``fed`` prompt tokens run since the one before."""
-        before, self._before = self._before, now if ran else None
-        if before is None or not ran:
-            return
-        seconds, plain = now - before, self._plain
-        if fed == 0:
-            self._plain = seconds if plain is None else plain + _WEIGHT * (seconds - plain)
-        elif plain is not None and fed >= self.piece:
-            if seconds > LONGEST * plain:
-                self.piece = max(LEAST, self.piece // 2)
-            elif seconds < ROOM * plain:
-                self.piece = min(MOST, self.piece * 2)
+    def next(self) -> Budget:
+        """After a step."""
+        if self._tokens is not None:
+            return Budget(self._tokens)
+        plain = self._meter.plain
+        gap = self._gap if self._gap is not None else max(STEPS * plain, UNNOTICED)
+        return Budget(PREFILL_STEP, max(0.0, _MARGIN * gap - plain))

@@ -12,14 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import mlx.core as mx
+
 from ..history import in_common
-from ..kv.padded import alike
+from ..kv import PREFILL_STEP
 from ..prefix.cache import PrefixCache
 from ..step.handle import Handle
 from ..step.step import Loop
+from .pace import Budget
 
 WORTH_KEEPING = 16  # tokens from which on a prefix is kept
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
+WORTH_SHARING = 0.9  # of the time alone that a prompt may take in a pass with others
 WORTH_WAITING = 32  # tokens in common from which on a sequence waits for another's prefill
 
 T = TypeVar("T")
@@ -33,6 +37,7 @@ class Prefill:
         self._cache = cache
         self._turns: deque[Handle] = deque()
         self._begun: set[Handle] = set()  # the prefix cache was asked for these
+        self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
         self.hits = 0
         self.misses = 0
 
@@ -56,45 +61,63 @@ class Prefill:
         self._turns.remove(handle)
         self._begun.discard(handle)
 
-    def step(self, budget: int) -> tuple[int, list[Handle]]:
-        """Run up to ``budget`` tokens; returns how many, and the handles that are done.
+    def step(self, budget: Budget) -> list[Handle]:
+        """Run what fits in the budget, but at least a little; returns the handles that are done.
 
         Those have one token left to run, and are taken out. A short prompt with nobody beside it is
         done at once: the loop runs all of it in the pass that gives its logits. What comes from the
         prefix cache counts a little, as it is copied: many that begin with much of it begin one by
         one.
         """
-        fed = 0
+        cost = self._loop.meter.cost
+        tokens, seconds = budget
         done: list[Handle] = []
-        together: list[Handle] = []  # short and new: these share a pass
+        together: list[Handle] = []  # new ones that share a pass
         alone = len(self._turns) == 1 and not self._loop.handles
         for _ in range(len(self._turns)):
+            if tokens <= 0:
+                break
             handle = self._turns[0]
             self._turns.rotate(-1)
+            copied = 0
             if handle not in self._begun:
                 if self._waits(handle, done):
                     continue
-                fed += self._look_up(handle) // COPIED_PER_RUN
+                copied = self._look_up(handle) // COPIED_PER_RUN
             missing = len(handle.align()) - 1
             if alone and self._loop.passes.is_single(handle):
                 missing = 0
-            count = min(missing, max(0, budget - fed))
+            shared = self._seconds_with(handle, missing, together)
+            if shared is not None and shared <= seconds and missing <= tokens:
+                together.append(handle)
+                count, takes = missing, shared
+            else:
+                count = min(missing, cost.most(seconds, tokens))
+                if count == missing:  # the pass for its first draw comes in the same gap
+                    count = min(count, cost.most(max(0.0, seconds - cost.of(1)), tokens))
+                takes = cost.of(count) if count else 0.0
+                if count:
+                    self._loop.passes.prefill(handle, count)
             if count == missing:
                 done.append(handle)
-            if count == missing > 0 and self._goes_with(handle, together):
-                together.append(handle)
-            elif count > 0:
-                self._loop.passes.prefill(handle, count)
-            fed += count
-            if fed >= budget:
+            tokens -= count + copied
+            seconds -= takes + (cost.of(copied) if copied else 0.0)
+            self._uncleared += count
+            if seconds < cost.of(1):
                 break
         if len(together) == 1:
             self._loop.passes.prefill(together[0], len(together[0].pending))
         elif together:
             self._loop.passes.prefill_together(together)
+        if self._uncleared >= PREFILL_STEP:
+            self._uncleared = 0
+            if not self._loop.handles:  # else the steps wait often enough
+                handle.kv.wait()
+                self._loop.meter.read(self._loop.runner.now())
+            mx.clear_cache()  # of the buffers of shorter KV, which are of no use again
         for handle in done:  # not before: what an interrupt cut off is done again
             self.remove(handle)
-        return fed, done
+        return done
 
     def keep(self, handle: Handle, room: int) -> None:
         """Give what a sequence has run to the prefix cache, which may have ``room`` bytes."""
@@ -123,12 +146,21 @@ class Prefill:
             return False
         return shared > self._ask(lambda cache: cache.match(tokens), 0) + WORTH_WAITING
 
-    def _goes_with(self, handle: Handle, others: list[Handle]) -> bool:
-        """Whether a prompt shares a pass with others, padded to the longest of them."""
+    def _seconds_with(self, handle: Handle, missing: int, others: list[Handle]) -> float | None:
+        """What a prompt adds to a pass of others, padded to the longest; ``None`` if it is better
+        off alone."""
+        if not 0 < missing <= self._loop.passes.longest_padded:
+            return None
         if handle.kv.length or handle.is_scored:
-            return False
-        missing = [len(each.pending) - 1 for each in (*others, handle)]
-        return missing[-1] <= self._loop.passes.longest_padded and alike(missing)
+            return None
+        cost = self._loop.meter.cost
+        lengths = [len(each.pending) - 1 for each in others]
+        own = cost.of(missing)
+        if not lengths:
+            return own
+        padded = (len(lengths) + 1) * max(*lengths, missing)
+        more = cost.of(padded) - cost.of(len(lengths) * max(lengths))
+        return more if more <= WORTH_SHARING * own else None
 
     def _look_up(self, handle: Handle) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""

@@ -28,7 +28,7 @@ import mlx.core as mx
 from ...errors import CapacityError, QueueFullError, StateError
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason, Usage
-from ..kv import KV, PREFILL_STEP, Slots
+from ..kv import KV, Slots
 from ..limits import Limits, Stats, default_bytes
 from ..prefix.cache import PrefixCache
 from ..request.accept import append, end, rewind, take_back
@@ -39,7 +39,7 @@ from ..step.fault import Fault
 from ..step.handle import Handle
 from ..step.step import Loop
 from .memory import Memory
-from .pace import Pace
+from .pace import Budget, Pace
 from .places import Places
 from .prefill import Prefill
 from .trial import Trial
@@ -63,17 +63,16 @@ class Scheduler:
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
         runner = lm.runner(slots)
-        self._loop = Loop(runner, lm.sampler, BEHIND)
+        self._loop = Loop(runner, lm.sampler, lm.cost, longest_run=BEHIND)
         limit = self.limits.max_bytes
         limit = limit if limit is not None else default_bytes()
         self._memory = Memory(lm.footprint, limit, runner, self.cache)
         self._queue: deque[Handle] = deque()
         self._parked: list[Handle] = []
         self._prefill = Prefill(self._loop, self.cache)
-        self._pace = Pace()
+        self._pace = Pace(self.limits, self._loop.meter)
         self._places = Places(self.limits.max_batch)
         self._trial: Trial | None = None  # while it is not known whose fault a failure was
-        self._fed = 0  # prompt tokens that were run after the last step
         self._sums = dict.fromkeys(_SUMS, 0)
         self._events: list[Event] = []  # of this step, and of one that was interrupted
         self._preempted = self._steps = self._faults = 0
@@ -121,7 +120,7 @@ class Scheduler:
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
         while handle in self._prefill:  # once for all of them
             try:
-                self._run_prompts(PREFILL_STEP)
+                self._run_prompts(self._pace.alone())
             except Exception as error:
                 self._recover(Fault.of(error), self._events)
         if handle.closed:
@@ -205,16 +204,14 @@ class Scheduler:
         ran: list[Event] = []
         try:
             self._loop.step(ran)
-            self._pace.saw(self._loop.runner.now(), self._fed, ran=bool(ran))
         finally:
             self._deliver(ran, events)
         if self._trial is not None:
             self._judge(self._trial, ran)
         if self._send_back():
             self._make_room(events)
-        self._fed = 0
         if len(self._prefill):
-            self._run_prompts(self._pace.next() if self._loop.handles else PREFILL_STEP)
+            self._run_prompts(self._pace.next() if self._loop.handles else self._pace.alone())
         self._places.ran()
 
     def close(self) -> None:
@@ -411,11 +408,9 @@ class Scheduler:
         _add(self._sums, handle)
         handle.close()
 
-    def _run_prompts(self, budget: int) -> None:
-        """Run up to ``budget`` tokens of those that are prefilled; who is done joins the loop."""
-        fed, done = self._prefill.step(budget)
-        self._fed += fed
-        for handle in done:
+    def _run_prompts(self, budget: Budget) -> None:
+        """Run some of those that are prefilled; who is done joins the loop."""
+        for handle in self._prefill.step(budget):
             self._loop.join(handle)
             self._keep(handle)
 

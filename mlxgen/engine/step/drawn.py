@@ -22,7 +22,10 @@ from ..kv.here import HERE, Here
 
 
 class Drawn:
-    """A submitted draw from ``logits`` [batch, vocab], one row for each request."""
+    """A submitted draw from ``logits`` [batch, vocab], one row for each request.
+
+    ``after``: how many passes had been submitted before it.
+    """
 
     __slots__ = (
         "_draw",
@@ -30,6 +33,7 @@ class Drawn:
         "_lazy",
         "_sampler",
         "_tokens",
+        "after",
         "logits",
         "redrawn",
         "requests",
@@ -45,8 +49,10 @@ class Drawn:
         *,
         exact: bool = False,
         here: Here = HERE,
+        after: int = 0,
     ) -> None:
         self._sampler = sampler
+        self.after = after
         self._here = here
         self.logits = logits
         self.requests = requests

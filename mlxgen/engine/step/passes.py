@@ -16,6 +16,7 @@ import mlx.core as mx
 from ..kv import KV, PREFILL_STEP, Fed
 from ..kv.commands import Run
 from ..kv.padded import LONGEST, alike, longest_padded
+from .cost import Meter
 from .fault import Fault
 from .handle import Handle, Logits
 from .runner import Runner
@@ -49,16 +50,20 @@ class Work(NamedTuple):
 
 
 class Passes:
-    """See the module. ``runner`` is told what to run."""
+    """See the module. ``runner`` is told what to run, and ``meter`` how much that is."""
 
-    __slots__ = ("longest_padded", "merges", "runner")
+    __slots__ = ("longest_padded", "merges", "meter", "runner")
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, meter: Meter) -> None:
         self.runner = runner
+        self.meter = meter
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
         # Whether short runs go into the common pass. That pads every row to the longest of them,
         # and saves a pass over the weights: worth it where a few tokens cost as much as one.
         self.merges = mx.default_device() != mx.Device(mx.cpu)
+
+    def _note(self, tokens: int, *, is_prompt: bool = False) -> None:
+        self.meter.run(self.runner.now(), tokens, is_prompt=is_prompt)
 
     # ---- prompts ---------------------------------------------------------------------------
 
@@ -73,6 +78,7 @@ class Passes:
             self._prefill_scored(handle, count)
             return
         piece = kv.align(history)[:-1][:count]
+        self._note(len(piece), is_prompt=True)
         try:
             kv.run(piece)
         except Exception as error:
@@ -85,6 +91,7 @@ class Passes:
         while handle.kv.length < tokens:
             self.prefill(handle, min(PREFILL_STEP, tokens - handle.kv.length))
             handle.kv.wait()
+            self.meter.read(self.runner.now())
             mx.clear_cache()
 
     def _prefill_scored(self, handle: Handle, count: int) -> None:
@@ -96,8 +103,10 @@ class Passes:
         try:
             while kv.length < end:
                 piece, start = pending[: min(PIECE, end - kv.length)], kv.length
+                self._note(len(piece), is_prompt=True)
                 scores.add(start, kv.run(piece)[0])
                 kv.wait()
+                self.meter.read(self.runner.now())
                 kv.snapshot()
                 pending = pending[len(piece) :]
         except Exception as error:
@@ -109,6 +118,7 @@ class Passes:
         Each has ``longest_padded`` tokens to run at most.
         """
         rows = [(handle.kv, handle.pending[:-1]) for handle in handles]
+        self._note(len(rows) * max(len(tokens) for _, tokens in rows), is_prompt=True)
         try:
             self.runner.do(_run(rows))
         except Exception:  # then each in a pass of its own, so that it is known whose it was
@@ -142,6 +152,7 @@ class Passes:
             tokens = tokens[-count:]
         if count > 1:
             kv.snapshot(before=count - 1)
+        self._note(len(tokens))
         try:
             logits = kv.run(tokens)
         except Exception as error:
@@ -194,10 +205,11 @@ class Passes:
 
     def _run_group(self, group: list[Work]) -> mx.array:
         """Run what is next for several slots, in their order, side by side in one pass."""
+        longest, first = max([len(each.tokens) for each in group]), _index(group[0])
+        self._note((_index(group[-1]) - first + 1) * longest)
         logits: mx.array = self.runner.do(_run([(each.handle.kv, each.tokens) for each in group]))
-        longest, width = max([len(each.tokens) for each in group]), logits.shape[1]
+        width = logits.shape[1]
         logits = logits.reshape(-1, logits.shape[-1])
-        first = _index(group[0])
         for each in group:
             each.handle.kv.took(each.tokens)
             padding = longest - len(each.tokens)

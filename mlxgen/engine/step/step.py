@@ -24,6 +24,7 @@ from ...sampling import DrawRow, Sampler, Want
 from ..kv.commands import Clear
 from ..request.drawing import blind_draw, next_draw, warm
 from .accepting import Event, accept_draws
+from .cost import Meter, PassCost
 from .drawn import Drawn
 from .fault import Fault
 from .handle import Handle, logits_of
@@ -37,10 +38,18 @@ CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 class Loop:
     """The requests of one model that generate: see the module."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, longest_run: int | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        sampler: Sampler,
+        cost: PassCost | None = None,
+        *,
+        longest_run: int | None = None,
+    ) -> None:
         self.handles: list[Handle] = []  # those in slots first, in the order of these
         self.runner = runner
-        self.passes = Passes(runner)
+        self.meter = Meter(cost or PassCost())
+        self.passes = Passes(runner, self.meter)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
@@ -49,7 +58,7 @@ class Loop:
 
     def alike(self) -> Loop:
         """An empty loop for the same model."""
-        return Loop(self.runner, self._sampler)
+        return Loop(self.runner, self._sampler, self.meter.cost)
 
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
@@ -100,6 +109,7 @@ class Loop:
         for handle in self.handles:
             handle.restart()
         self._blind = None
+        self.meter.forget()
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
@@ -151,6 +161,7 @@ class Loop:
             return
         blind = self._look_ahead(list(places), drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
+        self.meter.read(self.runner.now(), drawn.after)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
         arrived = [handle.arrive() for handle in (*places, *beside)]
@@ -205,7 +216,15 @@ class Loop:
         want = Want.common([handle.request.want for handle in places])
         exact = 2 * sum(handle.flat > 0 for handle in places) > len(places)
         logits = logits_of(places)
-        return Drawn(self._sampler, logits, requests, want, exact=exact, here=self.runner), places
+        return Drawn(
+            self._sampler,
+            logits,
+            requests,
+            want,
+            exact=exact,
+            here=self.runner,
+            after=self.meter.ran,
+        ), places
 
     def _warm(self, handles: Sequence[Handle]) -> None:
         """Compute the masks of the next position while the model runs."""
@@ -244,7 +263,9 @@ class Loop:
             mx.async_eval(arrays)
             return None
         want = Want.common([handle.request.want for handle in ready])
-        return Drawn(self._sampler, arrays[0], requests, want, here=self.runner)
+        return Drawn(
+            self._sampler, arrays[0], requests, want, here=self.runner, after=self.meter.ran
+        )
 
     def _blind_requests(self, ready: Sequence[Handle]) -> list[DrawRow]:
         """The draws after the next ones; none if one of them depends on what that gives."""
@@ -281,6 +302,8 @@ class Loop:
             return
         except Exception as error:
             raise Fault(error, handle) from error
+        if handle.drafter.nbytes:  # its own passes take time as well
+            self.meter.skip()
 
     # who is where
 

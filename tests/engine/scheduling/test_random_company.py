@@ -16,7 +16,7 @@ import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, MlxgenError, PostSamplingResult, Regex
-from mlxgen.engine.scheduling.pace import Pace
+from mlxgen.engine.scheduling.pace import Budget, Pace
 from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError
 from mlxgen.tokens import Token
@@ -154,7 +154,7 @@ def test_each_of_a_crowd_says_what_it_says_alone(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = random.Random(seed)  # of prompts, which time would tell otherwise
-    monkeypatch.setattr(Pace, "next", lambda _: pieces.choice([0, 4, 16, 16, 64]))
+    monkeypatch.setattr(Pace, "next", lambda _: Budget(pieces.choice([0, 4, 16, 16, 64])))
     hall, asked = crowd(random.Random(seed))
     for handle, one in asked.items():
         error = hall.errors.get(handle)

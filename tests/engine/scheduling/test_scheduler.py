@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from functools import cache
 from itertools import product
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV, Footprint
-from mlxgen.engine.scheduling.pace import Pace
+from mlxgen.engine.scheduling.pace import Budget, Pace
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import CapacityError, QueueFullError
@@ -379,7 +381,7 @@ def test_a_long_prompt_is_run_between_the_steps_of_the_others() -> None:
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> int:
     """A pace that does not change: so many prompt tokens in each piece."""
-    monkeypatch.setattr(Pace, "saw", lambda *_, **__: None)
+    monkeypatch.setattr(Pace, "next", lambda _: Budget(16))
     return 16
 
 
@@ -406,6 +408,35 @@ def test_a_short_prompt_with_nobody_beside_it_goes_through_in_the_pass_of_its_fi
     hall.submit([63] * 9, max_tokens=3)
     assert hall.finish() == [letters(3, 8)]
     assert [len(tokens) for tokens in hall.speaker.model.fed] == [9, 1, 1]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_buffer_cache_is_cleared_again_and_again_while_a_prompt_is_run(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hall = Hall(endless(), keep_prefixes=False, prefill_chunk=512)
+    for _ in range(others):
+        hall.submit(max_tokens=40)
+    hall.steps(3)
+    cleared = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: cleared.append(hall.tokens_run))
+    hall.submit([63] * 6_500, max_tokens=2)
+    while hall.waiting:
+        hall.step()
+    assert len(cleared) == 3
+    assert all(later - before < 2_200 for before, later in itertools.pairwise(cleared))
+
+
+def test_the_caller_may_set_how_much_of_a_prompt_is_run_between_two_steps() -> None:
+    hall = Hall(endless(), keep_prefixes=False, prefill_chunk=48)
+    running = hall.submit(max_tokens=60)
+    hall.steps(3)
+    hall.speaker.model.forget()
+    hall.submit([64] * 480, max_tokens=2)
+    while hall.waiting:
+        assert tokens_by_step(hall, [running]) == [1]
+    pieces = [len(rows[0]) for rows in hall.speaker.model.rows if rows[0][0] == 64]
+    assert pieces[:10] == [48] * 9 + [47]
 
 
 def test_long_prompts_take_turns(steady: int) -> None:

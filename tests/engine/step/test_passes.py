@@ -15,6 +15,7 @@ from mlxgen.engine.kv import KV, Slots
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.assembly import assemble
 from mlxgen.engine.request.prompt import Prompt
+from mlxgen.engine.step.cost import Meter, PassCost
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.passes import Passes, Work
 from mlxgen.engine.step.runner import Runner
@@ -39,7 +40,7 @@ def loaded(kind: str) -> tuple[Any, Callable[[], list[Any]]]:
 def passes_of(kind: str) -> Passes:
     model, make = loaded(kind)
     slots = Slots(make) if kind in BATCHED else None
-    return Passes(Runner(model, make, slots))
+    return Passes(Runner(model, make, slots), Meter(PassCost()))
 
 
 def handle_of(passes: Passes, tokens: list[int]) -> Handle:

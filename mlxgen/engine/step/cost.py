@@ -1,0 +1,154 @@
+"""What a forward pass takes by its number of tokens, learned while the engine runs.
+
+On a GPU a pass of a few tokens takes as long as one of a single token, and from some number on it
+takes as long as its tokens are many; on a CPU nearly every token counts. So whatever weighs passes
+against each other asks here: how much of a prompt to run between two steps, which rows share a
+pass, how wide that is.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+OWN = 8  # tokens that a pass costs besides its own, as long as nothing is known
+FIRST = 16  # tokens to run at first in a given time
+_BUCKETS = 24  # powers of two
+_WEIGHT = 0.25  # of the newest in a running mean
+_SIZES = sorted({(4 + part) << power >> 2 for power in range(_BUCKETS) for part in range(4)})
+_ALIKE = 1.1  # times the seconds of another pass that are not worth less tokens
+
+
+class PassCost:
+    """Running means of tokens and seconds, one for each power of two.
+
+    A larger pass takes at least as long as a smaller one, and at most as much longer as it is
+    larger. So what is seen of one size moves the means of others, which may be old: requests get
+    longer, and rows come and go. Threads may share it, as no figure is exact.
+    """
+
+    __slots__ = ("_counts", "_seconds", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = [0.0] * _BUCKETS
+        self._seconds = [0.0] * _BUCKETS
+        self._counts = [0] * _BUCKETS
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any pass was seen."""
+        return any(self._counts)
+
+    def saw(self, tokens: int, seconds: float) -> None:
+        """Learn what a pass took."""
+        at = tokens.bit_length() - 1
+        self._counts[at] += 1
+        weight = max(_WEIGHT, 1 / self._counts[at])
+        if 2 * seconds < self._seconds[at]:
+            weight = 1.0  # what can be done in less does not take more: that was an accident
+        self._tokens[at] += weight * (tokens - self._tokens[at])
+        self._seconds[at] += weight * (seconds - self._seconds[at])
+        size, took = self._tokens[at], self._seconds[at]
+        for other, count in enumerate(self._counts):
+            if count and other != at:
+                ends = took, took * self._tokens[other] / size
+                self._seconds[other] = min(max(ends), max(min(ends), self._seconds[other]))
+
+    def of(self, tokens: int) -> float:
+        """The seconds of a pass; in units of a token as long as nothing is known."""
+        size = took = 0.0  # of the largest known pass that is not larger
+        for count, tokens_seen, seconds in zip(
+            self._counts, self._tokens, self._seconds, strict=True
+        ):
+            if count and tokens_seen > tokens:
+                if not size:
+                    return seconds
+                return took + (seconds - took) * (tokens - size) / (tokens_seen - size)
+            if count:
+                size, took = tokens_seen, seconds
+        return took * tokens / size if size else float(OWN + tokens)
+
+    def most(self, seconds: float, tokens: int) -> int:
+        """How many of ``tokens`` fit in that time.
+
+        At least as many as take no longer than a single one; and one that is known from a size not
+        much smaller, so that what was never tried is come to by steps.
+        """
+        if seconds == math.inf:
+            return tokens
+        if not self.is_known:
+            return min(tokens, FIRST)
+        allowed = max(seconds, _ALIKE * self.of(1))
+        if self.of(tokens) <= allowed:
+            return tokens
+        fitting = bisect_right(_SIZES, allowed, key=self.of)
+        return min(tokens, _SIZES[max(0, fitting - 1)])
+
+
+class Pass(NamedTuple):
+    """Of how many ``tokens``, all rows and their padding together, and whether of a prompt."""
+
+    tokens: int
+    is_prompt: bool = False
+
+
+class Meter:
+    """Feeds ``cost`` with what is seen when drawn tokens are read.
+
+    A pass that was submitted after a look-ahead is waited for by the read after the next. So each
+    draw says after how many passes it was submitted (``ran`` then), and a read learns from those
+    that no read before it waited for. ``plain`` are the seconds that those of them took that were
+    not of a prompt, a running mean.
+    """
+
+    __slots__ = ("_passes", "_since", "_skips", "cost", "plain", "ran")
+
+    def __init__(self, cost: PassCost) -> None:
+        self.cost = cost
+        self.ran = 0
+        self.plain = 0.0
+        self._passes: deque[Pass] = deque()  # that nobody has waited for
+        self._since = 0.0
+        self._skips = False
+
+    def run(self, now: float, tokens: int, *, is_prompt: bool = False) -> None:
+        """Note that a pass is about to be submitted."""
+        if not self._passes:
+            self._since = now
+        self._passes.append(Pass(tokens, is_prompt))
+        self.ran += 1
+
+    def skip(self) -> None:
+        """Note that the device does something else as well: nothing follows from the next read."""
+        self._skips = True
+
+    def forget(self) -> None:
+        """Note that what was submitted is lost."""
+        self._passes.clear()
+
+    def read(self, now: float, after: int | None = None) -> None:
+        """Note that the device has done the first ``after`` passes, or all."""
+        count = len(self._passes) - (self.ran - (self.ran if after is None else after))
+        waited = [self._passes.popleft() for _ in range(count)]
+        seconds, self._since = now - self._since, now
+        if waited and not self._skips:
+            self._learn(waited, seconds)
+        self._skips = False
+
+    def _learn(self, passes: Sequence[Pass], seconds: float) -> None:
+        """The largest pass takes what the others leave, and as much as one of them at least."""
+        cost, sizes = self.cost, [tokens for tokens, _ in passes]
+        if cost.is_known or len(passes) == 1:
+            largest = max(sizes)
+            alike = sizes.count(largest)
+            left = seconds - sum(cost.of(each) for each in sizes if each != largest)
+            cost.saw(largest, max(left / alike, seconds / len(sizes)))
+        else:
+            cost.saw(sum(sizes), seconds)
+        steps = [tokens for tokens, is_prompt in passes if not is_prompt]
+        if steps:
+            plain = sum(map(cost.of, steps))
+            self.plain += (_WEIGHT if self.plain else 1.0) * (plain - self.plain)

@@ -1,0 +1,133 @@
+"""What passes take is learned from when draws are read, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxgen.engine.step.cost import Meter, PassCost
+
+
+def gpu(tokens: int) -> float:
+    return 0.001 + max(0.005, 0.0005 * tokens)
+
+
+def cpu(tokens: int) -> float:
+    return 0.0005 + 0.001 * tokens
+
+
+sizes = st.integers(1, 4096)
+passes = st.lists(st.tuples(sizes, st.floats(1e-5, 10)), min_size=1, max_size=30)
+
+
+@given(passes, sizes, sizes)
+def test_a_larger_pass_takes_at_least_as_long_and_no_more_than_its_size_says(
+    seen: list[tuple[int, float]], one: int, other: int
+) -> None:
+    cost = PassCost()
+    for tokens, seconds in seen:
+        cost.saw(tokens, seconds)
+    small, large = sorted([one, other])
+    assert cost.of(small) <= cost.of(large) * (1 + 1e-6)
+    assert cost.of(large) <= cost.of(small) * large / small * (1 + 1e-6)
+
+
+@given(passes, st.floats(1e-5, 10), sizes)
+def test_what_fits_in_a_time_takes_no_longer_and_is_never_nothing(
+    seen: list[tuple[int, float]], seconds: float, tokens: int
+) -> None:
+    cost = PassCost()
+    for count, took in seen:
+        cost.saw(count, took)
+    found = cost.most(seconds, tokens)
+    assert 1 <= found <= tokens
+    assert cost.of(found) <= max(seconds, 1.11 * cost.of(1)) * (1 + 1e-9)
+    assert cost.most(math.inf, tokens) == tokens
+
+
+@pytest.mark.parametrize("device", [gpu, cpu])
+def test_sizes_are_come_to_by_steps_until_they_fill_the_time(device: object) -> None:
+    assert callable(device)
+    cost = PassCost()
+    cost.saw(1, device(1))
+    tried = [cost.most(0.1, 4096)]
+    for _ in range(40):
+        cost.saw(tried[-1], device(tried[-1]))
+        assert device(tried[-1]) <= 0.1 * 1.05
+        tried.append(cost.most(0.1, 4096))
+    best = max(n for n in range(1, 4096) if device(n) <= 0.1)
+    assert tried[-1] >= 0.7 * best
+
+
+def test_what_is_no_longer_true_is_unlearned() -> None:
+    cost = PassCost()
+    for size in (1, 8, 64, 512):
+        cost.saw(size, 0.1 + size)
+    for _ in range(30):
+        cost.saw(64, 6.4)
+    assert cost.of(64) == pytest.approx(6.4, rel=0.05)
+    assert cost.of(512) <= 52 and cost.of(8) <= 6.5
+
+
+def test_nothing_is_known_at_first_but_that_passes_cost_something_themselves() -> None:
+    cost = PassCost()
+    assert not cost.is_known
+    assert cost.of(8) + cost.of(8) > cost.of(16)
+    assert cost.most(0.01, 4096) <= 16
+
+
+class Line:
+    """A device that works through passes in their order."""
+
+    def __init__(self) -> None:
+        self.meter = Meter(PassCost())
+        self.now = self.busy = 0.0
+
+    def run(self, tokens: int, *, is_prompt: bool = False) -> None:
+        self.meter.run(self.now, tokens, is_prompt=is_prompt)
+        self.busy = max(self.busy, self.now) + gpu(tokens)
+
+    def draw(self) -> tuple[int, float]:
+        return self.meter.ran, self.busy
+
+    def read(self, draw: tuple[int, float]) -> None:
+        after, until = draw
+        self.now = max(self.now, until)
+        self.meter.read(self.now, after)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_piece_that_comes_after_the_look_ahead_counts_where_it_is_waited_for(
+    ahead: bool,
+) -> None:
+    line = Line()
+    line.run(1)
+    draw = line.draw()
+    for size in [0, 0, 0, 128, 0, 32, 512, 0, 0, 512, 128]:
+        line.run(1)
+        following = line.draw() if ahead else None
+        line.read(draw)
+        if size:
+            line.run(size, is_prompt=True)
+        draw = following or line.draw()
+    cost = line.meter.cost
+    for size in (1, 32, 128, 512):
+        assert cost.of(size) == pytest.approx(gpu(size), rel=0.05)
+    assert line.meter.plain == pytest.approx(gpu(1), rel=0.05)
+
+
+def test_nothing_is_learned_while_the_device_does_something_else() -> None:
+    line = Line()
+    line.run(1)
+    line.read(line.draw())
+    line.now += 100  # nobody asked for anything
+    line.run(1)
+    line.read(line.draw())
+    line.run(1)
+    line.busy += 50
+    line.meter.skip()
+    line.read(line.draw())
+    assert line.meter.cost.of(1) == pytest.approx(gpu(1))

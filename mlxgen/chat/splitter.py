@@ -316,7 +316,8 @@ class Splitter:
         found = self._find_end(end) if end else -1
         if found < 0:
             return
-        if self._tools.format.is_json and self._strings.is_open(self._held, found):
+        is_json = self._tools.format.style == "json_tools"  # which may quote the mark
+        if is_json and self._strings.is_open(self._held, found):
             self._searched = found + 1
             return
         yield from self._call(found, found + len(end), cut=False)

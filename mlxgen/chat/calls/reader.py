@@ -56,11 +56,6 @@ class ToolFormat:
             end_tokens=tuple(tokenizer.tool_call_end_tokens or ()),
         )
 
-    @property
-    def is_json(self) -> bool:
-        """Whether a single JSON text is between the marks, which may quote the marks."""
-        return self.style == "json_tools"
-
 
 class ToolReader:
     """Reads what is between the marks of a format; for one request."""

@@ -124,7 +124,6 @@ _WANTED = {
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
-    "dataclass_type": "an object",
     "none_required": "nothing",
 }
 

@@ -94,7 +94,7 @@ class OpenAIReply:
         delta = choice.text.take(chunk, usage)
         if not self._plan.stream:
             return []
-        return [self._timed(self._event(new), [progress]) for new in choice.events(delta)]
+        return [timed(self._event(new), self._plan, [progress]) for new in choice.events(delta)]
 
     def fail(self, error: BaseException) -> Event:
         return error_body(error, self._plan.params)[1]
@@ -104,7 +104,7 @@ class OpenAIReply:
         if not self._plan.stream or not self._plan.include_usage:
             return []
         last = {**self._head, "choices": [], "usage": self._usage(usages)}
-        return [self._timed(last, self._progress)]
+        return [timed(last, self._plan, self._progress)]
 
     def complete(self, usages: Sequence[Usage]) -> Event:
         assert not self._plan.stream
@@ -116,16 +116,13 @@ class OpenAIReply:
         else:
             for each, text in zip(wholes, texts, strict=True):
                 each |= text.prompt()
-        return self._timed(whole, self._progress)
+        return timed(whole, self._plan, self._progress)
 
     def _event(self, choice: Event) -> Event:
         event = {**self._head, "choices": [choice]}
         if self._plan.include_usage:
             event["usage"] = None
         return event
-
-    def _timed(self, event: Event, rows: Sequence[Progress | None]) -> Event:
-        return timed(event, self._plan, rows)
 
     def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
         plan = self._plan

@@ -7,7 +7,7 @@ Invariant: what a plan demands of the text is exactly what its reading expects t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ..filters import Specification
@@ -24,14 +24,12 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One answer that a chat is to get, or several to choose from.
+    """What a chat asks of an answer.
 
     - ``chat``: the messages, without tools.
     - ``tools``, ``form``: what the answer may call, and the form that its text must have.
     - ``effort``: how long to think; None leaves it to the model.
     - ``keep``: how many of the prompt's last tokens to keep, at most; None: all.
-    - ``options``: the given options of ``LanguageModel.stream``: sampling, stops, limits.
-    - ``answers``: how many answers.
     """
 
     chat: Chat
@@ -39,8 +37,6 @@ class Turn:
     form: Form | None = None
     effort: Effort | None = None
     keep: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    answers: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +45,7 @@ class Plan:
 
     - ``ids``: the prompt; ``opens_text``: the text is a new one, not the rest of a message.
     - ``field``: the field that asked for ``spec``.
-    - ``stop``: what ends the text, besides the stops among the options.
+    - ``stop``: what ends the text, besides the stops of the request.
     """
 
     ids: tuple[Token, ...]

@@ -19,7 +19,7 @@ from ..served_model import ServedModel
 from .chat_choice import CHAT
 from .constraints import form_of
 from .messages import CHAT_FIELDS, AssistantMessage, rendered
-from .options import call_of, given_of, keep_of, limit_of
+from .options import call_of, keep_of, limit_of
 from .plan import Row
 from .reading import read
 from .schemas import ChatRequest
@@ -40,13 +40,16 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         request,
         model,
         [Row(at="messages", prompt=prompt, reading=plan.reading)],
-        turn.options,
+        {
+            "max_tokens": _max_tokens(request),
+            "top_logprobs": _top_logprobs(request),
+            "prompt_logprobs": request.prompt_logprobs,
+        },
         prompt="messages",
         filters=plan.field,
         make_reply=CHAT,
         spec=plan.spec,
         stop=plan.stop,
-        answers=turn.answers,
         reasoning=request.include_reasoning is not False,
     )
 
@@ -64,14 +67,6 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
         form=form_of(request),
         effort=request.reasoning_effort,
         keep=keep_of(request, model),
-        options=given_of(
-            request,
-            model,
-            max_tokens=_max_tokens(request),
-            top_logprobs=_top_logprobs(request),
-            prompt_logprobs=request.prompt_logprobs,
-        ),
-        answers=request.n or 1,
     )
 
 

@@ -17,7 +17,7 @@ from ..errors import RequestError
 from ..served_model import ServedModel
 from .completion_choice import COMPLETION
 from .constraints import form_of
-from .options import MakeReply, call_of, given_of, keep_of, limit_of
+from .options import MakeReply, call_of, keep_of, limit_of
 from .plan import Row
 from .reading import read
 from .schemas import MAX_ROWS, CompletionRequest
@@ -49,23 +49,19 @@ def understood(request: CompletionRequest, model: ServedModel, make_reply: MakeR
         )
     rows = [_row(at, prompt, request, model) for at, prompt in prompts]
     scores = [request.prompt_logprobs, request.logprobs if scored else None]
-    options = given_of(
-        request,
-        model,
-        max_tokens=1 if silent else limit_of(request.max_tokens, DEFAULT_TOKENS),
-        top_logprobs=request.logprobs,
-        prompt_logprobs=max((n for n in scores if n is not None), default=None),
-    )
     return call_of(
         request,
         model,
         rows,
-        options,
+        {
+            "max_tokens": 1 if silent else limit_of(request.max_tokens, DEFAULT_TOKENS),
+            "top_logprobs": request.logprobs,
+            "prompt_logprobs": max((n for n in scores if n is not None), default=None),
+        },
         prompt="prompt",
         filters="prompt" if form is None else form.field,
         make_reply=make_reply,
         spec=None if form is None else form.spec,
-        answers=n,
         silent=silent,
     )
 

@@ -40,22 +40,22 @@ def call_of(
     request: GenerationRequest,
     model: ServedModel,
     rows: Sequence[Row],
-    given: Mapping[str, Any],
+    own: Mapping[str, Any],
     *,
     prompt: str,
     filters: str,
     make_reply: MakeReply,
     spec: Specification | None = None,
     stop: str | None = None,
-    answers: int = 1,
     reasoning: bool = True,
     silent: bool = False,
 ) -> Call:
-    """The call of a request: ``answers`` to each of the ``rows``, with the ``given`` options.
+    """The call of a request: ``n`` answers to each of the ``rows``.
 
-    ``prompt`` and ``filters`` are the fields that the rows and ``spec`` come from. ``spec`` is what
-    the text is held to, and ``stop`` ends it, besides the given stops. The others are those of
-    ``ReplyPlan``. Raises ``RequestError``.
+    ``own`` are the options that each kind of request spells in its own way: ``max_tokens`` and
+    those of log-probabilities. ``prompt`` and ``filters`` are the fields that the rows and ``spec``
+    come from. ``spec`` is what the text is held to, and ``stop`` ends it, besides the request's
+    stops. The others are those of ``ReplyPlan``. Raises ``RequestError``.
     """
     for row in rows:
         _check_context(row, model, request.prefix_tokens or ())
@@ -64,7 +64,8 @@ def call_of(
     narrowing += [name for name in ("banned_strings", "heal") if getattr(request, name)]
     if narrowing:
         params["dead_end"] = ", ".join(narrowing)
-    options = _options(given, model, spec, stop, params)
+    options = _options(request, model, own, [] if spec is None else [spec], stop, params)
+    answers = request.n or 1
     choices = _choices(options, answers)
     if options.heal:
         known = model.vocabulary
@@ -125,27 +126,20 @@ def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
     return max(1, model.max_context - min(answer, model.max_context - 1))
 
 
-def given_of(
+def _options(
     request: GenerationRequest,
     model: ServedModel,
-    *,
-    max_tokens: int | None,
-    top_logprobs: int | None,
-    prompt_logprobs: int | None,
-) -> dict[str, Any]:
-    """The engine's options of a request; what it leaves out is the model's default."""
-    given: dict[str, Any] = dict(model.sampling)
-    asked = {name: getattr(request, name, None) for name in OPTIONS}
-    given |= {name: understood(name, v) for name, v in asked.items() if v is not None}
-    if request.num_draft_tokens == 0:
-        given |= {"draft": "off", "num_draft_tokens": None}
-    given["stop"] = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
-    given["stop_tokens"] = request.stop_token_ids
-    given["banned"] = request.banned_strings
-    given["prefix"] = request.prefix_tokens
-    given["logit_bias"] = _biases(request)
-    given["top_logprobs"] = top_logprobs
-    if prompt_logprobs is not None and request.heal:
+    own: Mapping[str, Any],
+    filters: list[Specification],
+    stop: str | None,
+    params: Mapping[str, str],
+) -> Options:
+    """The options of the first choice; what the request leaves out is the model's default."""
+    if request.close_json and not filters:
+        raise RequestError.at(
+            "close_json", "there is nothing to close; send json_schema or another constraint"
+        )
+    if own["prompt_logprobs"] is not None and request.heal:
         raise RequestError.at(
             "heal",
             "takes back tokens of the prompt whose log-probabilities are wanted; leave it out",
@@ -155,29 +149,25 @@ def given_of(
             "prompt_logprobs",
             "is not for streams; leave out stream, or for a completion send echo and logprobs",
         )
-    given["prompt_logprobs"] = prompt_logprobs
-    if max_tokens is None and model.max_context is None:
-        max_tokens = UNBOUNDED
-    given["max_tokens"] = max_tokens
-    return given
-
-
-def _options(
-    given: Mapping[str, Any],
-    model: ServedModel,
-    spec: Specification | None,
-    stop: str | None,
-    params: Mapping[str, str],
-) -> Options:
-    """The options of the first choice: those given, and what the text is held to."""
-    if given.get("close_json") and spec is None:
-        raise RequestError.at(
-            "close_json", "there is nothing to close; send json_schema or another constraint"
-        )
-    stops = given["stop"] if stop is None else [*given["stop"], stop]
-    filters = None if spec is None else [spec]
+    asked = {name: getattr(request, name, None) for name in OPTIONS}
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or ()
+    given = {
+        **model.sampling,
+        **{name: understood(name, value) for name, value in asked.items() if value is not None},
+        **own,
+        "stop": [*stops, *([] if stop is None else [stop])],
+        "stop_tokens": request.stop_token_ids,
+        "banned": request.banned_strings,
+        "prefix": request.prefix_tokens,
+        "logit_bias": _biases(request),
+        "filters": filters,
+    }
+    if request.num_draft_tokens == 0:
+        given |= {"draft": "off", "num_draft_tokens": None}
+    if own["max_tokens"] is None and model.max_context is None:
+        given["max_tokens"] = UNBOUNDED
     try:
-        options = Options.of({**given, "stop": stops, "filters": filters})
+        options = Options.of(given)
         options.check_vocabulary(model.vocab_size)
     except MlxgenError as error:
         raise as_request_error(error, params) from error

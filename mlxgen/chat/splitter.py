@@ -28,8 +28,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from regex import Match
 
 from ..text import first_mark
-from .calls.arguments import Arguments
-from .calls.reader import StringState, ToolCall, ToolReader
+from .calls.arguments import Arguments, JsonArguments
+from .calls.reader import ToolCall, ToolReader
 from .calls.shapes import Head
 
 Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
@@ -121,7 +121,7 @@ class Splitter:
         self._at = 0  # where the held text starts
         self._inner = 0  # where in the held text a call starts, after its mark
         self._searched = 0  # where to look for the end of a call
-        self._strings = StringState(0)
+        self._json: Arguments | None = None  # of a call that is one JSON text, until it ends
         self._arguments: Arguments | None = None  # of the growing call
         self._passed_on = True  # whether the client gets the growing call
         self.calls = 0
@@ -220,7 +220,6 @@ class Splitter:
         to, end = edges[mark], start + len(mark) - text
         if to == "call":
             self._origin, self._inner, self._searched = self._state, end, end
-            self._strings = StringState(end)
         else:
             yield self._release("mark", end)
             left_reasoning = self._state == "reasoning" and to != "reasoning"
@@ -229,11 +228,15 @@ class Splitter:
 
     def _search_head(self) -> Iterator[Span]:
         """After the start mark of a call."""
+        assert self._tools is not None
         head = self._head(self._held, self._inner)
         if head.begins:
             yield from self._begin(head, head.end)
         elif not head.is_open:
             self._state = "unread"
+            format = self._tools.format
+            is_json = format.style == "json_tools"
+            self._json = JsonArguments({}, format.parse, format.end) if is_json else None
 
     def _begin(self, head: Head, end: int) -> Iterator[Span]:
         """A call whose name is known, with the held text up to ``end`` as its head."""
@@ -313,14 +316,15 @@ class Splitter:
     def _search_end(self) -> Iterator[Span]:
         assert self._tools is not None
         end = self._tools.format.end
+        if self._json is not None:  # which may quote the mark
+            taken, _, ended = self._json.take(self._held[self._searched :])
+            self._searched += taken
+            if not ended:
+                return
+            self._json = None
         found = self._find_end(end) if end else -1
-        if found < 0:
-            return
-        is_json = self._tools.format.style == "json_tools"  # which may quote the mark
-        if is_json and self._strings.is_open(self._held, found):
-            self._searched = found + 1
-            return
-        yield from self._call(found, found + len(end), cut=False)
+        if found >= 0:
+            yield from self._call(found, found + len(end), cut=False)
 
     def _find_end(self, end: str) -> int:
         """Where the end mark is, if it is there; text that was searched before is left out."""

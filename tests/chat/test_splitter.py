@@ -110,8 +110,10 @@ def test_a_call_is_read_and_its_marks_are_not_content() -> None:
     assert json.loads(call.calls[0].arguments) == {"city": "Oslo"}
 
 
-def test_an_end_mark_inside_a_json_string_does_not_end_the_call() -> None:
-    inner = json.dumps({"name": "get_weather", "arguments": {"city": 'a"</tool_call>\\'}})
+@pytest.mark.parametrize("order", [("name", "arguments"), ("arguments", "name")])
+def test_an_end_mark_inside_a_json_string_does_not_end_the_call(order: tuple[str, str]) -> None:
+    call = {"name": "get_weather", "arguments": {"city": 'a"</tool_call>\\'}}
+    inner = json.dumps({key: call[key] for key in order})
     spans = split(list(f"<tool_call>{inner}</tool_call>"), tools=reader())
     assert [span.kind for span in spans] == ["call"]
     assert json.loads(spans[0].calls[0].arguments)["city"] == 'a"</tool_call>\\'

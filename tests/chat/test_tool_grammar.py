@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlxgen.chat.calls.grammar import calls_grammar, is_known
-from mlxgen.chat.calls.reader import StringState, ToolFormat, ToolReader
+from mlxgen.chat.calls.reader import ToolFormat, ToolReader
 from mlxgen.chat.dialect import UnsupportedError
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, EndSearch, Lark, tokens_of
@@ -281,12 +281,3 @@ def test_arguments_are_json_that_can_be_encoded() -> None:
     assert call.arguments == '{"city": "é"}'
     (call,) = reader.read('{"name": "no-op"}')
     assert call.arguments == "{}"
-
-
-def test_strings_are_told_apart_from_what_surrounds_them() -> None:
-    text = r'{"a\"b": "c\\", "d'
-    inside = [StringState(0).is_open(text, end) for end in range(len(text) + 1)]
-    quoted = [range(2, 7), range(10, 14), range(17, 19)]
-    assert inside == [any(end in run for run in quoted) for end in range(len(text) + 1)]
-    growing = StringState(0)
-    assert [growing.is_open(text, end) for end in (1, 9, 11, 14, 17)] == [0, 0, 1, 0, 1]

@@ -8,7 +8,6 @@ raises; only a call of one of the given tools is a call.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,22 +110,3 @@ def _json(arguments: Any) -> str:
     if not isinstance(arguments, dict):
         raise ValueError("the arguments are not an object")
     return dumped(arguments)
-
-
-class StringState:
-    """Whether a JSON text that starts at ``start`` ends inside a string; looks at each
-    character once."""
-
-    _MARKS = re.compile(r'\\.|"', re.DOTALL)
-
-    def __init__(self, start: int) -> None:
-        self._open = False
-        self._seen = start
-
-    def is_open(self, text: str, end: int) -> bool:
-        """Whether ``text[start:end]`` ends inside a string; text and ``end`` only grow."""
-        for mark in self._MARKS.finditer(text, self._seen, end):
-            if mark[0] == '"':
-                self._open = not self._open
-        self._seen = end
-        return self._open

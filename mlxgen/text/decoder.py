@@ -73,9 +73,10 @@ class TextDecoder:
         return text
 
     def _decode(self, token: Token) -> str:
-        piece = b"" if token in self._vocabulary.eos else self._vocabulary.piece(token)
+        piece = self.piece(token)
         if self._plain_from < 0:
-            return self._complete(self._at_start(token, piece))
+            self._note_start(token)
+            return self._complete(piece)
         if self._left:
             return self._complete(piece)
         text = self._complete(piece)
@@ -89,16 +90,25 @@ class TextDecoder:
         self._left = data[used:]
         return text
 
-    def _at_start(self, token: Token, piece: bytes) -> bytes:
-        """The part of a piece that belongs to the text, at the start of the text."""
-        already = self._skipped[-1] if self._skipped else 0
-        skip = min(self._skip - already, len(piece))
-        self._skipped.append(already + skip)
-        if piece and already + skip == self._skip:
-            self._plain_from = len(self._skipped)
-        if piece and self._strip:
+    def piece(self, token: Token) -> bytes:
+        """The bytes that a token adds to the text if it comes next."""
+        piece = b"" if token in self._vocabulary.eos else self._vocabulary.piece(token)
+        if self._plain_from >= 0 or not piece:
+            return piece
+        if self._strip:
             return self._vocabulary.opening(token)
-        return piece[skip:]
+        return piece[self._skip - (self._skipped[-1] if self._skipped else 0) :]
+
+    def _note_start(self, token: Token) -> None:
+        """Keep how many bytes are skipped after a token at the start, and whether it was the last.
+
+        A token without bytes, such as an end token, is not.
+        """
+        size = 0 if token in self._vocabulary.eos else len(self._vocabulary.piece(token))
+        skipped = min(self._skip, size + (self._skipped[-1] if self._skipped else 0))
+        self._skipped.append(skipped)
+        if size and skipped == self._skip:
+            self._plain_from = len(self._skipped)
 
     def flush(self) -> str:
         """The text that the pending bytes give if the text ends here. Changes nothing."""

@@ -20,9 +20,13 @@ SENTENCEPIECE = VOCABULARIES["sentencepiece"]
 
 def run(vocabulary: Vocabulary, tokens: list[Token], *, strip: bool = True, skip: int = 0) -> str:
     decoder = TextDecoder(vocabulary, strip=strip, skip=skip)
-    text = "".join([decoder.advance(token) for token in tokens])
+    text, data = "", b""
+    for token in tokens:
+        data += decoder.piece(token)
+        text += decoder.advance(token)
     assert decoder.text == text
     assert decoder.end(len(tokens)) == len(text)
+    assert data.decode("utf-8", "replace") == text + decoder.flush()
     return text + decoder.flush()
 
 

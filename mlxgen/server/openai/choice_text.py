@@ -48,21 +48,13 @@ class ChoiceText:
     ) -> None:
         self._plan = plan
         self._row = row = plan.rows[index]
-        self._report: TokenReport | None = None
-        vocabulary, prefix = plan.vocabulary, plan.options.prefix
-        opens_text = row.prompt.opens_text
-        if plan.logprobs:
-            self._report = TokenReport(
-                vocabulary, opens_text=opens_text, skip=row.skip, prefix=prefix
-            )
-        reading = row.reading
-        if prefix:
-            decoder = TextDecoder(vocabulary, strip=opens_text, skip=row.skip)
-            for token in prefix:
-                decoder.advance(token)
-            reading = replace(reading, given=decoder.text)
-        self.given = len(reading.given)
-        self._reader = AnswerReader(reading, name_call)
+        vocabulary, opens_text = plan.vocabulary, row.prompt.opens_text
+        decoder = TextDecoder(vocabulary, strip=opens_text, skip=row.skip)
+        for token in plan.options.prefix:
+            decoder.advance(token)
+        self.given = decoder.end()
+        self._report = TokenReport(decoder) if plan.logprobs else None
+        self._reader = AnswerReader(replace(row.reading, given=decoder.text), name_call)
         self.writer = TokenWriter(vocabulary, opens_text=opens_text and not row.skip)
         self.scores: Sequence[PromptScore] = ()
         self.whole = Delta()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...chat.splitter import Kind, Span
 from ...engine import Chunk
-from ...tokens import Token, Vocabulary
+from ...text import TextDecoder
+from ...tokens import Token
 
 
 @dataclass(slots=True)
@@ -54,32 +55,18 @@ class Reported:
 class TokenReport:
     """Tokens and spans in, both in order; out come the tokens whose bytes all have a place.
 
-    ``opens_text`` and ``skip`` are those of the decoder: whether a leading space is dropped,
-    and how many bytes of the prompt are spelled again. ``prefix`` are tokens before the first.
+    ``decoder`` has taken the tokens before the first.
     """
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        *,
-        opens_text: bool,
-        skip: int = 0,
-        prefix: Iterable[Token] = (),
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._opens = opens_text and not skip
-        self._skip = skip
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._chars = 0  # characters complete so far
+    def __init__(self, decoder: TextDecoder) -> None:
+        self._decoder = decoder
         self._waiting: deque[Reported] = deque()
-        for token in prefix:
-            self._read(token)
 
     def add(self, chunk: Chunk) -> None:
         """Add a token, before the span that its text is in."""
         if chunk.token is not None:
-            start, data = self._chars, self._read(chunk.token)
-            self._waiting.append(Reported(chunk, start, self._chars, data))
+            start, data = self._decoder.end(), self._read(chunk.token)
+            self._waiting.append(Reported(chunk, start, self._decoder.end(), data))
 
     def cover(self, span: Span) -> Iterator[Reported]:
         """A span was delivered."""
@@ -98,23 +85,14 @@ class TokenReport:
         while self._waiting:
             yield self._waiting.popleft()
 
-    def _piece(self, token: Token) -> bytes:
-        """The bytes of a token that the decoder uses."""
-        if token in self._vocabulary.eos:
-            return b""
-        piece = self._vocabulary.piece(token)
-        if self._opens and piece:
-            self._opens = False
-            return self._vocabulary.opening(token)
-        cut = min(self._skip, len(piece))
-        self._skip -= cut
-        return piece[cut:]
-
     def _read(self, token: Token) -> list[tuple[int, int]]:
         """Each byte of a token with the place of its character."""
         data = []
-        for byte in self._piece(token):
-            self._chars += len(self._decoder.decode(bytes((byte,))))
-            is_open = self._decoder.getstate()[0] != b""
-            data.append((byte, self._chars if is_open else self._chars - 1))
+        place, left = self._decoder.end(), self._decoder.pending(-1)
+        for byte in self._decoder.piece(token):
+            left += bytes((byte,))
+            text, used = codecs.utf_8_decode(left, "replace", False)
+            place, left = place + len(text), left[used:]
+            data.append((byte, place if left else place - 1))
+        self._decoder.advance(token)
         return data

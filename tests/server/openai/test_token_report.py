@@ -22,11 +22,12 @@ def report(
     tokens: list[int], spans: list[tuple[Kind, int]], vocabulary: Vocabulary = BYTES, first: int = 0
 ) -> list[Reported]:
     """All that is reported of tokens, with the text cut into spans of these lengths."""
-    out = TokenReport(vocabulary, opens_text=True, prefix=tokens[:first])
     decoder = TextDecoder(vocabulary)
     for token in tokens:
         decoder.advance(token)
     text, at = decoder.text + decoder.flush(), decoder.end(first)
+    decoder.rewind(first)
+    out = TokenReport(decoder)
     reported: list[Reported] = []
     for i, token in enumerate(tokens[first:]):
         out.add(Chunk("", token, first + i))

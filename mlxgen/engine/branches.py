@@ -28,7 +28,6 @@ each token of the vocabulary, or an array of packed ``int32`` words as filters w
 Path: TypeAlias = tuple[int, ...]
 
 _COUNT = integer(None, 0)
-SINGLY = 64  # up to this number of ids, their bits are set one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +254,9 @@ def _steering(branch: Branch, left: int, vocab_size: int) -> Steering:
 def _replacement(splice: Any, left: int, vocab_size: int) -> Replacement:
     if not isinstance(splice, Splice):
         raise OptionError("", f"expected a Splice, got {splice!r}")
-    when = frozenset(_tokens("when_sampled", splice.when_sampled, vocab_size))
+    when = frozenset(token_ids("when_sampled", splice.when_sampled, vocab_size))
     back = _count("backtrack", splice.backtrack)
-    tokens = _tokens("ff_tokens", splice.ff_tokens, vocab_size)
+    tokens = token_ids("ff_tokens", splice.ff_tokens, vocab_size)
     most = left + 1  # including the sampled one
     if back > most or (back == most and not tokens):
         raise OptionError(
@@ -281,7 +280,7 @@ def _words(field: str, mask: Any, vocab_size: int) -> Int32Words | None:
     elif hasattr(mask, "words"):
         words = _array_words(field, mask.words, vocab_size)
     else:
-        words = _id_words(_tokens(field, mask, vocab_size), vocab_size)
+        words = words_of(token_ids(field, mask, vocab_size), vocab_size)
     if not words.any():
         raise OptionError(field, "the mask allows no token; allow one, or return [] to stop")
     return words
@@ -306,27 +305,18 @@ def _array_words(field: str, array: npt.NDArray[Any], vocab_size: int) -> npt.ND
     )
 
 
-def _id_words(ids: tuple[Token, ...], vocab_size: int) -> Int32Words:
-    if len(ids) > SINGLY:
-        return words_of(ids, vocab_size)
-    words = no_tokens(vocab_size)
-    unsigned = words.view(np.uint32)
-    for token in ids:
-        unsigned[token >> 5] |= 1 << (token & 31)
-    return words
-
-
 def _runs(runs: Any, vocab_size: int) -> list[tuple[Token, ...]]:
     expected = "expected a list of runs such as [[1, 2], [3]], got"
     if not isinstance(runs, Sequence) or isinstance(runs, (str, bytes)):
         raise OptionError("ff_tokens", f"{expected} {runs!r}")
     if any(hasattr(run, "__index__") for run in runs):
         raise OptionError("ff_tokens", f"{expected} a single run {runs!r}")
-    return [_tokens(f"ff_tokens[{i}]", run, vocab_size) for i, run in enumerate(runs)]
+    return [token_ids(f"ff_tokens[{i}]", run, vocab_size) for i, run in enumerate(runs)]
 
 
-def _tokens(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
-    if isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__iter__"):
+def token_ids(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
+    """The ids of a collection of tokens. OptionError if they are something else."""
+    if isinstance(tokens, str) or not hasattr(tokens, "__iter__"):
         raise OptionError(field, f"expected a collection of token ids, got {tokens!r}")
     ids = tuple(tokens)
     plain = True

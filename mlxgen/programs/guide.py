@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from ..engine import Wait
+from ..engine.branches import token_ids
 from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
@@ -23,7 +24,7 @@ from .gen import Gen
 from .running import Awaited, Running
 from .steps import Done, Put, Sample, Until
 from .task import Task
-from .token_set import TokenSet, token_ids
+from .token_set import TokenSet
 
 _EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
 
@@ -112,7 +113,10 @@ class Guide:
 
     def fixed(self, text: str | Sequence[Token]) -> Awaited[None]:
         """Appends text, or tokens as they are."""
-        tokens = self.tokenize(text) if isinstance(text, str) else token_ids("text", text)
+        if isinstance(text, str):
+            tokens: Sequence[Token] = self.tokenize(text)
+        else:
+            tokens = token_ids("text", text, self.vocab_size)
         return Awaited(self._running, "fixed", lambda: Put(0, tokens))
 
     def gen(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
+from ..engine.branches import token_ids
 from ..errors import OptionError
 from ..filters import Int32Words, allows, no_tokens, tokens_of, words_of
 from ..tokens import Token
@@ -24,12 +25,8 @@ class TokenSet(Collection[Token]):
         if isinstance(tokens, TokenSet):
             tokens._check(size)
             self._take(tokens.words, size)
-            return
-        ids = np.array(sorted(set(token_ids("tokens", tokens))), dtype=np.int64)
-        if len(ids) and not (ids[0] >= 0 and ids[-1] < size):
-            wrong = int(ids[0] if ids[0] < 0 else ids[-1])
-            raise OptionError("tokens", f"expected token ids from 0 to {size - 1}, got {wrong}")
-        self._take(words_of(ids, size), size)
+        else:
+            self._take(words_of(token_ids("tokens", tokens, size), size), size)
 
     @classmethod
     def everything(cls, size: int) -> TokenSet:
@@ -94,15 +91,3 @@ class TokenSet(Collection[Token]):
         if self.size % 32:
             words[-1] &= np.int32((1 << self.size % 32) - 1)
         return TokenSet._of(words, self.size)
-
-
-def token_ids(name: str, tokens: object) -> list[Token]:
-    """The given token ids. OptionError if they are something else."""
-    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
-        raise OptionError(name, f"expected token ids, got {tokens!r}")
-    ids = []
-    for token in tokens:
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise OptionError(name, f"expected token ids, got {token!r} among them")
-        ids.append(int(token))
-    return ids

@@ -7,7 +7,6 @@ from .batch import Batch
 from .branches import Branch, Controller, Splice, Wait
 from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, PromptScore, Result, Usage
 from .control import Control
-from .history import in_common
 from .limits import Limits, Stats
 from .options import Options
 from .request.prompt import AnyPrompt, Prompt
@@ -42,5 +41,4 @@ __all__ = [
     "Stream",
     "Usage",
     "Wait",
-    "in_common",
 ]

@@ -6,7 +6,7 @@ Whoever derives something from the tokens remembers the ``moment``, and asks lat
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ..tokens import Token
 
@@ -48,15 +48,3 @@ class History(list[Token]):
         twin = History(self)
         twin.moment, twin._cuts = self.moment, list(self._cuts)
         return twin
-
-
-def in_common(one: Sequence[Token], other: Sequence[Token]) -> int:
-    """The length of the longest common prefix."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

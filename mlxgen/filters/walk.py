@@ -9,7 +9,6 @@ Invariant: a walk that is back at its beginning has left the constraint unchange
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher
 
 from ..errors import FilterError, StateError
-from ..tokens import Token, Vocabulary
+from ..tokens import Token, Vocabulary, in_common
 from .bytewise import ByteVocabulary
 from .constraint import Constraint
 from .matcher import GrammarFilter
@@ -176,10 +175,7 @@ Walk: TypeAlias = _MatcherWalk | _ConstraintWalk
 
 def go(walk: Walk, path: Sequence[Token]) -> None:
     """Walks to the end of a path."""
-    common = len(walk.path)
-    if list(path[:common]) != walk.path:
-        pairs = zip(walk.path, path, strict=False)
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    common = in_common(walk.path, list(path))
     walk.back(common)
     if common < len(path):
         walk.forth(path[common:])

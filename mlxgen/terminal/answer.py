@@ -18,10 +18,10 @@ from ..chat.dialect import Dialect
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..chat.template.format import Chat
 from ..chat.turn import Turn, plan_turn
-from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage, in_common
+from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage
 from ..errors import OptionError, PromptError
 from ..model import LanguageModel
-from ..tokens import Token
+from ..tokens import Token, in_common
 from .conversation import Conversation
 
 

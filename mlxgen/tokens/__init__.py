@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .common import in_common
 from .vocabulary import Token, Vocabulary
 
-__all__ = ["Token", "Vocabulary"]
+__all__ = ["Token", "Vocabulary", "in_common"]

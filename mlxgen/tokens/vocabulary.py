@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ..errors import OptionError, PromptError
 from ..open_files import limit_kept
+from .common import in_common
 from .pieces import flat, read_pieces
 
 if TYPE_CHECKING:  # mlx-lm imports MLX, which this room does not need
@@ -242,7 +243,7 @@ class Vocabulary:
                     raise PromptError(f"the tokenizer has no token for the bytes {data[:8]!r}")
                 if prefix.startswith(pieces[index]):
                     break
-                prefix = _in_common(prefix, pieces[index])
+                prefix = prefix[: in_common(prefix, pieces[index])]
             tokens.append(int(ids[bisect_left(pieces, pieces[index])]))
             data = data[len(pieces[index]) :]
         return tokens
@@ -296,16 +297,6 @@ def _sequence(kind: Any, name: str, steps: Sequence[Mapping[str, Any]]) -> Any:
     part = kind.Sequence([])
     part.__setstate__(json.dumps({"type": "Sequence", name: steps}).encode())
     return part
-
-
-def _in_common(first: bytes, second: bytes) -> bytes:
-    """The longest common prefix."""
-    length = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        length += 1
-    return first[:length]
 
 
 def _character_bounds(data: bytes) -> tuple[int, int]:

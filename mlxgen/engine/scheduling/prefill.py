@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from ..history import in_common
+from ...tokens import in_common
 from ..kv import PREFILL_STEP
 from ..prefix.cache import PrefixCache
 from ..step.handle import Handle

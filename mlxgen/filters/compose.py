@@ -67,26 +67,17 @@ class Intersection:
     # ---- forwards and back -----------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
-        try:
-            for part in self.parts:
-                part.advance(token)
-        except BaseException:
-            self._take_back()
-            raise
-        self._length += 1
+        self.advance_as((token,))
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         try:
             for part in self.parts:
                 part.advance_as(fed)
         except BaseException:
-            self._take_back()
+            for part in self.parts:
+                part.rewind(self._length)
             raise
         self._length += 1
-
-    def _take_back(self) -> None:
-        for part in self.parts:
-            part.rewind(self._length)
 
     def rewind(self, to: int) -> None:
         if to < 0:

@@ -173,24 +173,19 @@ class Constraint:
 
     def advance(self, token: Token) -> None:
         """One position that feeds its token to every filter. FilterError if one refuses it."""
-        self._check(token)
-        self._all.advance(token)
-        self.knows_mask = False
+        self.advance_as((token,))
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: () for a token that was withheld."""
         for token in fed:
-            self._check(token)
+            if token in self.vocabulary.eos:
+                raise FilterError(f"token {token} ends the text and is never fed to filters")
+            most = self._rows.limit - 1
+            if not 0 <= token <= most:
+                raise FilterError(f"token {token} is outside the vocabulary; expected 0 to {most}")
         self._all.advance_as(fed)
         if fed:
             self.knows_mask = False
-
-    def _check(self, token: Token) -> None:
-        if token in self.vocabulary.eos:
-            raise FilterError(f"token {token} ends the text and is never fed to filters")
-        most = self._rows.limit - 1
-        if not 0 <= token <= most:
-            raise FilterError(f"token {token} is outside the vocabulary; expected 0 to {most}")
 
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` positions; does nothing if there are no more than that."""

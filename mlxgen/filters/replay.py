@@ -89,11 +89,7 @@ class Replay:
 
     def advance(self, token: Token) -> None:
         """One position that feeds its token. FilterError if it is not allowed."""
-        self._advance(token)
-        self._fed.append(token)
-        self._ends.append(len(self._fed))
-        if self._keeps_copies and len(self._fed) - self._copies[-1][0] >= self._every:
-            self._keep_copy()
+        self.advance_as((token,))
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: none, one or several; all or nothing."""

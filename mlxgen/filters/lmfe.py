@@ -42,12 +42,13 @@ class LMFormatEnforcer:
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | str | None = None) -> LMFormatEnforcer:
         """JSON that is valid against a schema; None: any JSON."""
-        return cls(_SchemaParser(schema if schema is None else _text(schema)))
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return cls(_Make("JsonSchemaParser", text))
 
     @classmethod
     def regex(cls, pattern: str) -> LMFormatEnforcer:
         """Text of which a regular expression matches the whole."""
-        return cls(_RegexParser(pattern))
+        return cls(_Make("RegexParser", json.dumps(pattern)))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
         """As ``Specification.bind``."""
@@ -113,24 +114,14 @@ class _Parsers:
 
 
 @dataclass(frozen=True, slots=True)
-class _SchemaParser:
-    schema: str | None
+class _Make:
+    """A function that makes a parser of the package; equal to others that make the same."""
+
+    parser: str
+    argument: str  # as JSON
 
     def __call__(self) -> Any:
-        schema = None if self.schema is None else json.loads(self.schema)
-        return _library().JsonSchemaParser(schema)
-
-
-@dataclass(frozen=True, slots=True)
-class _RegexParser:
-    pattern: str
-
-    def __call__(self) -> Any:
-        return _library().RegexParser(self.pattern)
-
-
-def _text(schema: Mapping[str, Any] | str) -> str:
-    return schema if isinstance(schema, str) else json.dumps(schema)
+        return getattr(_library(), self.parser)(json.loads(self.argument))
 
 
 def _library() -> Any:

@@ -28,7 +28,7 @@ class SpelledVocabulary(Vocabulary):
         self.size = len(self.pieces)
         self.eos, self.special, self.added = eos, special, added
         self.strips_space = strips_space
-        self._pieces = Pieces(self.pieces, _unchanged, strips_space, frozenset())
+        self._pieces = Pieces(self.pieces, lambda _, piece: piece, strips_space, frozenset())
         self._derived = {}
         self._lock = threading.RLock()
 
@@ -44,7 +44,3 @@ def facts_of(
 ) -> tuple[frozenset[Token], frozenset[Token], frozenset[Token], bool]:
     """What a ``SpelledVocabulary`` needs to know besides the pieces."""
     return vocabulary.eos, vocabulary.special, vocabulary.added, vocabulary.strips_space
-
-
-def _unchanged(token: Token, piece: bytes) -> bytes:
-    return piece

@@ -92,7 +92,7 @@ class Gen:
         ends = []  # of the text after each token
         for token in self._session.tokens:
             decoder.advance(token)
-            ends.append(len(decoder.text))
+            ends.append(decoder.end())
         kept = bisect_left(ends, len(text))
         if text and ends[kept] == len(text):
             kept += 1

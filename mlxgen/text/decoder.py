@@ -32,8 +32,6 @@ class TextDecoder:
 
     __slots__ = (
         "_ends",
-        "_joined",
-        "_joined_steps",
         "_left",
         "_parts",
         "_pendings",
@@ -59,8 +57,6 @@ class TextDecoder:
         # The start of a text is special: its leading space, and the bytes to skip.
         self._skipped: list[int] = []  # bytes skipped after each token of the start
         self._plain_from = -1 if self._strip or skip else 0  # first token after it; -1: none yet
-        self._joined = ""  # starts with the text of the first _joined_steps parts
-        self._joined_steps = 0
 
     def advance(self, token: Token) -> str:
         """Takes a token; returns the text whose characters it completed."""
@@ -122,7 +118,6 @@ class TextDecoder:
         self._left = self._pendings[-1]
         if to < self._plain_from:
             self._plain_from = -1
-        self._joined_steps = min(self._joined_steps, to)
 
     def fork(self) -> TextDecoder:
         """An independent copy."""
@@ -133,8 +128,6 @@ class TextDecoder:
         copy._left = self._left
         copy._skipped = self._skipped.copy()
         copy._plain_from = self._plain_from
-        copy._joined = self._joined
-        copy._joined_steps = self._joined_steps
         return copy
 
     def __len__(self) -> int:
@@ -144,11 +137,7 @@ class TextDecoder:
     @property
     def text(self) -> str:
         """All complete characters."""
-        if self._joined_steps < len(self._parts):
-            parts = self._parts[self._joined_steps :]
-            self._joined = self._joined[: self._ends[self._joined_steps]] + "".join(parts)
-            self._joined_steps = len(self._parts)
-        return self._joined[: self._ends[-1]]
+        return "".join(self._parts)
 
     def slice(self, start: int, stop: int) -> str:
         """``text[start:stop]`` for offsets from 0, in the time of that slice alone."""

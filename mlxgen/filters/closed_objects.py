@@ -37,7 +37,8 @@ _CONDITIONAL = ("if", "then", "else")
 _NO_MORE = ("$schema", "$defs", "definitions", "$id", "$anchor")  # the result has its own
 _REMARKS = ("$comment", "title", "description", "default", "examples", *_NO_MORE)
 _TYPING = {"type", "const", "enum", "$ref"}
-_COMPOSED = ("$ref", "allOf", *_CHOICES, *_VALUES, *_NAMED_VALUES)
+_COMPOSING = {"$ref", "allOf", *_CHOICES}
+_COMPOSED = {*_COMPOSING, *_VALUES, *_NAMED_VALUES}
 
 
 def closed_objects(schema: Any) -> Any:
@@ -170,7 +171,7 @@ class _Closing:
         if "$ref" in schema and not schema.keys() - {"$ref", *_REMARKS}:
             target = self._references.find(schema)
             return dict(schema) if target is None else self._defined(target)
-        if (id(schema),) in self._names or _has_reference(schema) or _choice_count(schema) > 1:
+        if (id(schema),) in self._names or schema.keys() & _COMPOSING:
             return self._defined(schema)  # it may contain itself, or be long
         return self._closed(schema)
 
@@ -279,9 +280,6 @@ class _Closing:
             end = _end(keys, way.rest)
             return _all_of([*self._all_plain(schemas, once=not way.schemas), *made], end)
         first, *others = choices
-        if keys == _Keys() and way.rest is None:  # only the branches say anything about keys
-            made = [*self._all_plain(schemas, once=True), *made]
-            schemas = []
         inner = _Way(tuple(schemas), keys, way.rest, tuple(others))
         return _all_of(
             made, {first.keyword: [self._branch(first, b, inner) for b in first.branches]}
@@ -379,35 +377,15 @@ def _says_rest(schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _has_reference(schema: Any) -> bool:
-    """Whether a value is also described elsewhere."""
-    return isinstance(schema, Mapping) and (
-        "$ref" in schema
-        or any(
-            _has_reference(part)
-            for keyword in ("allOf", *_CHOICES)
-            for part in _list(schema, keyword)
-        )
-    )
-
-
 def _is_composed(schema: Any) -> bool:
     """Whether a schema contains schemas."""
-    return isinstance(schema, Mapping) and any(keyword in schema for keyword in _COMPOSED)
+    return isinstance(schema, Mapping) and not _COMPOSED.isdisjoint(schema)
 
 
 def _conditional(schema: Mapping[str, Any]) -> list[Any]:
     """The parts of a schema that hold only on some condition."""
     parts = [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
     return [*parts, *_map(schema, "dependentSchemas").values()]
-
-
-def _choice_count(schema: Any) -> int:
-    """How many choices are to be made independently of one another."""
-    if not isinstance(schema, Mapping):
-        return 0
-    own = sum(bool(_list(schema, keyword)) for keyword in _CHOICES)
-    return own + sum(map(_choice_count, _list(schema, "allOf")))
 
 
 def _map(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import re
 
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _PICTURE = re.compile(r"\n +\d+ \|.*\Z", re.DOTALL)  # lines of the grammar
+_OUR_NAME = re.compile(r"\n *while processing \S*/closed-\d+$", re.MULTILINE)  # of a definition
 _EXPRESSION = re.compile(r"regex parse error:\n(?P<shown>.*)\nerror: (?P<what>[^\n]*)", re.DOTALL)
 
 
@@ -22,7 +23,7 @@ def readable(reason: str) -> str:
     because the user has not written the grammar around a ``Regex``. Other reasons stay as they
     are.
     """
-    reason = _PICTURE.sub("", reason)
+    reason = _OUR_NAME.sub("", _PICTURE.sub("", reason))
     expression = _EXPRESSION.search(reason)
     if expression is not None:
         return _said(expression)

@@ -235,6 +235,14 @@ def test_what_is_not_a_schema_is_left_for_the_engine_to_refuse() -> None:
             accepts(JsonSchema(schema, closed=True), "{}")
 
 
+def test_a_refusal_names_no_definition_that_closing_has_made() -> None:
+    overlapping = {"oneOf": [{"type": "string"}, {"type": ["string", "null"]}]}
+    schema = {"type": "object", "properties": {"a": overlapping}}
+    with pytest.raises(GrammarError, match="oneOf constraints are not supported") as caught:
+        accepts(JsonSchema(schema, closed=True), "{}")
+    assert "closed-" not in str(caught.value)
+
+
 def test_a_schema_that_cannot_be_closed_is_refused_by_name() -> None:
     deep: dict[str, Any] = A
     for _ in range(2000):

@@ -32,9 +32,7 @@ Path: TypeAlias = tuple[Token, ...]
 _OPEN = 4  # for an open bracket
 _RANK = 2  # for a second choice
 _INNER = 4  # for a second choice inside a string that is a value
-_BLANK = 8  # for a blank
 _SAME = 4  # for a step that seems to lead nowhere
-_ALIKE = 3  # for a symbol like an earlier choice
 
 _BLANKS = (b" ", b"\n", b"\t", b"\r")
 _TEXT = (b"z", b"}", b" ")  # a place that allows all of these is in free text
@@ -87,7 +85,7 @@ class Hunt:
     alike: bool = False
     without: frozenset[Token] = frozenset()  # symbols that the way must not begin with
     _going: Iterator[Path | None] = field(init=False)
-    _choices: dict[tuple[bytes, Place], _Choice] = field(default_factory=dict)
+    _choices: dict[bytes, _Choice] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._going = self._ways()
@@ -115,7 +113,7 @@ class Hunt:
             if length >= least or outline.is_within(finished):
                 continue
             finished.update(ended)
-            steps, choice = self._steps(path, outline.place)
+            steps, choice = self._steps(path)
             only = len(choice.symbols) == 1
             inner = outline.string is not None and outline.is_value
             shown: set[bytes] = set()
@@ -146,28 +144,19 @@ class Hunt:
                 seen.add(state)
                 rank = (_INNER if inner else _RANK) * log2(1 + len(shown))
                 shown.add(step.shown)
-                blank = pieces[run[0]].isspace() and not (choice.is_text or only)
-                beyond = (
-                    far
-                    + 2
-                    - only
-                    + 0.5 * (len(run) - 1)
-                    + rank
-                    + _BLANK * blank
-                    + _ALIKE * is_alike
-                    + _SAME * (turns.shown == step.shown)
-                )
+                same = _SAME * (turns.shown == step.shown)
+                beyond = far + 2 - only + 0.5 * (len(run) - 1) + rank + same
                 order -= 1
                 bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
                 heappush(heap, (bound, order, beyond, now, path + run, then, after, ends))
             yield None
 
-    def _steps(self, path: Path, place: Place) -> tuple[list[_Step], _Choice]:
+    def _steps(self, path: Path) -> tuple[list[_Step], _Choice]:
         """Where the symbols after a path lead, with what they force."""
         walk, found = self.walk, list[_Step]()
         try:
             go(walk, path)
-            choice = self._choice(walk.look(), place)
+            choice = self._choice(walk.look())
         except FilterError:
             return found, _Choice((), False, False)
         kinds = self.alphabet.kinds
@@ -196,22 +185,19 @@ class Hunt:
             choice.symbols, choice.known = list(different.values()), True
         return found, choice
 
-    def _choice(self, shown: bytes, place: Place) -> _Choice:
+    def _choice(self, shown: bytes) -> _Choice:
+        if shown in self._choices:
+            return self._choices[shown]
         alphabet = self.alphabet
         allowed = [symbol for symbol, yes in zip(alphabet.symbols, shown, strict=False) if yes]
-        found = {alphabet.pieces[symbol] for symbol in allowed}
-        text = found.issuperset(_TEXT)
-        # Texts that allow the same may need different ends, unless a quote ends them.
-        key = shown, place if text and b'"' not in found else ()
-        choice = self._choices.get(key)
-        if choice is None:
-            blank = [symbol for symbol in allowed if alphabet.pieces[symbol] in _BLANKS]
-            inked = [symbol for symbol in allowed if alphabet.pieces[symbol] not in _BLANKS]
-            if text:  # a quote may end it, and spaces are long tokens
-                first = [symbol for symbol in inked if alphabet.pieces[symbol] == b'"']
-                rest = [symbol for symbol in inked if alphabet.is_plain(symbol)]
-                symbols = [*first, blank[-1], *rest]
-            else:
-                symbols = inked + blank[: self.blanks] if inked else blank
-            choice = self._choices[key] = _Choice(symbols, text, len(symbols) > _WIDE)
+        text = {alphabet.pieces[symbol] for symbol in allowed}.issuperset(_TEXT)
+        blank = [symbol for symbol in allowed if alphabet.pieces[symbol] in _BLANKS]
+        inked = [symbol for symbol in allowed if alphabet.pieces[symbol] not in _BLANKS]
+        if text:  # a quote may end it, and spaces are long tokens
+            first = [symbol for symbol in inked if alphabet.pieces[symbol] == b'"']
+            rest = [symbol for symbol in inked if alphabet.is_plain(symbol)]
+            symbols = [*first, blank[-1], *rest]
+        else:
+            symbols = inked + blank[: self.blanks] if inked else blank
+        choice = self._choices[shown] = _Choice(symbols, text, len(symbols) > _WIDE)
         return choice

@@ -37,6 +37,15 @@ def test_what_is_not_a_chat_is_refused(messages: list[Any]) -> None:
         Chat(messages).tokens(BYTE_LEVEL)
 
 
+def test_half_a_character_in_a_message_is_refused_with_its_place() -> None:
+    for half in (
+        {"role": "user", "content": "a\ud83d"},
+        {"role": "user", "content": [{"\udfff": 1}]},
+    ):
+        with pytest.raises(PromptError, match=r"messages\[1\].content: contains a lone surrogate"):
+            Chat([*MESSAGES, half]).tokens(BYTE_LEVEL)
+
+
 def test_a_model_without_a_template_cannot_chat() -> None:
     raw = byte_level_tokenizer()._tokenizer
     raw.chat_template = None

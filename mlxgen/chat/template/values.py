@@ -71,6 +71,8 @@ def _plain(value: Any, at: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
+        if not _is_text(value):
+            raise PromptError(f"{at}: contains a lone surrogate, which is not a character")
         return plain(value)
     if isinstance(value, int):
         return int.__int__(value)
@@ -92,12 +94,10 @@ def plain_json(value: Any, name: str, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
+        if not _is_text(value):
             raise OptionError(
                 "template", f"{name} contains a lone surrogate, which is not a character"
-            ) from error
+            )
         return plain(value)
     if isinstance(value, (int, float)):
         if not math.isfinite(value) or abs(value) >= _LARGEST:
@@ -111,6 +111,14 @@ def plain_json(value: Any, name: str, depth: int) -> Any:
         return {plain(key): plain_json(inner, name, depth + 1) for key, inner in value.items()}
     kind = type(value).__name__
     raise OptionError("template", f"{name}: expected plain JSON, got {kind} in it")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:

@@ -15,6 +15,8 @@ from ..engine import Chunk, Options, Progress, Prompt, Usage
 from ..filters import Specification
 
 Event: TypeAlias = dict[str, Any]
+Sent: TypeAlias = Event | str
+"""An event of a stream, or the JSON of one."""
 
 
 class Job(NamedTuple):
@@ -25,7 +27,7 @@ class Job(NamedTuple):
 
 
 class Reply(Protocol):
-    """Chunks in, JSON-ready dictionaries out; one for each call, and sans-IO.
+    """Chunks in, JSON out, or dictionaries that are ready for it; one for each call, and sans-IO.
 
     Pushed chunks give the events of a stream. If the call is not for a stream, ``push`` and
     ``finish`` give nothing, and ``complete`` gives the answer.
@@ -48,7 +50,7 @@ class Reply(Protocol):
         chunk: Chunk,
         progress: Progress | None = None,
         usage: Usage | None = None,
-    ) -> list[Event]:
+    ) -> Sequence[Sent]:
         """Add a chunk of the job ``index``; returns the events to send now.
 
         ``progress`` comes with chunks of calls that are ``watched``, ``usage`` with the last one.

@@ -1,8 +1,8 @@
 """One TCP connection: how long its client may take for each part of a request.
 
-Owns what ASGI does not cover: the time that a client has, hanging up on it, and the answer to
-what is not HTTP. Must never know what is served. uvicorn only limits the time between two
-requests, and stops counting after one byte.
+Owns what ASGI does not cover: the time that a client has, hanging up on it, writing to it without
+waiting, and the answer to what is not HTTP. Must never know what is served. uvicorn only limits the
+time between two requests, and stops counting after one byte.
 
 Invariant: a connection always waits for one thing, which is derived from the states of both sides
 and never set. While it is the client's turn there is a deadline, counted from the beginning of that
@@ -12,9 +12,8 @@ part of the request; further bytes do not move it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 from starlette.types import Receive, Scope, Send
@@ -25,8 +24,22 @@ from .errors import RequestError
 from .responses import to_json
 from .room import Phase, Room
 
-ABORT = "mlxgen.abort"
-"""The key in a request's scope for the function that hangs up."""
+LINK = "mlxgen.link"
+"""The key in a request's scope for the ``Link`` to its client."""
+
+
+class Link(Protocol):
+    """A connection, as far as ASGI does not cover it."""
+
+    @property
+    def flows(self) -> bool:
+        """Whether an answer in chunks has begun, and its client is not behind."""
+
+    def push(self, data: bytes) -> None:
+        """Write more of that answer; only while it flows."""
+
+    def abort(self) -> None:
+        """Hang up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +64,7 @@ class Patience:
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, with ``scope[ABORT]``, deadlines, and a place in the ``room``."""
+    """uvicorn's connection, with ``scope[LINK]``, deadlines, and a place in the ``room``."""
 
     def __init__(self, *, room: Room, patience: Patience, **options: Any) -> None:
         super().__init__(**options)
@@ -65,13 +78,30 @@ class Connection(H11Protocol):
         inner: Any = self.app
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            scope[ABORT] = self.transport.abort
+            scope[LINK] = self
             try:
                 await inner(scope, receive, send)
             finally:
                 self.loop.call_soon(self._look)  # after uvicorn has seen the answer
 
         self.app = app
+
+    # ---- the link ----------------------------------------------------------------------------
+
+    @property
+    def flows(self) -> bool:
+        """As ``Link.flows``; without HTTP/1.1 there are no chunks."""
+        conn = self.conn
+        begun = conn.our_state is h11.SEND_BODY and (conn.their_http_version or b"") >= b"1.1"
+        return begun and not self.flow.write_paused
+
+    def push(self, data: bytes) -> None:
+        """As ``Link.push``: a chunk, beside h11's writer, which keeps no state between chunks."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def abort(self) -> None:
+        """As ``Link.abort``."""
+        self.transport.abort()
 
     # ---- the event loop and uvicorn ----------------------------------------------------------
 
@@ -188,7 +218,16 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
-def abort_of(scope: Scope) -> Callable[[], None]:
-    """The function that hangs up on a request's client; it does nothing under other servers."""
-    abort: Callable[[], None] = scope.get(ABORT, lambda: None)
-    return abort
+class _NoLink:
+    """A ``Link`` under other servers: ASGI has to do."""
+
+    flows = False
+
+    def push(self, data: bytes) -> None: ...
+    def abort(self) -> None: ...
+
+
+def link_of(scope: Scope) -> Link:
+    """The link to a request's client; under other servers it never flows, and cannot hang up."""
+    link: Link = scope.get(LINK, _NoLink())
+    return link

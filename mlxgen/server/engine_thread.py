@@ -242,9 +242,13 @@ class EngineThread:
 
     def _deliver(self) -> None:
         self._called = False  # first, so that what comes from now on is fetched by another call
+        told: dict[Mailbox, None] = {}
         for _ in range(len(self._news)):
             for mailbox, delivery in self._news.popleft():
                 mailbox.put(delivery)
+                told[mailbox] = None
+        for mailbox in told:
+            mailbox.tell()
 
 
 def _leave_mlx() -> None:

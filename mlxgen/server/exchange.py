@@ -31,8 +31,8 @@ from starlette.types import Receive, Scope, Send
 from ..engine import Request
 from .admission import Visit
 from .body import ClientGone, check_headers, read_body
-from .call import Event
-from .connection import abort_of
+from .call import Event, Sent
+from .connection import link_of
 from .errors import RequestError, error_body
 from .logs import log, log_failure
 from .mailbox import Mailbox
@@ -61,6 +61,7 @@ class Exchange:
         """What follows the last event of a stream."""
         self._endpoint = endpoint
         self._scope = scope
+        self._link = link_of(scope)
         self._receive = receive
         self._send = send
         self._streams = False
@@ -120,7 +121,17 @@ class Exchange:
         self._answered = True
         await self._respond(JsonResponse(body))
 
-    async def write(self, events: Sequence[Event]) -> None:
+    @property
+    def flows(self) -> bool:
+        """Whether a stream has begun, and its client is not behind."""
+        return self._streams and self._link.flows
+
+    def push(self, events: Sequence[Sent]) -> None:
+        """Send more events of a stream that flows, in one piece."""
+        if events:
+            self._link.push(encode_events(events))
+
+    async def write(self, events: Sequence[Sent]) -> None:
         """Send events of a stream in one piece; waits while the client does not read."""
         if not self._streams:  # from now on a failure can only be an event
             self._streams = True
@@ -129,7 +140,7 @@ class Exchange:
         if events:
             await self._write(encode_events(events), more=True)
 
-    async def finish(self, events: Sequence[Event]) -> None:
+    async def finish(self, events: Sequence[Sent]) -> None:
         """Send the last events of a stream."""
         await self.write([])
         self._answered = True
@@ -147,7 +158,7 @@ class Exchange:
     def interrupt(self, error: BaseException) -> None:
         """End the work with an error if it has not ended."""
         if self._answered:  # the last send waits for a client that does not read
-            abort_of(self._scope)()
+            self._link.abort()
         elif self._task is not None and self._interruption is None:
             self._interruption = error
             self._task.cancel()
@@ -156,7 +167,7 @@ class Exchange:
         self.interrupt(
             RequestError("the client does not read its answer", status=408, code="slow_reader")
         )
-        abort_of(self._scope)()
+        self._link.abort()
 
     # ---- its life ----------------------------------------------------------------------------
 
@@ -215,7 +226,7 @@ class Exchange:
             async with asyncio.timeout(LAST_WORDS):
                 await self._say(error)
         except TimeoutError:
-            abort_of(self._scope)()
+            self._link.abort()
         return _outcome(error, self._status)
 
     async def _say(self, error: BaseException) -> None:

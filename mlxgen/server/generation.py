@@ -8,13 +8,14 @@ same order, whether the client streams or not.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from ..errors import MlxgenError
-from .call import Event, Reply
+from .call import Reply, Sent
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .jobs import Parse, Prepared
-from .mailbox import Mailbox
+from .mailbox import Delivery, Mailbox
 from .responses import to_json, to_large_json
 
 MOST = 1 << 20  # tokens and alternatives in a whole answer
@@ -44,21 +45,37 @@ async def generate(exchange: Exchange, parse: Parse, prefix: str) -> None:
 
 
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
-    """Send events as chunks come; nothing before the first, so that errors get a status."""
-    events: list[Event] = []
+    """Send events as chunks come; nothing before the first, so that errors get a status.
+
+    While the client keeps up, they are sent from where they arrive, and this is not woken.
+    """
     begun = False
-    while items := await mailbox.take():
+
+    def events_of(items: Sequence[Delivery]) -> list[Sent]:
+        nonlocal begun
+        events: list[Sent] = []
         for place, chunks, usage, progress in items:
             if chunks:
                 _first(exchange)
                 new = [e for c in chunks for e in reply.push(place, c, progress, usage)]
             else:
                 assert progress is not None
-                new = reply.prefilled(place, progress)
+                new = [*reply.prefilled(place, progress)]
             if not begun and (chunks or new):
                 begun = True
-                events.extend(reply.start())
-            events.extend(new)
+                events += reply.start()
+            events += new
+        return events
+
+    def send(items: list[Delivery]) -> bool:
+        if not exchange.flows:
+            return False
+        exchange.push(events_of(items))
+        return True
+
+    events: list[Sent] = []
+    while items := await mailbox.take(send):
+        events = events_of(items)
         if mailbox.finished:
             break
         if begun:
@@ -69,7 +86,9 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 
 async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     size = 0
-    while items := await mailbox.take():
+
+    def read(items: Sequence[Delivery]) -> bool:
+        nonlocal size
         for place, chunks, usage, progress in items:
             for chunk in chunks:
                 _first(exchange)
@@ -82,6 +101,10 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
                 status=413,
                 code="answer_too_large",
             )
+        return True
+
+    while items := await mailbox.take(read):
+        read(items)
     usages = mailbox.usages
     if size <= SMALL:
         body = to_json(reply.complete(usages))

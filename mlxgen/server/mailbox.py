@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..engine import Chunk, Progress, Usage
 from .errors import RequestError
@@ -33,6 +33,10 @@ class Delivery(NamedTuple):
     chunks: Sequence[Chunk]
     usage: Usage | None = None
     progress: Progress | None = None
+
+
+Use: TypeAlias = Callable[[list[Delivery]], bool]
+"""Uses deliveries at once, if that can be done without waiting; returns whether it did."""
 
 
 class Mailbox:
@@ -57,6 +61,7 @@ class Mailbox:
         self._on_overflow = on_overflow
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._use: Use | None = None  # while somebody waits
 
     @property
     def finished(self) -> bool:
@@ -69,7 +74,7 @@ class Mailbox:
         return [usage or Usage() for usage in self._usages]
 
     def put(self, delivery: Delivery) -> None:
-        """Add news of a row."""
+        """Add news of a row; ``tell`` once all that is known has been added."""
         if self._error is not None:
             return
         if delivery.chunks or delivery.progress is not None:
@@ -85,26 +90,47 @@ class Mailbox:
                 )
             )
             self._on_overflow()
+
+    def tell(self) -> None:
+        """Hand over what was put: to be used at once, or to whoever waits for it."""
+        if self._use is not None and self._waiting and not self.finished:
+            try:
+                if self._use(self._waiting):
+                    self._emptied()
+                    return
+            except Exception as error:
+                self.fail(error)
         self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Make ``take`` raise from now on."""
         if self._error is None:
             self._error = error
-            self._waiting.clear()
-            self._cost = 0
+            self._emptied()
         self._wake()
 
-    async def take(self) -> list[Delivery]:
-        """Everything that waits, once there is something; an empty list at the end."""
+    async def take(self, use: Use | None = None) -> list[Delivery]:
+        """Everything that waits, once there is something; an empty list at the end.
+
+        Until then ``use`` is offered what comes, so that nobody has to be woken for it. It is not
+        offered what comes with the end, and what it raises is raised here.
+        """
         while not self._waiting and self._error is None and not self.finished:
             self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            self._use = use
+            try:
+                await self._waiter
+            finally:
+                self._use = None
         if self._error is not None:
             raise self._error
-        taken, self._waiting = self._waiting, []
-        self._cost = 0
+        taken = self._waiting
+        self._emptied()
         return taken
+
+    def _emptied(self) -> None:
+        self._waiting = []
+        self._cost = 0
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

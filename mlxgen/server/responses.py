@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from fastapi import Response
 
+from .call import Sent
 from .errors import error_body
 
 Header: TypeAlias = tuple[bytes, bytes]
@@ -26,9 +27,20 @@ STREAM: tuple[Header, ...] = (
 )
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def to_text(value: Any) -> str:
+    """A value as JSON without line breaks."""
+    return _JSON.encode(value)
+
+
 def to_json(value: Any) -> bytes:
-    """A value as UTF-8 JSON without line breaks."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """The same as UTF-8."""
+    return _utf8(to_text(value))
+
+
+def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")  # a model's text may contain lone surrogates
 
 
@@ -65,9 +77,10 @@ def _parts(value: Any, depth: int) -> Iterator[bytes]:
     yield b"}" if isinstance(value, dict) else b"]"
 
 
-def encode_events(events: Iterable[Mapping[str, Any]]) -> bytes:
+def encode_events(events: Iterable[Sent]) -> bytes:
     """Events as bytes of the stream."""
-    return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events)
+    texts = [event if isinstance(event, str) else to_text(event) for event in events]
+    return _utf8("".join([f"data: {text}\n\n" for text in texts]))
 
 
 class JsonResponse(Response):

@@ -7,9 +7,10 @@ import logging
 import socket
 from typing import Any
 
+import h11
 import pytest
 
-from mlxgen.server.connection import Patience
+from mlxgen.server.connection import Patience, link_of
 from mlxgen.server.room import Phase, Room
 
 from .links import GET, HOST, NEVER, SOON, Link, answered, run, serving
@@ -230,3 +231,64 @@ def test_a_full_table_of_files_pauses_accepting_and_logs_a_line(
     assert tries >= 5
     assert said == ["new connections have to wait: Too many open files"]
     assert caplog.records == []
+
+
+async def pushed(scope: Any, receive: Any, send: Any) -> None:
+    """Write the numbers to 99: those that the client keeps up with without waiting."""
+    link, count = link_of(scope), 0
+    early = link_of(scope).flows
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for number in range(100):
+        if link.flows:
+            link.push(b"%d," % number)
+            count += 1
+        else:
+            part = {"type": "http.response.body", "body": b"%d," % number, "more_body": True}
+            await send(part)
+    await send({"type": "http.response.body", "body": b"%d" % count})
+    assert not (early or link_of(scope).flows)
+
+
+@pytest.mark.parametrize(("version", "count"), [(b"1.1", b"100"), (b"1.0", b"0")])
+def test_what_is_pushed_is_part_of_the_answer(version: bytes, count: bytes) -> None:
+    async def test() -> None:
+        async with serving(pushed) as network:
+            link = await network.link()
+            asked = b"GET / HTTP/" + version + b"\r\n" + HOST + b"Connection: close\r\n\r\n"
+            await link.send(asked)
+            client = h11.Connection(h11.CLIENT)
+            client.send(h11.Request(method="GET", target="/", headers=[("host", "a")]))
+            client.receive_data(await link.closed())
+            client.receive_data(b"")
+            body = b""
+            while type(event := client.next_event()) is not h11.EndOfMessage:
+                body += event.data if isinstance(event, h11.Data) else b""
+            assert body == b"".join(b"%d," % number for number in range(100)) + count
+
+    run(test)
+
+
+def test_an_answer_does_not_flow_while_its_client_does_not_read() -> None:
+    stalled, taken = asyncio.Event(), asyncio.Event()
+
+    async def flood(scope: Any, receive: Any, send: Any) -> None:
+        link = link_of(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(2):
+            while link.flows:
+                link.push(b"x" * 100_000)
+            stalled.set()
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+        taken.set()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def test() -> None:
+        async with serving(flood) as network:
+            link = await network.link()
+            await link.send(GET)
+            await stalled.wait()
+            assert not taken.is_set()
+            while not taken.is_set():
+                await link.reader.read(1 << 16)
+
+    run(test)

@@ -146,6 +146,56 @@ def test_a_mailbox_gives_the_chunks_before_the_end_and_then_nothing() -> None:
     asyncio.run(test())
 
 
+def test_a_mailbox_wakes_nobody_for_what_can_be_used_at_once() -> None:
+    async def test() -> None:
+        box = Mailbox(1, on_overflow=lambda: None, limit=3)
+        used: list[str] = []
+        answers = [True, True, False]
+
+        def use(items: list[Delivery]) -> bool:
+            used.append("".join(chunk.text for item in items for chunk in item.chunks))
+            return answers.pop(0)
+
+        def say(text: str, usage: Usage | None = None) -> None:
+            box.put(Delivery(0, [Chunk(text, 1, 0)], usage))
+            box.tell()
+
+        taking = asyncio.create_task(box.take(use))
+        await asyncio.sleep(0)
+        for text in "abc":
+            say(text)
+            await asyncio.sleep(0)
+        assert used == ["a", "b", "c"]
+        assert [chunk.text for delivery in await taking for chunk in delivery.chunks] == ["c"]
+        for text in "def":  # nobody waits: they are kept, up to the limit
+            say(text)
+        assert len(await box.take(use)) == 3
+        taking = asyncio.create_task(box.take(use))
+        await asyncio.sleep(0)
+        say("end", Usage())
+        assert len(await taking) == 1  # the end is never used at once
+        assert len(used) == 3
+
+    asyncio.run(test())
+
+
+def test_what_goes_wrong_where_chunks_are_used_is_raised_where_they_are_awaited() -> None:
+    async def test() -> None:
+        box = Mailbox(1, on_overflow=lambda: None)
+
+        def use(items: list[Delivery]) -> bool:
+            raise ValueError("too many")
+
+        taking = asyncio.create_task(box.take(use))
+        await asyncio.sleep(0)
+        box.put(Delivery(0, [Chunk("a", 1, 0)]))
+        box.tell()
+        with pytest.raises(ValueError, match="too many"):
+            await taking
+
+    asyncio.run(test())
+
+
 def test_figures_have_names_that_prometheus_takes_and_two_servers_do_not_mix() -> None:
     stats = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 7))
     ready, loading = (

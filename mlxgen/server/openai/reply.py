@@ -10,14 +10,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ... import __version__
+from ...chat.events import Reasoning, Text
 from ...engine import Chunk, Progress, Usage
-from ..call import Event
+from ..call import Event, Sent
 from ..errors import error_body
+from ..responses import to_text
 from .choice_text import ChoiceText, Delta
 from .plan import ReplyPlan
 from .usage import prompt_progress, timed, usage_json
 
 FINGERPRINT = f"mlxgen-{__version__}"
+_GAP = "\0"  # in no name of a model
 
 
 class ReplyChoice(Protocol):
@@ -69,6 +72,8 @@ class OpenAIReply:
         }
         self._choices = [kind.choice(plan, index, id) for index in range(len(plan.rows))]
         self._progress: list[Progress | None] = [None] * len(self._choices)
+        self._only_text = not (plan.logprobs or plan.ids or plan.timings)
+        self._frames: dict[tuple[int, type[Text | Reasoning]], tuple[str, str, str]] = {}
 
     def start(self) -> list[Event]:
         if not self._plan.stream:
@@ -88,13 +93,29 @@ class OpenAIReply:
         chunk: Chunk,
         progress: Progress | None = None,
         usage: Usage | None = None,
-    ) -> list[Event]:
+    ) -> Sequence[Sent]:
         self._progress[index] = progress
         choice = self._choices[index]
         delta = choice.text.take(chunk, usage)
         if not self._plan.stream:
             return []
+        if self._only_text and delta.finish is None and len(delta.events) == 1:
+            [event] = delta.events
+            if isinstance(event, (Text, Reasoning)):
+                return self._more(index, event)
         return [timed(self._event(new), self._plan, [progress]) for new in choice.events(delta)]
+
+    def _more(self, index: int, event: Text | Reasoning) -> list[str]:
+        """The events that say no more than a text, which is most of them: what is around the text
+        is made once."""
+        kind = type(event)
+        frame = self._frames.get((index, kind))
+        if frame is None:
+            shown = self._choices[index].events(Delta([kind(_GAP)]))
+            whole = "".join([to_text(self._event(new)) for new in shown])
+            frame = self._frames[index, kind] = whole.partition(to_text(_GAP))
+        before, _, after = frame
+        return [before + to_text(event.text) + after] if after else []
 
     def fail(self, error: BaseException) -> Event:
         return error_body(error, self._plan.params)[1]

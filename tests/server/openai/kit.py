@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,8 +17,9 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 import mlxgen
 from mlxgen.chat.splitter import Marks
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason, Usage
-from mlxgen.server.call import Call
+from mlxgen.server.call import Call, Event, Sent
 from mlxgen.server.errors import RequestError
+from mlxgen.server.responses import to_text
 from mlxgen.server.served_model import ServedModel
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
@@ -119,6 +121,11 @@ def chunks_of(
         )
         sent = upto
     return chunks
+
+
+def read_again(sent: Sequence[Sent]) -> list[Event]:
+    """What a client reads of events."""
+    return [json.loads(event if isinstance(event, str) else to_text(event)) for event in sent]
 
 
 def without(body: Mapping[str, Any], *names: str) -> dict[str, Any]:

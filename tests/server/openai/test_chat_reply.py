@@ -18,7 +18,7 @@ from tests.chat import kit
 from tests.chat.kit import tool
 
 from ...effort import tries
-from .kit import HELLO, chunks_of, demo, usage, without
+from .kit import HELLO, chunks_of, demo, read_again, usage, without
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
 TOOLS = {"tools": [tool()]}
@@ -38,7 +38,7 @@ def answers(
     assert whole.start() == []
     for index, row in enumerate(rows):
         for chunk in row:
-            events += streamed.push(index, chunk)
+            events += read_again(streamed.push(index, chunk))
             assert whole.push(index, chunk) == []
     usages = [usage(7, len(row), 2) for row in rows]
     assert whole.finish(usages) == []

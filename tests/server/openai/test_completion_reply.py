@@ -14,7 +14,7 @@ from mlxgen.server.openai.completion import parse_completion
 from tests.chat.kit import tokens_of
 
 from ...effort import tries
-from .kit import chunks_of, demo, plain, usage
+from .kit import chunks_of, demo, plain, read_again, usage
 
 
 def answers(
@@ -28,7 +28,7 @@ def answers(
     assert whole.start() == []
     for index, row in enumerate(rows):
         for chunk in row:
-            events += streamed.push(index, chunk)
+            events += read_again(streamed.push(index, chunk))
             assert whole.push(index, chunk) == []
     usages = [usage(7, len(row)) for row in rows]
     events += streamed.finish(usages)

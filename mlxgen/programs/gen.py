@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..engine import Branch, Session, Splice
 from ..filters import Filter, Specification
@@ -41,10 +42,9 @@ class Gen:
             max_tokens=max_tokens or None,
         )
         self._max_tokens = max_tokens
-        self._temperature = temperature
         ends = [token for token in history.vocabulary.eos if token < vocab_size]
-        self._ends = (Splice(ends, backtrack=1),) if ends else ()
-        self._everything = range(vocab_size)
+        splices = [Splice(ends, backtrack=1)] if ends else []
+        self._sampled = Branch(0, range(vocab_size), (), splices, temperature)
         self._tokens: list[Token] = []  # all that were appended, even after the end of the text
         self._cut: Branch | None = None  # takes the stop back
         self._samples = False  # whether the last answer asked for a token
@@ -62,13 +62,7 @@ class Gen:
             left = None if self._max_tokens is None else self._max_tokens - len(self._tokens)
             return [Branch(ff_tokens=[forced[:left]])]
         mask = self._session.mask()
-        return [
-            Branch(
-                sample_mask=self._everything if mask is None else mask,
-                splices=self._ends,
-                temperature=self._temperature,
-            )
-        ]
+        return [self._sampled if mask is None else replace(self._sampled, sample_mask=mask)]
 
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
         if self._text is not None:

@@ -89,7 +89,7 @@ def test_a_forced_run_is_appended_without_sampling_in_one_pass() -> None:
     speaker.model.forget()
     assert finish(run) == {(): "XYZd"}
     assert controller.calls == [Call(0, 0, []), Call(0, 0, list(b"XYZ")), Call(0, 0, [ord("d")])]
-    assert [*speaker.model.fed[0], *speaker.model.fed[1]] == [*PROMPT, *b"XYZ"]  # the prefill
+    assert speaker.model.fed[0] == [*PROMPT, *b"XYZ"]
     result = run.results[()]
     assert [c.forced for c in result.chunks if c.token is not None] == [True, True, True, False]
     assert result.usage.forced_tokens == 3

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import mlxgen
+from mlxgen.engine.kv import Footprint
 from mlxgen.tokens import Vocabulary
 
 from . import (
@@ -218,6 +219,14 @@ def run_primitives(turns: int) -> Iterator[Figure]:
             found = f"{100 * share:.0f} %, mlx-lm's {100 * peer:.0f} %"
             what = f"{name}, {what}: KV copied, of that read"
             yield Figure(what, found, "at most mlx-lm's", share <= peer)
+    lm, rows, length = tiny("llama"), 4, 2_900
+    layer = rows * length * Footprint.of(lm.model, lm.make_cache).growing / 4
+    ours, theirs = (
+        primitives.memory_beyond(lm, made, rows, length) / layer
+        for made in (primitives.ours_together, primitives.theirs_together)
+    )
+    what = "llama, 4 rows of 2,900 tokens: memory of steps beyond what is held, over a layer's KV"
+    yield at_most(what, ours, f"{ours:.2f}, mlx-lm's {theirs:.2f}", 0.25)
 
 
 def run_prefix(turns: int) -> Iterator[Figure]:

@@ -92,7 +92,7 @@ def tiny(name: str, layers: int = 4) -> mlxgen.LanguageModel:
         "head_dim": 32,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": 8192,
         "tie_word_embeddings": False,
     }
     model = module.Model(module.ModelArgs.from_dict({"model_type": name, **shape, **TINY[name]}))

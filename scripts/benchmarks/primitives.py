@@ -202,23 +202,26 @@ def theirs_alone(lm: mlxgen.LanguageModel, **options: Any) -> Steps:
 
 
 @contextmanager
-def ours_together(lm: mlxgen.LanguageModel, rows: int, *each: dict[str, Any]) -> Steps:
+def ours_together(
+    lm: mlxgen.LanguageModel, rows: int, *each: dict[str, Any], length: int = LENGTH
+) -> Steps:
     """The next token of each row; prompts differ in length, and rows have the options by turns."""
     scheduler = Scheduler(lm, Limits(keep_prefixes=False))
     plain = {"max_tokens": None, "temperature": 0, "ignore_eos": True}
     for i in range(rows):
         given = Options.of({**plain, **(each[i % len(each)] if each else {})})
-        scheduler.submit(lm.prepare(prompt_of(LENGTH + 3 * i, i), given))
+        scheduler.submit(lm.prepare(prompt_of(length + 3 * i, i), given))
+    while scheduler.stats().running < rows:
+        scheduler.step()
     yield from _warm(scheduler.step)
-    assert scheduler.stats().running == rows
     scheduler.close()
 
 
 @contextmanager
-def theirs_together(lm: mlxgen.LanguageModel, rows: int) -> Steps:
+def theirs_together(lm: mlxgen.LanguageModel, rows: int, *, length: int = LENGTH) -> Steps:
     """The same with ``BatchGenerator``."""
     generator = BatchGenerator(lm.model, stop_tokens=None)
-    prompts = [prompt_of(LENGTH + 3 * i, i) for i in range(rows)]
+    prompts = [prompt_of(length + 3 * i, i) for i in range(rows)]
     generator.insert(prompts, max_tokens=[10_000] * rows)
     yield from _warm(generator.next_generated)
     assert len(generator.next_generated()) == rows
@@ -286,3 +289,20 @@ def share_copied(lm: mlxgen.LanguageModel, made: Made) -> float:
     with made(lm) as step:
         found = traffic(step)
     return found.copied / found.read
+
+
+def memory_beyond(
+    lm: mlxgen.LanguageModel, made: Callable[..., Any], rows: int, length: int
+) -> int:
+    """The most bytes that steps of long rows take beyond what is held before them.
+
+    It tells what no graph does: MLX copies a buffer that is to be updated in place while somebody
+    else holds it, say a pass that has not ended.
+    """
+    with made(lm, rows, length=length) as step:
+        mx.synchronize()
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        for _ in range(WARM):
+            step()
+        return mx.get_peak_memory() - before

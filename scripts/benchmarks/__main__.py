@@ -221,12 +221,12 @@ def run_primitives(turns: int) -> Iterator[Figure]:
             yield Figure(what, found, "at most mlx-lm's", share <= peer)
     lm, rows, length = tiny("llama"), 4, 2_900
     layer = rows * length * Footprint.of(lm.model, lm.make_cache).growing / 4
-    ours, theirs = (
+    share, peer = (
         primitives.memory_beyond(lm, made, rows, length) / layer
         for made in (primitives.ours_together, primitives.theirs_together)
     )
     what = "llama, 4 rows of 2,900 tokens: memory of steps beyond what is held, over a layer's KV"
-    yield at_most(what, ours, f"{ours:.2f}, mlx-lm's {theirs:.2f}", 0.25)
+    yield at_most(what, share, f"{share:.2f}, mlx-lm's {peer:.2f}", 0.25)
 
 
 def run_prefix(turns: int) -> Iterator[Figure]:

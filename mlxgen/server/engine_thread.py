@@ -10,6 +10,10 @@ never know requests, JSON or HTTP.
 Commands are obeyed between two steps, so a cancelled row is gone before the next one. When the loop
 is ``STEPS_AHEAD`` steps behind, the thread waits for it, so a delayed loop costs bounded memory.
 
+While steps are so quick that the loop would be woken more often than every ``GLANCE`` seconds, it
+looks for news by itself that often, and takes those of several steps together. It is still woken at
+once for the beginning and the end of a row.
+
 Invariant: only this thread ever calls the scheduler, and whatever ends the thread is reported to
 ``listener``, on the event loop's thread, as the last thing that comes from it.
 """
@@ -32,6 +36,7 @@ from .mailbox import Delivery, Mailbox
 
 STEPS_AHEAD = 1024
 _PAUSE = 0.001  # seconds between two looks at a loop that is so far behind
+GLANCE = 0.005  # seconds: more than 200 pieces of text a second are more than anybody sees
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
 
 
@@ -78,8 +83,10 @@ class EngineThread:
         self._listener = listener
         self._loop = loop
         self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
-        self._news: deque[list[tuple[Mailbox, Delivery]]] = deque()  # of steps, for the loop
-        self._called = False  # the loop will look there
+        self._news: deque[list[tuple[Mailbox, Delivery | Exception]]] = deque()  # of steps
+        self._called = False  # the loop will look there at once
+        self._glances = False  # it will look there within ``GLANCE`` seconds
+        self._looked = 0.0  # when it did, by its clock
         self._patient = True
         self._rows: dict[Handle, tuple[Mailbox, int]] = {}
         self._reading: dict[Handle, int] = {}  # watched prompts, and how far they are
@@ -131,6 +138,7 @@ class EngineThread:
         self._rows.clear()
         self._reading.clear()
         _leave_mlx()
+        self._call(self._deliver)
         self._call(self._listener, state, news)
 
     def _live(self) -> None:
@@ -190,7 +198,8 @@ class EngineThread:
 
     def _step(self, scheduler: Scheduler) -> None:
         events = scheduler.step()
-        news = self._read() if self._reading else []
+        news: list[tuple[Mailbox, Delivery | Exception]] = self._read() if self._reading else []
+        urgent = bool(news)
         for event in events:
             handle = event.handle
             if handle not in self._rows:
@@ -198,25 +207,27 @@ class EngineThread:
             mailbox, index = self._rows[handle]
             if event.error is not None:
                 self._forget(handle)
-                self._call(mailbox.fail, event.error)
+                news.append((mailbox, event.error))
+                urgent = True
                 continue
             usage = None
             if event.chunks and event.chunks[-1].finish_reason:
                 usage = handle.usage
                 self._forget(handle)
+            urgent = urgent or usage is not None or event.chunks[0].index == 0
             progress = handle.progress if mailbox.watched else None
             news.append((mailbox, Delivery(index, event.chunks, usage, progress)))
         if news:
             while len(self._news) >= STEPS_AHEAD and self._patient:
                 time.sleep(_PAUSE)
             self._news.append(news)
-            if not self._called:
+            if not self._called and (urgent or not self._glances):
                 self._called = True
                 self._call(self._deliver)
 
-    def _read(self) -> list[tuple[Mailbox, Delivery]]:
+    def _read(self) -> list[tuple[Mailbox, Delivery | Exception]]:
         """How much of the watched prompts has been run since the last call."""
-        news = []
+        news: list[tuple[Mailbox, Delivery | Exception]] = []
         for handle, before in list(self._reading.items()):
             progress = handle.progress
             if progress.prefilled > before:
@@ -242,11 +253,27 @@ class EngineThread:
 
     def _deliver(self) -> None:
         self._called = False  # first, so that what comes from now on is fetched by another call
+        self._fetch(quick=self._loop.time() - self._looked < GLANCE)
+
+    def _glance(self) -> None:
+        self._glances = False  # first, likewise
+        if self._news:
+            self._fetch(quick=True)
+
+    def _fetch(self, *, quick: bool) -> None:
+        """Hand over the news; ``quick``: look for more of them soon, without being woken."""
+        self._looked = self._loop.time()
+        if quick and not self._glances:
+            self._glances = True
+            self._loop.call_later(GLANCE, self._glance)
         told: dict[Mailbox, None] = {}
         for _ in range(len(self._news)):
-            for mailbox, delivery in self._news.popleft():
-                mailbox.put(delivery)
-                told[mailbox] = None
+            for mailbox, news in self._news.popleft():
+                if isinstance(news, Delivery):
+                    mailbox.put(news)
+                    told[mailbox] = None
+                else:
+                    mailbox.fail(news)
         for mailbox in told:
             mailbox.tell()
 

@@ -12,6 +12,7 @@ import pytest
 
 from mlxgen.engine import Usage
 from mlxgen.errors import QueueFullError
+from mlxgen.server import engine_thread
 from mlxgen.server.engine_thread import STEPS_AHEAD, State
 from mlxgen.server.errors import RequestError
 from mlxgen.server.mailbox import Mailbox
@@ -132,6 +133,62 @@ def test_a_cancelled_row_is_gone_at_the_next_step_and_others_go_on() -> None:
     run(test)
 
 
+def test_a_loop_is_seldom_woken_while_steps_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = FakeScheduler(lambda _: time.sleep(0.0002))
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        engine = Watched(lambda: (scheduler, None))
+        await engine.until(State.READY)
+        wake, woken = loop.call_soon_threadsafe, list[Any]()
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            woken.append(args)
+            return wake(*args, **kwargs)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counting)
+        box = mailbox()
+        engine.thread.submit([1000], box)
+        assert len(await everything(box)) == 1000
+        assert len(woken) < 300
+        await engine.end()
+
+    run(test)
+
+
+def test_beginnings_ends_and_errors_of_quick_rows_come_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_thread, "GLANCE", 10 * WAIT)
+    scheduler = FakeScheduler(lambda _: time.sleep(0.001))
+    step = scheduler.step
+
+    def stepping() -> Any:
+        failed = [handle for handle in scheduler.handles if handle.row == 77 and handle.done == 3]
+        for handle in failed:
+            scheduler.handles.remove(handle)
+        return [*(FakeEvent(handle, [], ValueError("of this row")) for handle in failed), *step()]
+
+    scheduler.step = stepping  # type: ignore[method-assign]
+
+    async def test() -> None:
+        engine = Watched(lambda: (scheduler, None))
+        await engine.until(State.READY)
+        endless, short, bad = mailbox(), mailbox(), mailbox()
+        engine.thread.submit([1 << 40], endless)
+        await endless.take()
+        engine.thread.submit([9], short)
+        assert len(await short.take()) >= 1  # the first
+        assert len(await short.take()) >= 1  # the others
+        assert short.finished
+        engine.thread.submit([77], bad)
+        with pytest.raises(ValueError, match="of this row"):
+            await everything(bad)
+        await engine.end()
+
+    run(test)
+
+
 def test_an_error_of_one_row_ends_its_request_only() -> None:
     scheduler = FakeScheduler()
 
@@ -146,8 +203,6 @@ def test_an_error_of_one_row_ends_its_request_only() -> None:
 
     def stepping() -> Any:
         fail_first(scheduler)
-        from .fakes import FakeEvent
-
         events = [FakeEvent(handle, [], ValueError("of this row")) for handle in failed]
         failed.clear()
         return [*events, *step()]

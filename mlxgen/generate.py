@@ -111,7 +111,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     flag("--trust-remote-code", help="run Python code that comes with the model")
     flag("--ignore-memory-limit", help="load weights even if they may not fit in memory")
-    flag("--wired", help="keep memory wired, up to what the device recommends")
+    add(
+        "--wired",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="on Apple silicon, keep what the model needs from being paged out (default: on)",
+    )
 
     add = parser.add_argument_group("prompt").add_argument
     flag = partial(add, action="store_true")
@@ -222,11 +227,12 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
         draft=arguments.draft,
         revision=arguments.revision,
         ignore_memory_limit=arguments.ignore_memory_limit,
-        wired_limit="recommended" if arguments.wired else None,
+        wired_limit="auto" if arguments.wired else None,
         trust_remote_code=arguments.trust_remote_code,
     )
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
+        say(f"memory:      {lm.memory}")
     return text, options, lm
 
 

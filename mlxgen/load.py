@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .errors import MemoryLimitError, ModelNotFoundError, OptionError
 from .loading.checkpoint import Checkpoint, check_adapter
-from .loading.memory import memory_limit
+from .loading.memory import memory_limit, wirable
 
 if TYPE_CHECKING:
     from .model import LanguageModel
@@ -34,7 +34,8 @@ def load(
     revision: str | None = None,
     draft: ModelName | LanguageModel | None = None,
     ignore_memory_limit: bool = False,
-    wired_limit: int | Literal["recommended"] | None = None,
+    cache_bytes: int | None = None,
+    wired_limit: int | Literal["auto", "recommended"] | None = "auto",
     trust_remote_code: bool = False,
 ) -> LanguageModel:
     """Load a model that mlx-lm supports, with its tokenizer, and evaluate its weights.
@@ -46,8 +47,12 @@ def load(
     - ``draft``: a smaller model with the same tokenizer that proposes tokens (a folder, a hub id
       or a loaded model), or ``"ngram"``, which finds them in the text so far.
     - ``ignore_memory_limit``: load the weights even if they do not fit in memory.
-    - ``wired_limit``: how many bytes the system may keep wired for MLX, or ``"recommended"``. It
-      applies to the whole process, and only on Apple silicon; by default it is not changed.
+    - ``cache_bytes``: the maximum size of all KV caches, including the prefix cache; by default
+      half of the memory that weights and a reserve leave. ``memory`` of the result has the plan.
+    - ``wired_limit``: how many bytes the system may keep wired for MLX, so that they are never
+      paged out: what the plan needs (``"auto"``), as much as the device recommends
+      (``"recommended"``), or a number; ``None`` leaves the limit as it is. It applies to the whole
+      process, and only on Apple silicon.
     - ``trust_remote_code``: run the Python files that come with the model.
 
     The sampling options that the model's makers recommend are in ``recommended`` of the result.
@@ -62,8 +67,7 @@ def load(
         check_adapter(adapter_folder)
     if not ignore_memory_limit:
         _check_memory(name, source.nbytes)
-    if wired_limit is not None:
-        _set_wired_limit(wired_limit)
+    wired = _wired(wired_limit)
 
     from .loading.pair import load_pair
     from .model import LanguageModel
@@ -79,11 +83,14 @@ def load(
         name=name,
         config=config,
         recommended=generation.recommended,
+        cache_bytes=cache_bytes,
         is_demo=path_or_hf_repo is None,
     )
     if isinstance(draft, (str, os.PathLike)) and draft != "ngram":
-        draft = load(draft, trust_remote_code=trust_remote_code)
+        draft = load(draft, wired_limit=None, trust_remote_code=trust_remote_code)
     lm.use_draft(draft)
+    if wired_limit is not None:
+        lm.wire(wired)
     return lm
 
 
@@ -159,15 +166,16 @@ def _check_memory(name: str, needed: int) -> None:
     )
 
 
-def _set_wired_limit(limit: int | Literal["recommended"]) -> None:
-    import mlx.core as mx
-
-    most = mx.device_info().get("max_recommended_working_set_size")
+def _wired(limit: int | Literal["auto", "recommended"] | None) -> int | None:
+    """The bytes to wire, checked; ``None`` for what the plan needs."""
+    if limit is None or limit == "auto":
+        return None
+    most = wirable()
     if most is None:
         raise OptionError(
             "wired_limit", "needs Apple silicon, but MLX found no Metal here; leave it out"
         )
-    wanted = int(most) if limit == "recommended" else limit
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= int(most):
+    wanted = most if limit == "recommended" else limit
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= most:
         raise OptionError("wired_limit", f"expected 0 to {most} bytes, got {limit!r}")
-    mx.set_wired_limit(wanted)
+    return wanted

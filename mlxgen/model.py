@@ -26,14 +26,23 @@ from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, options_of
 from .engine.history import History
-from .engine.kv import KV, PREFILL_STEP, Footprint, LayerCache, Slots, batch_equals_alone
-from .engine.limits import Limits, default_bytes
+from .engine.kv import (
+    KV,
+    PREFILL_STEP,
+    Activations,
+    Footprint,
+    LayerCache,
+    Slots,
+    batch_equals_alone,
+)
+from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
 from .engine.prefix.file import checked_path
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt
 from .engine.request.request import Request
+from .engine.scheduling.memory import check_pieces
 from .engine.scheduling.prefill import take_prefix
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
@@ -44,6 +53,7 @@ from .engine.step.step import Loop
 from .engine.stream import Stream
 from .errors import MlxgenError, OptionError, PromptError
 from .loading.generation_config import NOTHING, frozen_options
+from .loading.memory import MemoryPlan, memory_limit, wirable, wire
 from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
 from .tokens import Vocabulary
@@ -57,6 +67,8 @@ _CONTEXT_KEYS = (
     "n_positions",
     "n_ctx",
 )
+_HEADS_KEYS = ("num_attention_heads", "n_heads", "num_heads", "n_head")
+_EXPERTS_KEYS = ("num_experts_per_tok", "moe_top_k", "top_k_experts", "num_experts_per_token")
 
 
 class LanguageModel:
@@ -73,6 +85,8 @@ class LanguageModel:
       same values.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
       attention layers.
+    - ``cache_bytes``: the maximum size of all KV caches, for ``memory``; by default half of what
+      weights and a reserve leave.
 
     Several threads may generate with one model at the same time. A stream, batch or control
     belongs to the thread that uses it first, and raises ``StateError`` in others. A thread that
@@ -91,6 +105,7 @@ class LanguageModel:
         max_context: int | None = None,
         kv_bits: int | None = None,
         kv_group_size: int = 64,
+        cache_bytes: int | None = None,
         draft: Any = None,
         is_demo: bool = False,
     ) -> None:
@@ -103,11 +118,12 @@ class LanguageModel:
         self.name = name or type(model).__module__.rpartition(".")[2]
         self.config: Mapping[str, Any] = config or vars(getattr(model, "args", None) or object)
         self.recommended = frozen_options(recommended)
-        self.max_context = max_context or _context_of(self.config)
+        self.max_context = max_context or _number_of(self.config, _CONTEXT_KEYS)
         self.is_demo = is_demo
         self.use_draft(draft)
         self._kv_bits = kv_bits
         self._kv_group_size = kv_group_size
+        self._cache_bytes = cache_bytes
 
     def __repr__(self) -> str:
         return (
@@ -127,9 +143,23 @@ class LanguageModel:
         return self
 
     @cached_property
+    def _measures(self) -> tuple[int, Footprint, Activations]:
+        """What the graph of a pass of one token tells."""
+        caches = self.make_cache()
+        logits = self.model(mx.array([[0]]), cache=caches)
+        activations = Activations.of_one(
+            self.model,
+            caches,
+            logits.dtype,
+            heads=_number_of(self.config, _HEADS_KEYS) or 1,
+            experts=_number_of(self.config, _EXPERTS_KEYS) or 1,
+        )
+        return int(logits.shape[-1]), Footprint.of_one(self.model, caches), activations
+
+    @property
     def vocab_size(self) -> int:
         """The width of the logits. The tokenizer's vocabulary may be smaller or larger."""
-        return int(self.model(mx.array([[0]]), cache=self.make_cache()).shape[-1])
+        return self._measures[0]
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -141,10 +171,37 @@ class LanguageModel:
         """What a forward pass takes, as far as the generations of this model have learned it."""
         return PassCost()
 
-    @cached_property
+    @property
     def footprint(self) -> Footprint:
         """The memory that the KV caches of a sequence need."""
-        return Footprint.of(self.model, self.make_cache)
+        return self._measures[1]
+
+    @property
+    def activations(self) -> Activations:
+        """The memory that a pass over a piece of a prompt needs."""
+        return self._measures[2]
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        """How the weights, the KV caches and all else share the memory of the device."""
+
+        def piece(caches: int) -> int:
+            longest = caches // max(1, self.footprint.growing)
+            if self.max_context is not None:
+                longest = min(longest, self.max_context)
+            return self.activations.nbytes(PREFILL_STEP, longest)
+
+        weights = max(mx.get_active_memory(), self.footprint.weights)
+        return MemoryPlan.of(memory_limit()[0], weights, caches=self._cache_bytes, piece=piece)
+
+    def wire(self, limit: int | None = None) -> None:
+        """Keep the model's memory from being paged out: as many bytes as ``memory`` plans to use,
+        or ``limit``. It applies to the whole process, and only with Metal; else nothing happens.
+        """
+        if wirable() is not None:
+            wired = self.memory.to_wire if limit is None else limit
+            wire(wired)
+            self.memory = replace(self.memory, wired=wired)
 
     @cached_property
     def batches(self) -> bool:
@@ -155,10 +212,10 @@ class LanguageModel:
     def prefix_cache(self) -> PrefixCache:
         """The KV of earlier texts, reused by every generation that begins with the same tokens.
 
-        ``batch``, the server and ``Stream.keep`` fill it. By default it may use half of the
-        memory that the device (or the machine) has left; set ``max_bytes`` to change that.
+        ``batch``, the server and ``Stream.keep`` fill it. By default it may use what ``memory``
+        plans for all KV caches; set ``max_bytes`` to change that.
         """
-        made = PrefixCache(self.make_cache, default_bytes(), model=self.model)
+        made = PrefixCache(self.make_cache, self.memory.caches, model=self.model)
         # If two threads ask at the same time, both get the first one.
         first: PrefixCache = vars(self).setdefault("prefix_cache", made)
         return first
@@ -352,7 +409,8 @@ class LanguageModel:
 
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""
-        return Runner(self.model, self.make_cache, slots, lambda: self.prefix_cache)
+        piece = partial(self.activations.most, self.memory.activations)
+        return Runner(self.model, self.make_cache, slots, lambda: self.prefix_cache, piece)
 
     def _draft_of(self, options: Options) -> Any:
         """The draft that the options ask for; ``OptionError`` for a model with other tokens."""
@@ -373,10 +431,11 @@ class LanguageModel:
         """
         file = checked_path(path)
         tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
-        kv = KV(self.runner())
+        runner = self.runner()
+        kv = KV(runner)
         kv.take(tokens)
         while kv.length < len(tokens):
-            kv.run(tokens[kv.length : kv.length + PREFILL_STEP])
+            kv.run(tokens[kv.length : kv.length + runner.piece(kv.length)])
             kv.wait()
         kv.keep(History(tokens))
         return self.prefix_cache.save(file, tokens)
@@ -389,7 +448,11 @@ class LanguageModel:
         return self.prefix_cache.load(path)
 
     def _stream(self, request: Request) -> Stream:
+        length, activations = len(request.history), self.activations
+        room = self.memory.left - self.footprint.alone(length + 1)
+        check_pieces(activations, length, room)
         runner = self.runner()
+        runner.piece = partial(activations.most, min(room, self.memory.activations))
         handle = Handle(request, KV(runner), self.drafter_for(request.options))
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.
@@ -424,10 +487,11 @@ def _compute(model: Any) -> None:
     mx.eval([array for part in modules for array in part.values() if isinstance(array, mx.array)])
 
 
-def _context_of(config: Mapping[str, Any]) -> int | None:
+def _number_of(config: Mapping[str, Any], keys: Iterable[str]) -> int | None:
+    """The first number of a configuration that has one of these names."""
     nested = config.get("text_config")
     for level in (config, nested if isinstance(nested, Mapping) else {}):
-        for key in _CONTEXT_KEYS:
+        for key in keys:
             value = level.get(key)
             if isinstance(value, int) and value > 0:
                 return value

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import mlx.core as mx
-
-from ..loading.memory import memory_limit
 from ..options.rule import ABOVE_ZERO, integer, number
-
-CACHE_SHARE = 0.5  # of the bytes left beside the weights, if the caller sets no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +14,7 @@ class Limits:
     - ``max_batch``: how many sequences may run at a time.
     - ``max_queue``: how many more may wait.
     - ``max_bytes``: the maximum size of all KV caches, including the prefix cache; ``None`` for
-      half of the memory that the device (or the machine) has left.
+      what the model's ``memory`` plans for them.
     - ``keep_prefixes``: whether to use a prefix cache.
     - ``longest_gap``: the seconds between two tokens of a sequence while the prompts of others are
       run, as far as single passes allow it; ``None`` for four times what a step takes, or a
@@ -54,6 +49,11 @@ class Stats:
     kv_bytes: int
     cache_bytes: int
     byte_limit: int
+    device_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    reserve_bytes: int
+    wired_bytes: int
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -66,9 +66,3 @@ class Stats:
     preempted: int
     faults: int
     steps: int
-
-
-def default_bytes() -> int:
-    """Half of the memory that the device (or the machine) has left."""
-    limit, _ = memory_limit()
-    return max(1 << 26, int((limit - mx.get_active_memory()) * CACHE_SHARE))

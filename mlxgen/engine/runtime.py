@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..loading.memory import MemoryPlan
 from ..sampling import Sampler
-from .kv import Footprint, LayerCache, Slots
+from .kv import Activations, Footprint, LayerCache, Slots
 from .options import Options
 from .prefix.cache import PrefixCache
 from .speculation.drafting import Drafter
@@ -22,6 +23,10 @@ class Runtime(Protocol):
     def cost(self) -> PassCost: ...
     @property
     def footprint(self) -> Footprint: ...
+    @property
+    def activations(self) -> Activations: ...
+    @property
+    def memory(self) -> MemoryPlan: ...
     @property
     def prefix_cache(self) -> PrefixCache: ...
     @property

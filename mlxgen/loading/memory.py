@@ -1,8 +1,19 @@
-"""How much memory there is for models and their caches."""
+"""How the memory of a device is shared, decided in one place.
+
+Owns the device's limit, the plan, and the setting of what may be wired. Must never know models or
+requests: it gets their bytes. Invariant: a plan is pure arithmetic, the same on every machine; only
+``wire`` changes anything.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+CACHE_SHARE = 0.5  # of the bytes left, for KV caches if the caller sets no limit
+_LEAST = 1 << 26  # bytes for KV caches, and for a piece of a prompt, however little is left
+_RESERVE_SHARE, _RESERVE = 1 / 16, 2 << 30  # of the device, and the most
 
 
 def memory_limit() -> tuple[int, str]:
@@ -10,8 +21,97 @@ def memory_limit() -> tuple[int, str]:
     import mlx.core as mx
 
     device = mx.device_info()
-    if "max_recommended_working_set_size" in device:  # Metal
-        return int(device["max_recommended_working_set_size"]), "the device recommends at most"
+    if (most := wirable()) is not None:
+        return most, "the device recommends at most"
     if "total_memory" in device:  # CUDA
         return int(device["total_memory"]), "the device has"
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine has"
+
+
+def wirable() -> int | None:
+    """How many bytes Metal recommends to use, and allows to wire; ``None`` without Metal."""
+    import mlx.core as mx
+
+    most = mx.device_info().get("max_recommended_working_set_size")
+    return None if most is None else int(most)
+
+
+def wire(limit: int) -> None:
+    """Keep that many bytes of MLX's buffers from being paged out, in the whole process."""
+    import mlx.core as mx
+
+    mx.set_wired_limit(limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """How the memory of a device is shared, in bytes.
+
+    - ``device``: all that may be used.
+    - ``weights``: of the model, and of whatever else MLX held when the plan was made.
+    - ``caches``: for all KV caches, including the prefix cache.
+    - ``activations``: for what a pass over a piece of a prompt holds beside them.
+    - ``reserve``: for the rest, such as the logits of a step and MLX's own buffers.
+    - ``wired``: what the system keeps from being paged out; 0 if that was not changed.
+    """
+
+    device: int
+    weights: int
+    caches: int
+    activations: int
+    reserve: int
+    wired: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        device: int,
+        weights: int,
+        *,
+        caches: int | None = None,
+        piece: Callable[[int], int] = lambda caches: 0,
+    ) -> MemoryPlan:
+        """Share a device.
+
+        ``caches``: what the caller allows for KV, by default half of what is left. ``piece`` gives
+        the bytes that the largest piece of a prompt takes, at the end of one that fills these.
+        """
+        reserve = min(int(device * _RESERVE_SHARE), _RESERVE)
+        left = device - weights - reserve
+        if caches is None:
+            caches = max(_LEAST, int(left * CACHE_SHARE))
+        activations = max(_LEAST, min(piece(caches), left - caches))
+        return cls(
+            device=device, weights=weights, caches=caches, activations=activations, reserve=reserve
+        )
+
+    def with_caches(self, caches: int | None) -> MemoryPlan:
+        """The same with another limit for KV; ``None`` keeps it."""
+        if caches is None:
+            return self
+        room = self.device - self.weights - self.reserve - caches
+        return replace(self, caches=caches, activations=max(_LEAST, min(self.activations, room)))
+
+    @property
+    def left(self) -> int:
+        """The bytes for the KV of a single sequence, and for running it."""
+        return max(self.device - self.weights - self.reserve, self.caches + self.activations)
+
+    @property
+    def to_wire(self) -> int:
+        """The bytes to wire: all that the plan uses, and never more than the device has."""
+        return min(self.device, self.weights + self.caches + self.activations + self.reserve)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{_words(self.weights)} for weights",
+            f"{_words(self.caches)} for KV caches and prefixes",
+            f"{_words(self.activations)} for activations",
+            f"{_words(self.reserve)} in reserve",
+        ]
+        wired = f"up to {_words(self.wired)} wired" if self.wired else "nothing wired"
+        return f"{', '.join(parts)}, of {_words(self.device)}; {wired}"
+
+
+def _words(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

@@ -43,7 +43,8 @@ def booting(settings: Settings) -> EngineBoot:
             revision=settings.revision,
             adapter=settings.adapter,
             ignore_memory_limit=settings.ignore_memory_limit,
-            wired_limit="recommended" if settings.wired else None,
+            cache_bytes=settings.cache_bytes,
+            wired_limit="auto" if settings.wired else None,
             trust_remote_code=settings.trust_remote_code,
         )
         _limit_context(lm, settings.max_context)

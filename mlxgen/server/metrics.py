@@ -29,6 +29,11 @@ _GAUGES = (
     ("prefix_cache_bytes", "cache_bytes", "Bytes in the prefix cache"),
     ("kv_bytes", "kv_bytes", "Bytes in the KV caches of running rows"),
     ("cache_limit_bytes", "byte_limit", "Bytes that all KV caches together may use"),
+    ("device_limit_bytes", "device_bytes", "Bytes of the device that may be used"),
+    ("weights_bytes", "weight_bytes", "Bytes in weights, and what else was held at the start"),
+    ("activations_limit_bytes", "activation_bytes", "Bytes that a piece of a prompt may use"),
+    ("reserve_bytes", "reserve_bytes", "Bytes that are left for the rest"),
+    ("wired_limit_bytes", "wired_bytes", "Bytes that are kept from being paged out at most"),
 )
 _COUNTERS = (
     ("prompt_tokens", "prompt_tokens", "Tokens of prompts"),

@@ -121,6 +121,7 @@ class Service:
             asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
 
     def _open(self, engine: Engine) -> None:
+        log(logging.INFO, f"memory: {engine.lm.memory}")
         model = engine.model
         if model.max_context is not None:
             limit = model.max_context * _PER_TOKEN

@@ -76,8 +76,8 @@ class Settings:
     """Run Python code of the model."""
     ignore_memory_limit: bool = _as(False, action="store_true")
     """Load weights that may not fit in memory."""
-    wired: bool = _as(False, action="store_true")
-    """Keep memory wired, up to what the device recommends."""
+    wired: bool = _as(True, action=argparse.BooleanOptionalAction)
+    """On Apple silicon, keep what the model needs from being paged out."""
     sampling_defaults: SamplingChoice = _as("model", choices=CHOICES)  # noqa: RUF009 (a field)
     """Sampling that a request does not set: as the model's makers recommend, or openai if they
     recommend nothing (model); the most likely token each time (greedy); temperature 1 and top-p 1
@@ -195,7 +195,7 @@ def make_parser() -> argparse.ArgumentParser:
         if name in _GROUPS:
             add = parser.add_argument_group(_GROUPS[name]).add_argument
         text = _TEXTS.get(name, "").removesuffix(".")
-        if default:
+        if default and default is not True:
             shown = f"{default:g}" if isinstance(default, float) else default
             text += f" (default: {shown})"
         flag = _REPEATED.get(name, name).replace("_", "-")

@@ -77,6 +77,16 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("process_as_it_was")
+def test_a_server_says_how_it_shares_the_memory(server: Running) -> None:
+    (line,) = (line for line in server.log if "memory: " in line)
+    assert "for KV caches and prefixes" in line
+    assert "wired" in line
+    shares = ("weights_bytes", "cache_limit_bytes", "activations_limit_bytes", "reserve_bytes")
+    assert all(server.figure(f"mlxgen_{name}") > 0 for name in shares)
+    used = sum(server.figure(f"mlxgen_{name}") for name in shares)
+    assert used <= server.figure("mlxgen_device_limit_bytes")
+
+
 def test_an_open_door_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, host="0.0.0.0", model="./not/here")
     assert "--api-key" in said.splitlines()[0]

@@ -1,5 +1,6 @@
 """The device's half of a generation: its KV cache, alone and in a batch, and its memory."""
 
+from .activations import SMALLEST, Activations
 from .commands import Device
 from .footprint import Footprint
 from .held import Fed, Later, Unread
@@ -11,6 +12,8 @@ from .slots import Slot, Slots
 __all__ = [
     "KV",
     "PREFILL_STEP",
+    "SMALLEST",
+    "Activations",
     "CacheFactory",
     "Device",
     "Fed",

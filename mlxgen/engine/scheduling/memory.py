@@ -1,4 +1,4 @@
-"""The bytes of all KV: what is held, and what will be needed soon.
+"""The bytes of all KV and of a piece of a prompt: what is held, and what will be needed soon.
 
 Invariant: an estimate is never below what is then allocated.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ..kv import Footprint
+from ...errors import CapacityError
+from ...loading.memory import MemoryPlan
+from ..kv import SMALLEST, Activations, Footprint
 from ..kv.commands import Shrink
 from ..prefix.cache import PrefixCache
 from ..step.handle import Handle
@@ -17,13 +19,20 @@ HEADROOM = 64  # tokens that every request must have room for
 
 
 class Memory:
-    """``limit`` bytes for all KV of a runner, the prefix ``cache`` included."""
+    """What a ``plan`` allows for all KV of a runner, the prefix ``cache`` included."""
 
     def __init__(
-        self, footprint: Footprint, limit: int, runner: Runner, cache: PrefixCache | None
+        self,
+        plan: MemoryPlan,
+        footprint: Footprint,
+        activations: Activations,
+        runner: Runner,
+        cache: PrefixCache | None,
     ) -> None:
-        self.limit = limit
+        self.plan = plan
+        self.limit = plan.caches
         self._footprint = footprint
+        self._activations = activations
         self._runner = runner
         self._cache = cache
 
@@ -36,6 +45,20 @@ class Memory:
         """The bytes that a sequence takes with a token more than so many, if these are too many."""
         needed = self._footprint.alone(length + 1)
         return needed if needed > self.limit else None
+
+    def check_prompt(self, length: int) -> None:
+        """Raise ``CapacityError`` for a prompt of so many tokens that could never run."""
+        needed = self.too_large(length)
+        if needed is not None:
+            raise CapacityError(
+                f"a prompt of {length} tokens needs {needed:,} bytes for its KV cache, "
+                f"but max_bytes={self.limit:,}; shorten it or raise the limit"
+            )
+        check_pieces(self._activations, length, self.plan.activations)
+
+    def piece(self, held: int) -> int:
+        """The most tokens of a prompt that may run at once after ``held`` others."""
+        return self._activations.most(self.plan.activations, held)
 
     def held(self, handles: Iterable[Handle]) -> int:
         """Bytes of the KV of these, and of all slots."""
@@ -73,3 +96,14 @@ class Memory:
         """Let the prefix cache hold no more than ``room`` bytes now."""
         if self.cached > room:
             self._runner.do(Shrink(max(0, room)))
+
+
+def check_pieces(activations: Activations, length: int, room: int) -> None:
+    """Raise ``CapacityError`` if a prompt does not fit ``room`` even in the smallest of pieces."""
+    needed = activations.nbytes(min(SMALLEST, length), length)
+    if needed > room:
+        raise CapacityError(
+            f"a prompt of {length} tokens needs {needed:,} bytes beside its KV cache, even in "
+            f"pieces of {SMALLEST} tokens, but {max(0, room):,} are left; shorten it, or allow "
+            "fewer bytes for KV caches"
+        )

@@ -29,7 +29,7 @@ from ...errors import CapacityError, QueueFullError, StateError
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason, Usage
 from ..kv import KV, Slots
-from ..limits import Limits, Stats, default_bytes
+from ..limits import Limits, Stats
 from ..prefix.cache import PrefixCache
 from ..request.accept import append, end, rewind, take_back
 from ..request.request import Request
@@ -63,10 +63,9 @@ class Scheduler:
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
         runner = lm.runner(slots)
+        plan = lm.memory.with_caches(self.limits.max_bytes)
         self._loop = Loop(runner, lm.sampler, lm.cost, longest_run=BEHIND)
-        limit = self.limits.max_bytes
-        limit = limit if limit is not None else default_bytes()
-        self._memory = Memory(lm.footprint, limit, runner, self.cache)
+        self._memory = Memory(plan, lm.footprint, lm.activations, runner, self.cache)
         self._queue: deque[Handle] = deque()
         self._parked: list[Handle] = []
         self._prefill = Prefill(self._loop, self.cache)
@@ -90,12 +89,7 @@ class Scheduler:
                 f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        needed = self._memory.too_large(len(request.history))
-        if needed is not None:
-            raise CapacityError(
-                f"a prompt of {request.base} tokens needs {needed:,} bytes for its KV cache, "
-                f"but max_bytes={self._memory.limit:,}; shorten it or raise the limit"
-            )
+        self._memory.check_prompt(len(request.history))
         handle = Handle(request, KV(self._loop.runner), self._drafter_for(request.options))
         self._queue.append(handle)
         return handle
@@ -234,7 +228,7 @@ class Scheduler:
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
-        sums = dict(self._sums)
+        sums, plan = dict(self._sums), self._memory.plan
         for handle in self._everywhere:
             _add(sums, handle)
         return Stats(
@@ -243,7 +237,12 @@ class Scheduler:
             queued=len(self._queue) + len(self._parked),
             kv_bytes=self._kv_bytes,
             cache_bytes=self._memory.cached,
-            byte_limit=self._memory.limit,
+            byte_limit=plan.caches,
+            device_bytes=plan.device,
+            weight_bytes=plan.weights,
+            activation_bytes=plan.activations,
+            reserve_bytes=plan.reserve,
+            wired_bytes=plan.wired,
             cache_hits=self._prefill.hits,
             cache_misses=self._prefill.misses,
             preempted=self._preempted,
@@ -410,6 +409,8 @@ class Scheduler:
 
     def _run_prompts(self, budget: Budget) -> None:
         """Run some of those that are prefilled; who is done joins the loop."""
+        fits = self._memory.piece(max(len(handle.history) for handle in self._prefill))
+        budget = budget._replace(tokens=min(budget.tokens, fits))
         for handle in self._prefill.step(budget):
             self._loop.join(handle)
             self._keep(handle)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
-from ..kv import KV, PREFILL_STEP, Fed
+from ..kv import KV, Fed
 from ..kv.commands import Run
 from ..kv.padded import LONGEST, alike, longest_padded
 from .cost import Meter
@@ -89,7 +89,8 @@ class Passes:
     def prefill_to(self, handle: Handle, tokens: int) -> None:
         """Run so many tokens of a handle's history, in pieces that are evaluated."""
         while handle.kv.length < tokens:
-            self.prefill(handle, min(PREFILL_STEP, tokens - handle.kv.length))
+            most = self.runner.piece(handle.kv.length)
+            self.prefill(handle, min(most, tokens - handle.kv.length))
             handle.kv.wait()
             self.meter.read(self.runner.now())
             mx.clear_cache()

@@ -36,7 +36,7 @@ from ..kv.commands import (
     Wait,
 )
 from ..kv.held import stacked
-from ..kv.layers import CacheFactory, Model
+from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
 from ..prefix.cache import PrefixCache
@@ -46,7 +46,8 @@ class Runner(Device):
     """See the module.
 
     ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when
-    it is needed. A cache lives as long as somebody holds it: ``do`` gives those that it made.
+    it is needed. ``piece`` says how many tokens of a prompt it has the memory to run at once, after
+    so many others. A cache lives as long as somebody holds it: ``do`` gives those that it made.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Runner(Device):
         make: CacheFactory,
         slots: Slots | None = None,
         cache: Callable[[], PrefixCache] | None = None,
+        piece: Callable[[int], int] = lambda held: PREFILL_STEP,
     ) -> None:
         self.model = model
         self.make = make
         self.slots = slots
         self.cache = cache
+        self.piece = piece
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
 

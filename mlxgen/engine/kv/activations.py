@@ -1,0 +1,106 @@
+"""How much memory a pass over a piece of a prompt takes beside the KV that it leaves.
+
+Owns the arithmetic of a pass's intermediate arrays: the hidden states of one layer, and attention
+scores where MLX has no fused kernel for them. Must never evaluate anything. Invariant: an estimate
+is not below what a pass of mlx-lm's models then takes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from .layers import PREFILL_STEP, LayerCache, keys_and_values, leaves
+
+SMALLEST = 16  # tokens of the smallest piece of a prompt
+_SCORES = 2  # copies of attention scores that are held: as computed, and masked or normalised
+_MANY = 1024  # tokens of an attention that asks for the kernel of long passes
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """The bytes of a pass's intermediate arrays.
+
+    - ``per_token``: for each token of the pass.
+    - ``per_score``: for each of its tokens and each token that it may look at; 0 if the scores
+      never leave a fused kernel.
+    - ``per_held``: for each token held before: a layer's KV is copied where it grows.
+    """
+
+    per_token: int
+    per_score: int
+    per_held: int
+
+    @classmethod
+    def of_one(
+        cls,
+        model: nn.Module,
+        caches: Iterable[LayerCache],
+        dtype: mx.Dtype,
+        *,
+        heads: int,
+        experts: int,
+    ) -> Activations:
+        """Measure a model that computes in ``dtype``, with caches that hold a token; it has
+        ``heads`` of queries, and a token goes to so many ``experts``."""
+        width = max((_width(layer, experts) for layer in getattr(model, "layers", ())), default=0)
+        filled = [leaf for leaf in leaves(caches) if not leaf.empty()]
+        used = [leaf for leaf in filled if keys_and_values(leaf)]
+        states = [leaf.nbytes for leaf in filled if not keys_and_values(leaf)]
+        if mx.metal.is_available():  # its kernels hold one state; elsewhere each token has its own
+            states = []
+        scored = not all(_is_fused(leaf, heads) for leaf in used)
+        places = [sum(a.nbytes // a.shape[2] for a in keys_and_values(leaf)) for leaf in used]
+        return cls(
+            # Each number is held with what is made of it, and in float32 while that is made.
+            per_token=(2 * dtype.size + 4) * width + max(states, default=0),
+            per_score=_SCORES * dtype.size * heads if scored else 0,
+            per_held=max(places, default=0),
+        )
+
+    def nbytes(self, tokens: int, held: int) -> int:
+        """The bytes of a pass of so many tokens after ``held`` others."""
+        scores = self.per_score * (held + tokens)
+        return tokens * (self.per_token + scores) + held * self.per_held
+
+    def most(self, room: int, held: int) -> int:
+        """The most tokens, a power of two, of a pass that takes no more than ``room`` bytes; at
+        least the smallest piece."""
+        tokens = PREFILL_STEP
+        while tokens > SMALLEST and self.nbytes(tokens, held) > room:
+            tokens //= 2
+        return tokens
+
+
+def _width(layer: Any, experts: int) -> int:
+    """How many numbers the matrices of a layer give for one token."""
+    width = 0
+    for part in layer.modules() if isinstance(layer, nn.Module) else ():
+        weight = part.get("weight")
+        if isinstance(weight, mx.array) and weight.ndim > 1:
+            width += weight.shape[-2] * (experts if weight.ndim > 2 else 1)
+    return width
+
+
+def _is_fused(leaf: LayerCache, heads: int) -> bool:
+    """Whether MLX computes attention to these keys and values without holding the scores.
+
+    It is asked by the graph that it makes of an attention of this shape.
+    """
+    if hasattr(leaf, "bits"):
+        return False
+    keys, values = keys_and_values(leaf)
+    groups = int(keys.shape[1])
+    shape = (1, max(1, heads // groups) * groups, _MANY, keys.shape[-1])
+    queries = mx.zeros(shape, keys.dtype)
+    seen = [mx.zeros((1, groups, _MANY, a.shape[-1]), a.dtype) for a in (keys, values)]
+    graph = io.StringIO()
+    mx.export_to_dot(
+        graph, mx.fast.scaled_dot_product_attention(queries, *seen, scale=1.0, mask="causal")
+    )
+    return "ScaledDotProductAttention" in graph.getvalue()

@@ -1,0 +1,128 @@
+"""How the memory of a device is shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mlxgen
+from mlxgen.loading.memory import MemoryPlan
+
+GB = 10**9
+LEAST = 1 << 26
+
+
+def test_a_plan_shares_what_the_device_has() -> None:
+    plan = MemoryPlan.of(16 * GB, 4 * GB, piece=lambda caches: caches // 10)
+    assert plan.reserve == GB
+    assert plan.caches == 5_500_000_000  # half of the rest
+    assert plan.activations == 550_000_000
+    assert plan.to_wire == plan.weights + plan.caches + plan.activations + plan.reserve
+    assert str(plan) == (
+        "4.00 GB for weights, 5.50 GB for KV caches and prefixes, 0.55 GB for activations, 1.00 GB "
+        "in reserve, of 16.00 GB; nothing wired"
+    )
+
+
+@given(
+    device=st.integers(LEAST, 1 << 40),
+    weights=st.integers(0, 1 << 40),
+    piece=st.integers(0, 1 << 40),
+    caches=st.none() | st.integers(1, 1 << 40),
+)
+def test_no_plan_is_larger_than_the_device_unless_the_caller_or_the_weights_are(
+    device: int, weights: int, piece: int, caches: int | None
+) -> None:
+    plan = MemoryPlan.of(device, weights, caches=caches, piece=lambda _: piece)
+    assert plan.to_wire <= device
+    assert plan.left >= plan.caches + plan.activations
+    assert LEAST <= plan.activations <= max(LEAST, piece)
+    assert plan.caches == (plan.caches if caches is None else caches)
+    given = plan.weights + plan.reserve + (caches or 0)
+    if given + 2 * LEAST <= device:
+        assert given + plan.activations + (0 if caches else plan.caches) <= device
+    assert plan.with_caches(None) == plan
+    assert plan.with_caches(5).caches == 5
+
+
+def test_more_for_kv_caches_leaves_less_for_activations() -> None:
+    plan = MemoryPlan.of(16 * GB, 4 * GB, piece=lambda caches: 5 * GB)
+    assert plan.activations == 5 * GB
+    assert plan.with_caches(9 * GB).activations == 2 * GB
+    assert (
+        MemoryPlan.of(16 * GB, 4 * GB, caches=9 * GB, piece=lambda _: 5 * GB).activations == 2 * GB
+    )
+
+
+# ---- wired memory
+
+
+@pytest.fixture
+def wired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What is wired, on a device with Metal that recommends 10 GB."""
+    limits: list[int] = []
+    monkeypatch.setattr(mx, "set_wired_limit", limits.append)
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 10 * GB})
+    return limits
+
+
+def test_what_the_plan_needs_is_wired_by_default(wired: list[int]) -> None:
+    lm = mlxgen.load()
+    assert wired == [lm.memory.wired] == [lm.memory.to_wire]
+    assert lm.memory.weights < wired[0] < 6 * GB
+    assert f"up to {wired[0] / 1e9:.2f} GB wired" in str(lm.memory)
+
+
+def test_no_more_is_wired_than_the_device_recommends(wired: list[int]) -> None:
+    assert mlxgen.load(cache_bytes=50 * GB).memory.caches == 50 * GB
+    mlxgen.load(wired_limit="recommended")
+    mlxgen.load(wired_limit=5)
+    with pytest.raises(mlxgen.OptionError, match="0 to 10000000000 bytes"):
+        mlxgen.load(wired_limit=20 * GB)
+    assert wired == [10 * GB, 10 * GB, 5]
+
+
+def test_an_option_leaves_the_wired_limit_as_it_is(wired: list[int]) -> None:
+    assert mlxgen.load(wired_limit=None).memory.wired == 0
+    assert wired == []
+
+
+def test_the_command_line_wires_unless_it_is_told_not_to(
+    wired: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mlxgen.generate import main
+
+    ask = ["--raw", "--verbose", "--max-tokens", "1", "Once"]
+    assert main(ask) == 0
+    assert f"up to {wired[0] / 1e9:.2f} GB wired" in capsys.readouterr().err
+    assert main(["--no-wired", *ask]) == 0
+    assert "nothing wired" in capsys.readouterr().err
+    assert len(wired) == 1
+
+
+def test_the_server_wires_unless_it_is_told_not_to(wired: list[int]) -> None:
+    from mlxgen.server.boot import booting
+    from mlxgen.server.settings import read_settings
+
+    for arguments in (["--cache-bytes", "1GB"], ["--no-wired"]):
+        scheduler, engine = booting(read_settings(arguments, {}))()
+        stats = scheduler.stats()
+        assert stats.wired_bytes == engine.lm.memory.wired
+        assert stats.byte_limit == engine.lm.memory.caches
+        scheduler.close()
+    assert len(wired) == 1
+    assert GB < wired[0] < 2 * GB + engine.lm.memory.weights
+
+
+def test_without_metal_nothing_is_wired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wired: list[int]
+) -> None:
+    monkeypatch.setattr(mx, "device_info", dict)
+    assert mlxgen.load().memory.wired == 0
+    with pytest.raises(mlxgen.OptionError, match="no Metal"):
+        mlxgen.load(wired_limit=1)
+    assert wired == []

@@ -19,7 +19,7 @@ from .loading import mlx_lm_first  # noqa: F401
 
 # isort: split
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from .engine.batch import Batch
 from .engine.branches import C, Plan
@@ -35,6 +35,7 @@ from .engine.kv import (
     Slots,
     batch_equals_alone,
 )
+from .engine.kv.quantised import QuantizedKVCache
 from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
@@ -84,7 +85,7 @@ class LanguageModel:
     - ``draft``: what proposes tokens in generations without the option ``draft``; it takes the
       same values.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
-      attention layers.
+      attention layers. The group size (32, 64 or 128) divides the model's head dimension.
     - ``cache_bytes``: the maximum size of all KV caches, for ``memory``; by default half of what
       weights and a reserve leave.
 
@@ -111,6 +112,8 @@ class LanguageModel:
     ) -> None:
         if kv_bits not in (None, 2, 3, 4, 5, 6, 8):
             raise OptionError("kv_bits", f"expected 2, 3, 4, 5, 6, 8 or None, got {kv_bits!r}")
+        if kv_group_size not in (32, 64, 128):
+            raise OptionError("kv_group_size", f"expected 32, 64 or 128, got {kv_group_size!r}")
         _compute(model)
         self.model = model
         self.vocabulary = Vocabulary.of(tokenizer)
@@ -124,6 +127,19 @@ class LanguageModel:
         self._kv_bits = kv_bits
         self._kv_group_size = kv_group_size
         self._cache_bytes = cache_bytes
+        if kv_bits is not None:
+            self._check_quantised()
+
+    def _check_quantised(self) -> None:
+        """Raise ``OptionError`` if a pass of the model cannot do with a quantised KV cache."""
+        try:
+            _ = self._measures
+        except OptionError:
+            raise
+        except Exception as error:
+            raise OptionError(
+                "kv_bits", f"{self.name} cannot run with a quantised KV cache ({error}); pass None"
+            ) from error
 
     def __repr__(self) -> str:
         return (

@@ -20,12 +20,14 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from . import quantised
+
 LayerCache: TypeAlias = Any  # mlx-lm's cache classes are untyped
 CacheFactory: TypeAlias = Callable[[], list[LayerCache]]
 
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
 
-_SLICEABLE = (KVCache, QuantizedKVCache)
+_SLICEABLE = (KVCache, QuantizedKVCache, quantised.QuantizedKVCache)
 
 
 class Model(Protocol):

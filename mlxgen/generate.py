@@ -24,6 +24,7 @@ from . import __version__
 from .arguments import Parser
 from .errors import MlxgenError, OptionError, PromptError
 from .loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
+from .open_files import FILES, raise_limit
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
 from .terminal.files import parse_json, read_form
 from .terminal.interrupt import leaving_at_once
@@ -180,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     try:
         arguments = make_parser().parse_args(argv)
+        raise_limit(FILES)
         if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without the model's characters
             sys.stdout.reconfigure(errors="replace")
         return run(arguments)

@@ -1,4 +1,4 @@
-"""How many files this process may have open at a time.
+"""How many files this process may have open at a time: a server needs more than macOS's 256.
 
 Owns the limit. mlx-lm sets it when it is imported: it fails if the system allows fewer than 4,096,
 and lowers the limit if the system allows more. If ``loading.mlx_lm_first`` is imported before any
@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
+SetLimit: TypeAlias = Callable[[int, tuple[int, int]], None]
+
+FILES = 4096  # enough for all that is not a connection, and for most servers
 _MANY = 1 << 30  # stands for no limit
 
 
-def raise_limit(wanted: int) -> int:
+def raise_limit(wanted: int, set_limit: SetLimit | None = None) -> int:
     """Allow ``wanted`` open files if the system does; returns how many are allowed."""
+    set_limit = set_limit or resource.setrlimit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MANY
     highest = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft >= highest:
-        return soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
-    except (OSError, ValueError):  # macOS has a limit below the one that it reports
-        return soft
-    return highest
+    while highest > soft:
+        try:
+            set_limit(resource.RLIMIT_NOFILE, (highest, hard))
+        except (OSError, ValueError):  # macOS says there is no hard limit, but has one
+            highest //= 2
+        else:
+            return highest
+    return soft
 
 
 def count_open() -> int:
@@ -42,7 +48,7 @@ def limit_kept() -> Iterator[None]:
 
     def raise_only(kind: int, limits: tuple[int, int]) -> None:
         if kind == resource.RLIMIT_NOFILE:
-            raise_limit(limits[0])
+            raise_limit(limits[0], set_limit)
         else:
             set_limit(kind, limits)
 

@@ -25,7 +25,7 @@ from typing import Any
 import uvicorn
 
 from ..loading.sampling_defaults import in_words
-from ..open_files import count_open, raise_limit
+from ..open_files import FILES, count_open, raise_limit
 from . import stop_signals
 from .app import make_app
 from .boot import EngineBoot, booting
@@ -39,7 +39,6 @@ from .settings import NAME, Settings
 
 CONNECTIONS = 1024  # open at a time, or twice the number of requests if that is more
 RESERVE = 64  # files for what is not a connection
-_FILES = 4096  # that may be open, if the system allows it
 _LEAST = 8  # connections below which the server does not start
 _BACKLOG = 512
 _SEND_BUFFER = 1 << 18  # bytes that the system buffers for a client that does not read
@@ -74,7 +73,7 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
     """
     set_up_logs(settings.log_format, settings.log_level)
     wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))
-    files = raise_limit(max(_FILES, wanted + 2 * RESERVE))
+    files = raise_limit(max(FILES, wanted + 2 * RESERVE))
     most = connections_of(files - count_open(), wanted)
     if most < _LEAST:
         return refuse(

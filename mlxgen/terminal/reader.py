@@ -127,7 +127,12 @@ class TerminalReader:
     def edit(self, text: str) -> str | None:
         """As ``Reader.edit``."""
         readline = self._readline
-        if readline is None or ("\n" in text and "libedit" in (readline.__doc__ or "")):
+        if readline is None:
+            return None
+        if "libedit" in (readline.__doc__ or ""):  # it empties the line before it is shown
+            if "\n" not in text:
+                readline.add_history(text)
+                print("the arrow up brings the message back", file=sys.stderr)
             return None
         readline.set_startup_hook(lambda: readline.insert_text(text))
         try:

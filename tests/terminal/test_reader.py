@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlxgen.errors import PromptError
+from mlxgen.terminal import reader
 from mlxgen.terminal.reader import Composer, PipeReader, TerminalReader, Typed
 
 
@@ -152,6 +154,18 @@ def test_the_end_of_the_input_at_an_edit_ends_its_line(capsys: pytest.CaptureFix
 
     assert TerminalReader(ask).edit("text") == ""
     assert capsys.readouterr().out == "\n"
+
+
+@pytest.mark.parametrize(("text", "kept"), [("one", ["one"]), ("one\ntwo", [])])
+def test_libedit_which_fills_no_line_has_the_message_an_arrow_away(
+    text: str, kept: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history: list[str] = []
+    libedit = SimpleNamespace(__doc__="line editing using libedit.", add_history=history.append)
+    monkeypatch.setattr(reader, "_readline", lambda: libedit)
+    assert TerminalReader().edit(text) is None
+    assert history == kept
+    assert ("the arrow up brings the message back\n" in capsys.readouterr().err) == bool(kept)
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:

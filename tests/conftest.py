@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 # How long a case takes is the machine's affair
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
+
+os.environ.setdefault("MLX_ENABLE_TF32", "0")  # numbers are compared, on an M5 and on CUDA, too
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)

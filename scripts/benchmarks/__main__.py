@@ -24,6 +24,7 @@ from mlxgen.engine.kv import Footprint
 from mlxgen.tokens import Vocabulary
 
 from . import (
+    bandwidth,
     batch,
     control,
     hostile,
@@ -76,6 +77,13 @@ def run_single(turns: int) -> Iterator[Figure]:
             yield at_least(what, ratio.median, str(ratio), 1.0)
         work = min(single.host_work(lm) for _ in range(3))
         yield at_most(f"{name}: host work a token outside MLX", work, f"{work:.1f} µs", 30, " µs")
+    if mx.default_device() == mx.Device(mx.cpu):
+        return  # reading the weights is not what takes the time
+    for label, bits in (("bfloat16", None), ("4 bits", 4)):
+        lm = bandwidth.large_llama(bits)
+        found = bandwidth.share(lm, 60, turns)
+        what = f"Llama of 8B shape, {label}, {lm.name}: share of the memory bandwidth"
+        yield at_least(what, found.percent, str(found), 70)
 
 
 def run_overhead(turns: int) -> Iterator[Figure]:

@@ -121,9 +121,15 @@ def gathered(tokens: Sequence[Fed]) -> mx.array:
 
 
 def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
-    """Runs of tokens as an array [runs, longest], padded at their ends."""
+    """Runs of tokens as an array [runs, longest], each padded with the token before.
+
+    The first one must not be empty.
+    """
     longest = max(map(len, runs))
-    flat = [token for run in runs for token in (*run, *[0] * (longest - len(run)))]
+    flat: list[Fed] = []
+    for run in runs:
+        flat += run
+        flat += flat[-1:] * (longest - len(run))  # of the same array, if that is not known yet
     return gathered(flat).reshape(len(runs), longest)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen.engine.history import History
 from mlxgen.engine.kv import KV, Later, Unread
-from mlxgen.engine.kv.held import Held
+from mlxgen.engine.kv.held import Held, stacked
 from mlxgen.engine.step.runner import Runner
 from tests.fakes.architectures import VOCAB, cache_kinds
 
@@ -147,6 +147,15 @@ def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:
     history.cut(2)
     history.append(5)
     assert kv.align(history) == [5]
+
+
+def test_padding_is_of_the_array_that_it_is_beside(tmp_path: Path) -> None:
+    drawn, graph = Unread(mx.array([7, 8, 9])), tmp_path / "graph.dot"
+    array = stacked([[Later(drawn, 0)], [], [Later(drawn, 2)]])
+    mx.export_to_dot(str(graph), array)
+    assert graph.read_text().count("Gather") == 1 and "Concatenate" not in graph.read_text()
+    assert array.tolist() == [[7], [7], [9]]
+    assert stacked([[1, 2], [Later(drawn, 1)], []]).tolist() == [[1, 2], [8, 8], [8, 8]]
 
 
 def test_a_pass_that_fails_leaves_nothing() -> None:

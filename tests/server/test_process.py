@@ -76,7 +76,6 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     assert "cannot listen on 203.0.113.1 port 0" in refusal(capsys, host="203.0.113.1")
 
 
-@pytest.mark.usefixtures("process_as_it_was")
 def test_a_server_says_how_it_shares_the_memory(server: Running) -> None:
     (line,) = (line for line in server.log if "memory: " in line)
     assert "for KV caches and prefixes" in line
@@ -87,6 +86,7 @@ def test_a_server_says_how_it_shares_the_memory(server: Running) -> None:
     assert used <= server.figure("mlxgen_device_limit_bytes")
 
 
+@pytest.mark.usefixtures("process_as_it_was")
 def test_an_open_door_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, host="0.0.0.0", model="./not/here")
     assert "--api-key" in said.splitlines()[0]

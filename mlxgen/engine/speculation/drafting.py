@@ -168,6 +168,7 @@ class ModelDrafter:
             if tokens:
                 logits = self._run(tokens[-1:])
             token = self._draw(logits, plain_draw(request, request.position + i))
+            self._kv.device.submit([token])
             tokens.append(Later(Unread(token, self._kv.device), 0))
         return Guess(tokens, free=True)
 

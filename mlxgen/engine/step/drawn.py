@@ -1,24 +1,37 @@
 """The draw of a batch, read from the device once, and what each request may see of it.
 
 Invariant: what a view shows belongs to the draw that gave its token, whatever was submitted since.
-``looked_for`` says what somebody looked at, so that the next draw reports it at once: what nobody
-looks at is never computed.
+An array that is sliced or computed only now waits for all of that, so whole arrays are converted
+that were submitted with the draw, and rows are taken on the host. ``looked_for`` says what somebody
+looked at, so that the next draw reports it at once: what nobody looks at is never computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import ModelError
-from ...sampling import CANDIDATES, Draw, DrawRow, Sampler, Want
+from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..kv import Fed, Later, Unread
 from ..kv.here import HERE, Here
+
+
+class Reported(NamedTuple):
+    """What a draw reports besides its tokens, as in ``Draw``."""
+
+    prob: npt.NDArray[Any] | None
+    candidates: npt.NDArray[Any] | None
+    candidate_probs: npt.NDArray[Any] | None
+    logprob: npt.NDArray[Any] | None
+    top_tokens: npt.NDArray[Any] | None
+    top_logprobs: npt.NDArray[Any] | None
 
 
 class Drawn:
@@ -31,6 +44,7 @@ class Drawn:
         "_draw",
         "_here",
         "_lazy",
+        "_report",
         "_sampler",
         "_tokens",
         "after",
@@ -57,8 +71,9 @@ class Drawn:
         self.logits = logits
         self.requests = requests
         self.want = want
-        self.redrawn: dict[int, Draw] = {}  # rows whose candidates fell short, sorted in full
+        self.redrawn: dict[int, Drawn] = {}  # rows whose candidates fell short, sorted in full
         self._tokens: list[Token] | None = None
+        self._report: Reported | None = None
         self._draw = sampler.sample(logits, requests, want=want, exact=exact)
         self._lazy = Unread(self._draw.token, here)
         here.submit(self._draw)
@@ -78,25 +93,30 @@ class Drawn:
                 tokens = list(tokens)
                 for row, exact in enumerate(self._here.read(self._draw.exact)):
                     if not exact:
-                        again = self._draw_again(row)
-                        self.redrawn[row] = again
-                        tokens[row] = self._here.read(again.token)[0]
+                        tokens[row] = self._draw_again(row)
             self._tokens = tokens
         return self._tokens
 
-    def _draw_again(self, row: int) -> Draw:
-        logits = self.logits[row : row + 1]
-        request = self.requests[row]
-        return self._sampler.sample(logits, [request], want=self.want, exact=True)
+    def _draw_again(self, row: int) -> Token:
+        at = slice(row, row + 1)
+        logits, requests = self.logits[at], self.requests[at]
+        again = Drawn(self._sampler, logits, requests, self.want, exact=True, here=self._here)
+        self.redrawn[row] = again
+        return again.tokens()[0]
 
     def inexact(self, row: int) -> bool:
         """Whether a row's candidates fell short, so that its token may be another than the lazy."""
         return row in self.redrawn
 
-    def part(self, row: int) -> tuple[Draw, int]:
-        """The draw that gave a row's token, and the row's place in it."""
-        again = self.redrawn.get(row)
-        return (self._draw, row) if again is None else (again, 0)
+    def reported(self, row: int) -> tuple[Reported, int]:
+        """What the draw reports that gave a row's token, and the row's place in it."""
+        self.tokens()
+        if row in self.redrawn:
+            return self.redrawn[row].reported(0)
+        if self._report is None:
+            arrays = (getattr(self._draw, name) for name in Reported._fields)
+            self._report = Reported(*[None if x is None else np.array(x) for x in arrays])
+        return self._report, row
 
 
 class DrawnView:
@@ -119,24 +139,18 @@ class DrawnView:
         return token
 
     @cached_property
-    def _part(self) -> tuple[Draw, int]:
-        self._drawn.tokens()
-        return self._drawn.part(self._row)
-
-    @cached_property
     def logits(self) -> npt.NDArray[np.float32]:
-        return np.array(self._drawn.logits[self._row].astype(mx.float32))
+        self._drawn.tokens()
+        return _floats(self._drawn.logits, self._row)
 
     @cached_property
     def candidates(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         self._look(candidates=CANDIDATES)
-        draw, row = self._part
-        tokens, probs = draw.candidates, draw.candidate_probs
-        if tokens is None or probs is None or self._drawn.want.candidates < CANDIDATES:
+        if self._drawn.want.candidates < CANDIDATES:
             best = np.argsort(-self.distribution, kind="stable")[:CANDIDATES].astype(np.int32)
             best = best[self.distribution[best] > 0]
             return best, self.distribution[best]
-        return _known(tokens, probs, row, CANDIDATES)
+        return self.best(CANDIDATES)
 
     @cached_property
     def distribution(self) -> npt.NDArray[np.float32]:
@@ -147,10 +161,10 @@ class DrawnView:
 
     def probability(self, token: Token) -> float:
         self._look(prob=True)
-        draw, row = self._part
-        if draw.prob is not None and self.token == token:
-            return _number(draw.prob, row)
-        if draw.candidates is not None:
+        report, row = self._drawn.reported(self._row)
+        if report.prob is not None and self.token == token:
+            return float(report.prob[row])
+        if report.candidates is not None:
             ids, probs = self.candidates
             found = np.flatnonzero(ids == token)
             if len(found):
@@ -159,26 +173,27 @@ class DrawnView:
 
     def best(self, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """The first ``count`` candidates at most, for which the draw was asked beforehand."""
-        draw, row = self._part
-        assert draw.candidates is not None, "candidates are computed only if they are wanted"
-        assert draw.candidate_probs is not None
-        return _known(draw.candidates, draw.candidate_probs, row, count)
+        report, row = self._drawn.reported(self._row)
+        assert report.candidates is not None, "candidates are computed only if they are wanted"
+        assert report.candidate_probs is not None
+        ids = report.candidates[row, :count]
+        known = ids >= 0  # there may be fewer
+        return ids[known], report.candidate_probs[row, :count][known]
 
     def report(self, token: Token, top: int) -> tuple[float | None, list[tuple[Token, float]]]:
         """The log-probability of ``token``, and the ``top`` likeliest tokens with theirs."""
-        draw, row = self._part
-        assert draw.logprob is not None, "log-probabilities are computed only if they are wanted"
+        report, row = self._drawn.reported(self._row)
+        assert report.logprob is not None, "log-probabilities are computed only if they are wanted"
         if self.token == token:
-            logprob = _number(draw.logprob, row)
+            logprob = float(report.logprob[row])
         else:
             logits = self.logits.astype(np.float64)
             peak = logits.max()
             logprob = float(logits[token] - peak - np.log(np.exp(logits - peak).sum()))
-        if not top or draw.top_tokens is None or draw.top_logprobs is None:
+        if not top or report.top_tokens is None or report.top_logprobs is None:
             return logprob, []
-        tokens = np.array(draw.top_tokens[row, :top]).tolist()
-        values = np.array(draw.top_logprobs[row, :top]).tolist()
-        return logprob, list(zip(tokens, values, strict=True))
+        tokens, values = report.top_tokens[row, :top], report.top_logprobs[row, :top]
+        return logprob, list(zip(tokens.tolist(), values.tolist(), strict=True))
 
     def _look(self, *, prob: bool = False, candidates: int = 0) -> None:
         seen = self.looked_for or Want()
@@ -187,16 +202,15 @@ class DrawnView:
         )
 
 
-def _known(
-    tokens: mx.array, probs: mx.array, row: int, count: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """The first of a row's candidates, without the padding if there are fewer."""
-    ids = np.array(tokens)[row, :count]
-    known = ids >= 0
-    return ids[known], np.array(probs)[row, :count][known]
-
-
-def _number(array: mx.array, row: int) -> float:
-    value = array[row].item()
-    assert isinstance(value, float)
-    return value
+def _floats(array: Any, row: int) -> npt.NDArray[np.float32]:
+    """A copy of a row of an ``mx.array`` [n, any] of floats, converted on the host."""
+    floats: npt.NDArray[np.float32]
+    if array.dtype != mx.bfloat16:
+        floats = np.asarray(array)[row].astype(np.float32)
+        return floats
+    view = memoryview(array)
+    if not view.c_contiguous:  # this waits; models give others
+        view = memoryview(mx.contiguous(array))  # type: ignore[arg-type]
+    halves = np.frombuffer(view, np.uint16).reshape(array.shape)[row]
+    floats = (halves.astype(np.uint32) << 16).view(np.float32)  # the upper halves of float32
+    return floats

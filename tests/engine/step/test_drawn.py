@@ -107,3 +107,16 @@ def test_what_somebody_looks_at_is_noted_for_the_next_draw() -> None:
     both = Want(prob=True, candidates=CANDIDATES)
     assert seen == [None, Want(prob=True), both, both]
     assert other.looked_for is None
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_logits_are_those_of_the_row_whatever_their_type(dtype: mx.Dtype) -> None:
+    whole = (mx.arange(4 * VOCAB).reshape(4, VOCAB) / 7 - 50).astype(dtype)
+    expected = np.array(whole.astype(mx.float32))
+    draws = [DrawRow(SETTINGS[0], 1, position) for position in range(2)]
+    for array, first in ((whole[2:], 2), (whole.reshape(2, 2, VOCAB)[:, 0], 0)):
+        drawn = Drawn(SAMPLER, array, draws, Want())
+        for row in range(2):
+            seen = DrawnView(drawn, row).logits
+            at = first + row if first else 2 * row
+            np.testing.assert_array_equal(seen, expected[at])

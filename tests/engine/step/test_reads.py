@@ -1,0 +1,160 @@
+"""What the host reads of a step was submitted with its draw, so that it waits for nothing else.
+
+A look-ahead is on the device by then: what is sliced or computed only afterwards, even a single
+number, would be ready after it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import mlxgen
+from mlxgen import PostSamplingResult
+from mlxgen.engine.limits import Limits
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step import step
+from mlxgen.engine.step.accepting import accept_draws
+from mlxgen.engine.step.step import Loop
+from mlxgen.sampling import Sampler
+
+PROMPT = [5, 6, 7, 8, 5, 6, 7, 8]
+
+
+class Watch:
+    """While ``on``, notes as ``wrong`` what is read that was not submitted before the look-ahead,
+    and what is computed while tokens are accepted. ``aheads`` and ``reads`` count."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._submitted: list[mx.array] = []
+        self._due: set[int] | None = None  # what was submitted before the look-ahead that is out
+        self._accepting = False
+        self.on = False
+        self.wrong: list[str] = []  # where: an error would be taken for the model's
+        self.aheads = self.reads = 0
+        self._before(mx, "async_eval", self._submits)
+        self._before(Sampler, "sample", lambda _, logits, *__, **___: self._submits(logits))
+        for name in ("__getitem__", "astype", "item", "reshape"):
+            self._before(mx.array, name, self._computes)
+        self._before(Sampler, "distribution", self._computes)
+        for owner, name in ((mx.array, "tolist"), (np, "array"), (np, "asarray")):
+            self._before(owner, name, self._converts)
+        self._before(np, "frombuffer", lambda view, *_: self._converts(view.obj))
+        looks, accepts, steps = Loop._look_ahead, accept_draws, Loop.step
+
+        def look(*args: Any) -> Any:
+            due = set(map(id, self._submitted))
+            found = looks(*args)
+            self._due, self.aheads = due, self.aheads + self.on
+            return found
+
+        def accept(*args: Any) -> Any:
+            self._accepting = True
+            found = accepts(*args)
+            self._accepting = False
+            return found
+
+        def whole(*args: Any) -> None:
+            steps(*args)
+            self._due = None
+
+        self._patch.setattr(Loop, "_look_ahead", look)
+        self._patch.setattr(step, "accept_draws", accept)
+        self._patch.setattr(Loop, "step", whole)
+
+    def _before(self, owner: Any, name: str, see: Callable[..., None]) -> None:
+        plain = getattr(owner, name)
+
+        def seen(*args: Any, **options: Any) -> Any:
+            see(*args)
+            return plain(*args, **options)
+
+        self._patch.setattr(owner, name, seen)
+
+    def _submits(self, *arrays: Any) -> None:
+        for each in arrays:
+            if isinstance(each, mx.array):
+                self._submitted.append(each)
+            elif isinstance(each, (list, tuple)):
+                self._submits(*each)
+
+    def _computes(self, *_: Any) -> None:
+        if self.on and self._accepting:
+            self.wrong.append("computed: " + "".join(traceback.format_stack(limit=6)))
+
+    def _converts(self, array: Any, *_: Any) -> None:
+        if self.on and isinstance(array, mx.array):
+            due = set(map(id, self._submitted)) if self._due is None else self._due
+            if id(array) not in due:
+                self.wrong.append("waited for: " + "".join(traceback.format_stack(limit=6)))
+            self.reads += 1
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(monkeypatch)
+
+
+def look_at_all(result: PostSamplingResult) -> None:
+    logits = result.logits
+    assert logits is not None and logits.dtype == np.float32
+    assert result.candidate_probs[0] > 0 and result.sampled_prob > 0
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.7, "top_p": 0.9, "top_logprobs": 20},
+    {"temperature": 0.7, "top_logprobs": 0},
+    {"top_candidates": 5, "top_logprobs": 3},
+    {"temperature": 1.0, "hooks": look_at_all},
+    {"hooks": look_at_all, "top_candidates": 5, "filters": mlxgen.Regex("(.|\n)*")},
+]
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_stream_reads_only_what_was_submitted_with_the_draw(
+    watch: Watch, options: dict[str, Any], dtype: mx.Dtype
+) -> None:
+    lm = mlxgen.load()
+    lm.model.set_dtype(dtype)
+    with lm.stream(PROMPT, max_tokens=16, seed=3, ignore_eos=True, **options) as stream:
+        next(stream), next(stream)
+        watch.on = True  # what a hook looks at for the first time has to be computed
+        assert len(list(stream)) == 14
+    assert not watch.wrong, watch.wrong[0]
+    assert watch.aheads >= 12 and watch.reads >= 14
+
+
+def test_a_batch_reads_only_what_was_submitted_with_the_draw(watch: Watch) -> None:
+    lm = mlxgen.load()
+    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    for seed, options in enumerate(OPTIONS):
+        made = Options.of({"max_tokens": None, "seed": seed, "ignore_eos": True, **options})
+        scheduler.submit(lm.prepare(PROMPT, made))
+    while any(handle.request.position < 2 for handle in scheduler._everywhere):
+        scheduler.step()
+    watch.on = True
+    for _ in range(12):
+        scheduler.step()
+    assert not watch.wrong, watch.wrong[0]
+    assert watch.aheads == 12 and watch.reads >= 12
+
+
+@pytest.mark.parametrize("draft", ["ngram", "model"])
+def test_drafts_are_read_as_they_were_submitted(watch: Watch, draft: str) -> None:
+    lm = mlxgen.load()
+    by: Any = mlxgen.load() if draft == "model" else draft
+    with lm.stream(PROMPT, max_tokens=32, draft=by, top_logprobs=5, ignore_eos=True) as stream:
+        next(stream), next(stream)
+        watch.on = True
+        assert any(chunk.from_draft for chunk in stream)
+    assert not watch.wrong, watch.wrong[0]
+    assert watch.reads

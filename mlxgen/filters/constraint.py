@@ -87,6 +87,11 @@ class Constraint:
             self._look()
         return self._mask
 
+    @property
+    def ordinary(self) -> Int32Words:
+        """All tokens but those that end the text."""
+        return self._rows.ordinary
+
     def _look(self) -> None:
         rows = self._rows
         row = self._row
@@ -125,6 +130,13 @@ class Constraint:
         if not part.fill(row):
             return "all"
         return str(len(tokens_of(row & self._rows.ordinary)) or "none")
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether tokens all over the vocabulary are known to be allowed, as in free text."""
+        if not self.knows_mask or self._mask is None:
+            return self.knows_mask
+        return bool(2 * np.count_nonzero(self._mask) > len(self._mask))
 
     def can_end(self) -> bool:
         """Whether the text may end here."""

@@ -18,7 +18,7 @@ from mlxgen.filters import Constraint, Filter, Replay, tokens_of
 from mlxgen.tokens import Vocabulary
 
 from .alternate import Comparison, Spread, compare, measure
-from .single import PROMPT
+from .single import PROMPT, timed
 
 LONG = {"type": "array", "items": {"type": "string", "maxLength": 40}, "minItems": 2000}
 
@@ -89,6 +89,16 @@ def overhead(
         )
 
     return compare(steered, plain, turns)
+
+
+def free_text(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> Comparison:
+    """Seconds of a stream under an expression that any text matches, against one without."""
+
+    def run(**options: Any) -> float:
+        stream = lm.stream(PROMPT, max_tokens=tokens, ignore_eos=True, seed=1, **options)
+        return timed(iter(stream), tokens)
+
+    return compare(lambda: run(filters=[mlxgen.Regex("(.|\n)*")]), run, turns)
 
 
 def per_pass(lm: mlxgen.LanguageModel, passes: int, **options: Any) -> float:

@@ -87,7 +87,7 @@ def assemble(
         match=None,
         forks=0,
         # With log-probabilities no run is forced: they need the logits of each position.
-        unforced=0 if options.top_logprobs is None else RARELY_FORCED,
+        unforced=RARELY_FORCED,
         strayed=False,
     )
     _take_prefix(request)

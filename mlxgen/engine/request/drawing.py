@@ -93,10 +93,12 @@ def _mask(
     if early := too_early(request):
         excluded = excluded.union(early)
     steered = request.steering.words if request.steering is not None else None
+    if request.options.ignore_eos and constraint is not None:
+        words = constraint.ordinary if words is None else words & constraint.ordinary
+    elif steered is None and not excluded:
+        return words
     if steered is not None:
         words = steered if words is None else words & steered
-    elif not excluded:
-        return words
     if excluded:
         words = without_tokens(words, excluded, vocab_size)
     assert words is not None

@@ -32,10 +32,10 @@ def check_end(request: Request, token: Token) -> None:
 
 def too_early(request: Request) -> Set[Token]:
     """The tokens that must not come next because they would end the text."""
-    options, eos = request.options, request.vocabulary.eos
-    if request.position < options.min_tokens:
-        return eos.union(s[0] for s in options.stop_tokens if len(s) == 1)
-    return eos if options.ignore_eos and request.constraint is not None else frozenset()
+    options = request.options
+    if request.position >= options.min_tokens:
+        return frozenset()
+    return request.vocabulary.eos.union(s[0] for s in options.stop_tokens if len(s) == 1)
 
 
 def is_over(request: Request) -> bool:

@@ -79,7 +79,8 @@ class Request:
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
     - ``forks``: how many seeds were given to forks so far.
-    - ``unforced``: how many tokens were sampled since the last run that filters forced.
+    - ``unforced``: how many tokens were sampled since the last run that filters forced; at first,
+      so many that no other one is expected.
     - ``strayed``: whether the last token was withheld from the filters.
     """
 
@@ -253,11 +254,14 @@ class Request:
     def expects_forced(self) -> bool:
         """Whether a forced run is likely after the next token.
 
-        Then a look-ahead would waste a forward pass: token and run go through in one pass.
+        Then a look-ahead would waste a forward pass: token and run go through in one pass. Filters
+        that have forced a run do so again soon, but not in the middle of free text.
         """
         if self.steering is not None and self.steering.expects_run:
             return True
-        return self.constraint is not None and self.unforced < RARELY_FORCED
+        if self.constraint is None or self.unforced >= RARELY_FORCED:
+            return False
+        return not self.constraint.is_wide
 
     def is_free(self, count: int) -> bool:
         """Whether the next ``count`` draws depend only on their positions."""

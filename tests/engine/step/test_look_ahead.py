@@ -1,0 +1,70 @@
+"""The pass after a token is submitted before the token is known, unless that is in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen import JsonSchema, Regex
+from mlxgen.engine.step.step import Loop
+from tests.fakes.speaking import PROMPT, reciter
+
+
+class Aheads:
+    """How many there were."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        look = Loop._look_ahead
+
+        def counted(*args: Any) -> Any:
+            self.count += 1
+            return look(*args)
+
+        patch.setattr(Loop, "_look_ahead", counted)
+
+
+@pytest.fixture
+def aheads(monkeypatch: pytest.MonkeyPatch) -> Aheads:
+    return Aheads(monkeypatch)
+
+
+@pytest.mark.parametrize("pattern", ["(.|\n)*", "[0-9a-f ]*", "([0-9][a-f ]){20}"])
+def test_what_leaves_a_choice_everywhere_is_looked_ahead_of_from_the_first_token_on(
+    aheads: Aheads, pattern: str
+) -> None:
+    lm = mlxgen.load()
+    result = lm.generate("Once", filters=Regex(pattern), max_tokens=20, ignore_eos=True)
+    assert result.finish_reason == "length"
+    assert aheads.count == 19 and result.usage.forward_passes == 20
+
+
+def test_where_runs_are_forced_all_the_time_token_and_run_go_through_together(
+    aheads: Aheads,
+) -> None:
+    lm = reciter(list("abcefdghcij")).lm
+    result = lm.generate(PROMPT, filters=Regex("ab(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20)
+    assert result.text == "abcefdghcij" and result.usage.forced_tokens == 8
+    assert aheads.count == 0 and result.usage.forward_passes == 3
+
+
+def test_the_first_forced_run_says_that_others_follow(aheads: Aheads) -> None:
+    lm = reciter(list("cefdghcij")).lm
+    result = lm.generate(PROMPT, filters=Regex("(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20)
+    assert result.text == "cefdghcij" and aheads.count == 1
+
+
+def test_free_text_between_forced_runs_is_looked_ahead_of(aheads: Aheads) -> None:
+    text = '{"name": "the quick brown fox", "next": "jumps over the dog"}'
+    schema: dict[str, Any] = {
+        "properties": {"name": {"type": "string"}, "next": {"type": "string"}}
+    }
+    schema |= {"type": "object", "required": ["name", "next"], "additionalProperties": False}
+    lm = reciter(list(text)).lm
+    filters = JsonSchema(schema, whitespace=None, separators=(", ", ": "))
+    result = lm.generate(PROMPT, filters=filters, max_tokens=100)
+    assert result.text == text
+    drawn = len(text) - result.usage.forced_tokens
+    assert drawn - 3 <= aheads.count <= drawn

@@ -113,7 +113,7 @@ class Shrink(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """Free all slots, whatever is in them."""
+    """Free all slots, whatever is in them, and drop prefixes that may not have been computed."""
 
 
 Place: TypeAlias = Join | Leave | Free | Copy | Take

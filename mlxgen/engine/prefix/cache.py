@@ -6,8 +6,9 @@ reached. Must never know requests or text: its caller says which tokens a KV hol
 inserted or taken shares a buffer to which either side writes, so the cache and the sequences
 cannot disturb each other.
 
-Any thread may call it, as everything held was computed when it was inserted. What it gives is not
-computed yet, and so belongs to the thread that took it.
+Any thread may call it, as everything held was submitted when it was inserted. What it gives is not
+submitted yet, and so belongs to the thread that took it. Nothing here waits for the device: if that
+fails, its owner says of which insertions it is not known that they were computed.
 
 How many bytes a call copies:
 
@@ -37,7 +38,7 @@ from ..kv.alone import Alone
 from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
 from . import file as prefix_file
 from .segments import Segment, Snapshot, holds, rebuilt
-from .tree import BLOCK, Found, PrefixTree, as_ids
+from .tree import BLOCK, Found, Node, PrefixTree, as_ids
 
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 
@@ -91,36 +92,38 @@ class PrefixCache:
         self._max_bytes = limit
         self.shrink(limit)
 
-    def insert(self, tokens: Sequence[Token], kv: Alone, *, room: int | None = None) -> None:
+    def insert(self, tokens: Sequence[Token], kv: Alone, *, room: int | None = None) -> list[Node]:
         """Keep a copy of ``kv``, which holds the first ``kv.length`` of ``tokens``.
 
-        Copies and evaluates what the tree does not hold yet; ``kv`` does not change and is not
-        kept alive. Evicts the least recently used sequences to stay within ``max_bytes``, and
-        within ``room`` if the caller has less memory now. A KV that is larger than that on its
-        own, or whose layers do not all hold every token, is not kept.
+        Submits a copy of what the tree does not hold yet, and returns the nodes that wait for it;
+        ``kv`` does not change and is not kept alive. Evicts the least recently used sequences to
+        stay within ``max_bytes``, and within ``room`` if the caller has less memory now. A KV that
+        is larger than that on its own, or whose layers do not all hold every token, is not kept.
         """
         assert kv.length <= len(tokens), "a KV holds more than the tokens it was said to hold"
         ids, caches = as_ids(tokens[: kv.length]), kv.caches
         if len(ids) and holds(caches, len(ids)):
             with self._lock:
                 limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
-                self._insert(ids, caches, limit)
+                return self._insert(ids, caches, limit)
+        return []
 
-    def _insert(self, ids: TokenIds, caches: Sequence[LayerCache], limit: int) -> None:
+    def _insert(self, ids: TokenIds, caches: Sequence[LayerCache], limit: int) -> list[Node]:
         tree = self._tree
         found = tree.find(ids, len(ids))
         if found is not None and found.length == len(ids):
             tree.touch(found.holder)
-            return
+            return []
         place = tree.walk(ids)
         cuts = [*range(place.length, len(ids), tree.block), len(ids)]
         segments = [Segment.of(caches, a, b) for a, b in pairwise(cuts)]
         snapshot = None if tree.any_length else Snapshot.of(caches, len(ids))
         new: list[Segment | Snapshot] = [*segments, *([snapshot] if snapshot else [])]
         if tree.cost(place) + sum(part.nbytes for part in new) > limit:
-            return
+            return []
         node = tree.node_at(place)
-        added = []
+        cut = [node, place.node] if node is not place.node else []
+        added: list[Node] = []
         for segment in segments:
             node = tree.attach(node, ids[node.depth : node.depth + segment.count], segment)
             added.append(node)
@@ -129,11 +132,18 @@ class PrefixCache:
         tree.touch(node)
         tree.evict(limit)  # before the copies are made, so that both never add up
         try:
-            mx.eval([part.arrays() for part in new])
+            mx.async_eval([part.arrays() for part in new])
         except BaseException:
             for unfinished in added[::-1] or [node]:
                 tree.drop(unfinished)
             raise
+        return [*cut, *(added or [node])]
+
+    def drop(self, nodes: Sequence[Node]) -> None:
+        """Forget what was inserted, with all that goes on from there."""
+        with self._lock:
+            for node in nodes:
+                self._tree.uproot(node)
 
     def match(self, tokens: Sequence[Token]) -> int:
         """How many leading tokens ``take`` would give; does not count as a use of them."""

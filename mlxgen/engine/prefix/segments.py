@@ -68,7 +68,7 @@ class Segment:
         return [array for piece in self.layers for array in piece]
 
     def split(self, at: int) -> tuple[Segment, Segment]:
-        """The first ``at`` tokens and the rest, both copied and evaluated."""
+        """The first ``at`` tokens and the rest, both copies that are submitted."""
         halves = tuple(
             Segment(
                 tuple(tuple(owned(array[..., cut, :]) for array in piece) for piece in self.layers),
@@ -76,7 +76,7 @@ class Segment:
             )
             for cut, count in ((slice(0, at), at), (slice(at, None), self.count - at))
         )
-        mx.eval([half.arrays() for half in halves])
+        mx.async_eval([half.arrays() for half in halves])
         return halves[0], halves[1]
 
 

@@ -37,7 +37,7 @@ def as_ids(tokens: Sequence[Token]) -> TokenIds:
     return np.asarray(tokens, dtype=np.int32)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Node:
     """``tokens`` after those of ``parent``; ``depth`` tokens lead to its end."""
 
@@ -184,6 +184,15 @@ class PrefixTree:
             if self.any_length or parent.snapshot is not None:
                 break
             node = parent
+
+    def uproot(self, node: Node) -> None:
+        """Drop a node and all below it, as far as they are still there."""
+        below = [node]
+        for each in below:
+            below.extend(each.children.values())
+        for each in reversed(below):
+            if each.parent is not None:
+                self.drop(each)
 
     def clear(self) -> None:
         self.root.children.clear()

@@ -9,10 +9,11 @@ Nothing is evaluated unless a command waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import mlx.core as mx
 
@@ -40,6 +41,7 @@ from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
 from ..prefix.cache import PrefixCache
+from ..prefix.tree import Node
 
 
 class Runner(Device):
@@ -65,10 +67,30 @@ class Runner(Device):
         self.piece = piece
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
+        # Nodes of the prefix cache that wait for copies, each with how many draws came before it
+        self._unproven: deque[tuple[int, ref[Node]]] = deque()
+        self._draws: deque[tuple[int, mx.array]] = deque()  # submitted and not read
+        self._drawn = 0
 
     def number(self) -> int:
         """A number for a new cache."""
         return next(self._numbers)
+
+    def submit(self, arrays: Iterable[mx.array | None]) -> None:
+        arrays = list(arrays)
+        super().submit(arrays)
+        self._drawn += 1
+        self._draws += [(self._drawn, array) for array in arrays[:1] if array is not None]
+
+    def read(self, array: mx.array) -> list[int]:
+        tokens = super().read(array)
+        if any(array is draw for _, draw in self._draws):  # so all before it is computed as well
+            number, draw = self._draws.popleft()
+            while draw is not array:
+                number, draw = self._draws.popleft()
+            while self._unproven and self._unproven[0][0] < number:
+                self._unproven.popleft()
+        return tokens
 
     def do(self, command: Command) -> Any:
         """Carry out a command: the logits of a pass, the new place of a cache that moves or is made
@@ -111,13 +133,19 @@ class Runner(Device):
                 assert self.cache is not None
                 store = self._stores[kv]
                 alone = store if isinstance(store, Alone) else store.slots.copy_of(store)
-                self.cache().insert(tokens, alone, room=room)
+                nodes = self.cache().insert(tokens, alone, room=room)
+                self._unproven += [(self._drawn, ref(node)) for node in nodes]
             case Shrink(to):
                 assert self.cache is not None
                 self.cache().shrink(to)
             case Clear():
-                assert self.slots is not None
-                self.slots.clear()
+                if self.slots is not None:
+                    self.slots.clear()
+                if self._unproven and self.cache is not None:
+                    nodes = [node for _, held in self._unproven if (node := held()) is not None]
+                    self.cache().drop(nodes)
+                self._unproven.clear()
+                self._draws.clear()
         return None
 
     def _put(self, kv: int, store: Alone | Slot) -> Alone | Slot:

@@ -104,8 +104,7 @@ class Loop:
 
     def restart(self) -> None:
         """Drop all that is on the device: what every handle has run is to be run again."""
-        if self.runner.slots is not None:
-            self.runner.do(Clear())
+        self.runner.do(Clear())
         for handle in self.handles:
             handle.restart()
         self._blind = None

@@ -295,7 +295,7 @@ def test_there_is_room_behind_what_was_taken_for_the_rest_and_a_first_step() -> 
 
 
 @pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
-@pytest.mark.parametrize("calls", [0, 1])  # cutting an edge evaluates too
+@pytest.mark.parametrize("calls", [0, 1])  # cutting an edge submits copies too
 @pytest.mark.parametrize("ids", [(1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 9, 9, 9, 9), (1, 2, 3, 4, 5)])
 def test_a_copy_that_fails_leaves_nothing_behind(
     make: Make, calls: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
@@ -304,7 +304,7 @@ def test_a_copy_that_fails_leaves_nothing_behind(
     cache.insert((1, 2, 3, 4, 5, 6), holding(make, (1, 2, 3, 4, 5, 6)))
     before, known, kv = cache.nbytes, cache.match((*ids, 0)), holding(make, ids)
     with monkeypatch.context() as patch:
-        patch.setattr(mx, "eval", _failing_after(calls, mx.eval))
+        patch.setattr(mx, "async_eval", _failing_after(calls, mx.async_eval))
         with suppress(RuntimeError):  # where nothing has to be cut the second call never comes
             cache.insert(ids, kv)
             known = len(ids)
@@ -314,6 +314,39 @@ def test_a_copy_that_fails_leaves_nothing_behind(
     cache.insert(ids, kv)
     assert cache.match((*ids, 0)) == len(ids)
     check_integrity(cache)
+
+
+@pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
+def test_nobody_waits_for_what_is_inserted(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = PrefixCache(make, PLENTY, block=2)
+    kvs = {ids: holding(make, ids) for ids in [(1, 2, 3, 4, 5, 6), (1, 2, 3, 9, 9)]}
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "eval", _failing_after(0, mx.eval))
+        for ids, kv in kvs.items():  # the second one cuts an edge
+            cache.insert(ids, kv)
+    for ids in kvs:
+        taken = cache.take((*ids, 0))
+        assert taken is not None
+        check(taken.caches, ids)
+
+
+@pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
+@pytest.mark.parametrize("ids", [(1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 9, 9, 9, 9), (7, 8, 9)])
+def test_what_may_never_have_been_computed_is_dropped_with_what_goes_on_from_it(
+    make: Make, ids: Ids
+) -> None:
+    cache, old = PrefixCache(make, PLENTY, block=2), (1, 2, 3, 4, 5, 6)
+    cache.insert(old, holding(make, old))
+    nodes = cache.insert(ids, holding(make, ids))
+    cache.insert((*ids, 5, 5, 5), holding(make, (*ids, 5, 5, 5)))
+    assert nodes and cache.match((*ids, 0)) == len(ids)
+    cache.drop(nodes)
+    check_integrity(cache)
+    assert cache.match((*ids, 0)) < len(ids) and cache.match((*ids, 5, 5, 5, 0)) < len(ids)
+    cache.drop(nodes)  # they are gone already
+    check_integrity(cache)
+    cache.insert(ids, holding(make, ids))
+    assert cache.match((*ids, 0)) == len(ids)
 
 
 def _failing_after(calls: int, evaluate: Callable[..., None]) -> Callable[..., None]:

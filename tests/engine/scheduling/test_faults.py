@@ -228,6 +228,30 @@ def test_a_prefix_that_the_model_fails_with_is_dropped_and_not_the_row() -> None
     assert hall.texts[again] == letters(4, 44)
 
 
+def test_prefixes_that_a_failure_may_have_spoilt_are_dropped_and_no_others(unread: Unread) -> None:
+    hall = Hall(endless())
+    cache = hall.scheduler.cache
+    assert cache is not None
+    old, new = [65] * 40, [66] * 40
+    hall.submit(old, max_tokens=8)
+    hall.finish()
+    handle = hall.submit(new, max_tokens=12)
+    while not cache.match(new):
+        hall.step()
+    assert cache.match(old) and not unread.failures
+    unread.failures = 1  # nobody has read anything that was submitted after the copy
+    while not hall.stats.faults:
+        hall.step()
+    assert not cache.match(new) and cache.match(old) == 39
+    hall.finish()
+    assert not hall.errors and hall.texts[handle] == letters(12, 39)
+    handle = hall.submit(new, max_tokens=12)  # whoever comes later, with all that is kept since
+    hall.steps(8)
+    unread.failures = 1
+    hall.finish()
+    assert cache.match(new) == 39 and hall.stats.faults == 2
+
+
 def test_a_prefix_cache_that_fails_costs_no_row() -> None:
     hall = Hall(endless())
     cache = hall.scheduler.cache

@@ -15,13 +15,15 @@ class Standing(NamedTuple):
     """What a plan has to know of a request.
 
     ``is_ready``: the logits for its next position are at hand. ``is_behind``: it has more to run
-    than goes between two steps of the others. ``is_last``: its budget ends with the next token.
+    than goes between two steps of the others. ``is_first``: it has no token yet. ``is_last``: its
+    budget ends with the next token.
     ``drafts``: tokens are about to be drafted after that. ``expects_forced``: its filters are
     likely to force a run after it.
     """
 
     is_ready: bool
     is_behind: bool = False
+    is_first: bool = False
     is_last: bool = False
     drafts: bool = False
     expects_forced: bool = False
@@ -31,21 +33,25 @@ class Standing(NamedTuple):
 class StepPlan:
     """``first`` run what they have pending, then all ``drawn`` are drawn; if ``looks`` is true,
     the pass after their tokens is submitted before these are known, with what those ``beside``
-    have pending."""
+    have pending. If ``opens`` is true, they are first tokens, and out before anything else is
+    submitted: MLX lets few tasks wait, so a pass is submitted only when most of it has been run."""
 
     first: tuple[int, ...]
     drawn: tuple[int, ...]
     looks: bool
     beside: tuple[int, ...]
+    opens: bool = False
 
     @classmethod
     def of(cls, rows: Sequence[Standing]) -> StepPlan:
         """The plan for these rows."""
         ready = tuple([i for i, row in enumerate(rows) if row.is_ready])
         idle = tuple([i for i, row in enumerate(rows) if not (row.is_ready or row.is_behind)])
+        drawn = tuple(sorted(ready + idle))
+        if drawn and all(rows[i].is_first for i in drawn):
+            return cls(idle, drawn, looks=False, beside=(), opens=True)
         if ready and _looks_ahead([rows[i] for i in ready]):
             return cls((), ready, looks=True, beside=idle)
-        drawn = tuple(sorted(ready + idle))
         return cls(idle, drawn, looks=_looks_ahead([rows[i] for i in drawn]), beside=())
 
 

@@ -166,7 +166,7 @@ class Loop:
         arrived = [handle.arrive() for handle in (*places, *beside)]
         if plan.looks and all(arrived):
             self._blind = blind
-        else:
+        elif not plan.opens:
             self._catch_up(handles, events, looked=plan.looks)
         self._warm(handles)
 
@@ -180,7 +180,8 @@ class Loop:
     def _standing(self, handle: Handle) -> Standing:
         request, waits = handle.request, bool(handle.pending)
         behind = waits and self.is_behind(handle)
-        return Standing(not waits, behind, request.is_last, _drafts(handle), request.expects_forced)
+        first, last = request.position == request.first, request.is_last
+        return Standing(not waits, behind, first, last, _drafts(handle), request.expects_forced)
 
     # drawing
 

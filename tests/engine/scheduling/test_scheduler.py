@@ -406,6 +406,9 @@ def test_how_far_a_prompt_is_can_be_seen_between_the_steps(steady: int) -> None:
 def test_a_short_prompt_with_nobody_beside_it_goes_through_in_the_pass_of_its_first_draw() -> None:
     hall = Hall(endless())
     hall.submit([63] * 9, max_tokens=3)
+    hall.steps(2)
+    assert list(hall.texts.values()) == [letters(1, 8)]
+    assert [len(tokens) for tokens in hall.speaker.model.fed] == [9]  # it is out before the next
     assert hall.finish() == [letters(3, 8)]
     assert [len(tokens) for tokens in hall.speaker.model.fed] == [9, 1, 1]
 

@@ -144,6 +144,12 @@ def test_who_has_much_to_run_is_left_to_the_prefill() -> None:
     assert StepPlan.of([behind]) == StepPlan((), (), False, ())
 
 
+def test_first_tokens_are_out_before_anything_else_is_submitted() -> None:
+    ready, idle = READY._replace(is_first=True), IDLE._replace(is_first=True)
+    assert StepPlan.of([idle, ready]) == StepPlan((0,), (0, 1), False, (), opens=True)
+    assert StepPlan.of([idle, READY]) == StepPlan((), (1,), True, (0,))
+
+
 def test_nobody_looks_ahead_where_it_would_be_in_vain() -> None:
     last, forced = READY._replace(is_last=True), READY._replace(expects_forced=True)
     assert not StepPlan.of([last, last]).looks and StepPlan.of([last, READY]).looks

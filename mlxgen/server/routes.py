@@ -41,12 +41,18 @@ def _good(content: dict[str, Any], description: str = "The answer") -> Answers:
 _BUSY = (401, 403, 503)
 _BODY = (400, 404, 408, 413, 415, 429, 500, 504, *_BUSY)
 _TEXT = {"schema": {"type": "string"}}
-_JSON = {"application/json": {"schema": {"type": "object"}}}
-_LIST = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
+_OBJECT: dict[str, Any] = {"type": "object"}
+_OBJECTS = {"type": "array", "items": _OBJECT}
+_JSON = {"application/json": {"schema": _OBJECT}}
+_LIST = {"application/json": {"schema": _OBJECTS}}
 _ANSWER = _good(_JSON)
-_STREAMED = _good(
-    {**_JSON, "text/event-stream": _TEXT}, "The answer, or its events with stream: true"
-)
+
+
+def _streamed(schema: dict[str, Any]) -> Answers:
+    content = {"application/json": {"schema": schema}, "text/event-stream": _TEXT}
+    return _good(content, "The answer, or its events with stream: true")
+
+
 _HEALTH: Answers = _ANSWER | {503: {"description": "Not ready", "content": _JSON}} | answers(403)
 
 
@@ -93,9 +99,14 @@ async def detokenize_tokens(exchange: Exchange) -> None:
 
 
 _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
-    ("/v1/chat/completions", chat_completions, ChatRequest, _STREAMED),
-    ("/v1/completions", completions, CompletionRequest, _STREAMED),
-    ("/completion", llama_completion, CompletionRequest, _STREAMED),
+    ("/v1/chat/completions", chat_completions, ChatRequest, _streamed(_OBJECT)),
+    ("/v1/completions", completions, CompletionRequest, _streamed(_OBJECT)),
+    (
+        "/completion",
+        llama_completion,
+        CompletionRequest,
+        _streamed({"anyOf": [_OBJECT, _OBJECTS]}),  # a list for several prompts
+    ),
     ("/tokenize", tokenize_text, TokenizeRequest, _ANSWER),
     ("/detokenize", detokenize_tokens, DetokenizeRequest, _ANSWER),
 )

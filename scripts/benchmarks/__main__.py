@@ -369,11 +369,6 @@ def run_simulate(_: int) -> Iterator[Figure]:
         beside = simulate.ours(device, shape, simulate.ONE).first[0]
         what = f"{device.name}, {shape.name}: {simulate.ONE.name}: time over that alone"
         yield at_most(what, beside / alone, f"{beside / alone:.2f}", 1.5)
-        rates = [
-            simulate.ours(device, shape, load).rate for load in (simulate.FORCED, simulate.FREE)
-        ]
-        what = f"{device.name}, {shape.name}: {simulate.FORCED.name}: tokens/s over unconstrained"
-        yield at_least(what, rates[0] / rates[1], f"{rates[0] / rates[1]:.2f}", 1.0)
         for load in simulate.WORKLOADS:
             what = f"{device.name}, {shape.name}: {load.name}"
             peer = simulate.theirs(device, shape, load)

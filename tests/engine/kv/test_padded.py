@@ -6,16 +6,15 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from mlxgen.engine.kv import PREFILL_STEP
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.held import stacked
-from mlxgen.engine.kv.padded import longest_padded, run_padded
+from mlxgen.engine.kv.padded import LONGEST, alike, longest_padded, run_padded
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
 
 from .test_slots import alone, same
 
-ROOM = {"plain": PREFILL_STEP, "rotating": 15, "sliding window": 11}
+ROOM = {"plain": LONGEST, "rotating": 15, "sliding window": 11}
 
 
 @pytest.mark.parametrize("kind", list(cache_kinds()))
@@ -31,11 +30,7 @@ def test_a_window_that_keeps_its_beginning_takes_none() -> None:
 @pytest.mark.parametrize("kind", list(ROOM))
 def test_prompts_of_different_lengths_go_on_as_they_would_alone(kind: str) -> None:
     model, make = cache_kinds()[kind]()
-    prompts = [
-        [1, 2, 3, 4, 5, 6, 7],
-        [8],
-        [i % VOCAB for i in range(min(128, longest_padded(make)))],
-    ]
+    prompts = [[1, 2, 3, 4, 5, 6, 7], [8], [i % VOCAB for i in range(longest_padded(make))]]
     kvs = [Alone(make) for _ in prompts]
     run_padded(model, make, stacked(prompts), [len(prompt) for prompt in prompts], kvs)
     for prompt, kv in zip(prompts, kvs, strict=True):
@@ -44,6 +39,11 @@ def test_prompts_of_different_lengths_go_on_as_they_would_alone(kind: str) -> No
             prompt.append(token)
             logits = kv.forward(model, mx.array([[token]]))
             same(logits[0, -1], alone(model, make, prompt))
+
+
+def test_padding_is_never_more_than_half_of_the_prompts() -> None:
+    assert alike([5]) and alike([4, 6, 7])
+    assert not alike([100, 1]) and not alike([3, 3, 30])
 
 
 def shapes(hall: Hall) -> list[tuple[int, int]]:

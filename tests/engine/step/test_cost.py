@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.engine.kv.here import Here
 from mlxgen.engine.step.cost import Meter, PassCost
 
 
@@ -80,32 +79,24 @@ def test_nothing_is_known_at_first_but_that_passes_cost_something_themselves() -
     assert cost.most(0.01, 4096) <= 16
 
 
-class Line(Here):
+class Line:
     """A device that works through passes in their order."""
 
     def __init__(self) -> None:
-        self.meter = Meter(PassCost(), self)
-        self.time = self.busy = 0.0
-
-    def now(self) -> float:
-        return self.time
+        self.meter = Meter(PassCost())
+        self.now = self.busy = 0.0
 
     def run(self, tokens: int, *, is_prompt: bool = False) -> None:
-        self.meter.run(tokens, is_prompt=is_prompt)
-        self.busy = max(self.busy, self.time) + gpu(tokens)
+        self.meter.run(self.now, tokens, is_prompt=is_prompt)
+        self.busy = max(self.busy, self.now) + gpu(tokens)
 
     def draw(self) -> tuple[int, float]:
         return self.meter.ran, self.busy
 
-    def wait_for(self, draw: tuple[int, float]) -> None:
+    def read(self, draw: tuple[int, float]) -> None:
         after, until = draw
-        self.time = max(self.time, until)
-        self.meter.read(after)
-        self.meter.leave()
-
-    def wait(self, seconds: float) -> None:
-        self.time += seconds
-        self.meter.enter()
+        self.now = max(self.now, until)
+        self.meter.read(self.now, after)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -113,13 +104,12 @@ def test_a_piece_that_comes_after_the_look_ahead_counts_where_it_is_waited_for(
     ahead: bool,
 ) -> None:
     line = Line()
-    line.wait(1)
     line.run(1)
     draw = line.draw()
     for size in [0, 0, 0, 128, 0, 32, 512, 0, 0, 512, 128]:
         line.run(1)
         following = line.draw() if ahead else None
-        line.wait_for(draw)
+        line.read(draw)
         if size:
             line.run(size, is_prompt=True)
         draw = following or line.draw()
@@ -131,17 +121,13 @@ def test_a_piece_that_comes_after_the_look_ahead_counts_where_it_is_waited_for(
 
 def test_nothing_is_learned_while_the_device_does_something_else() -> None:
     line = Line()
-    line.wait(1)
     line.run(1)
-    line.wait_for(line.draw())
-    line.wait(100)  # nobody asked for anything
+    line.read(line.draw())
+    line.now += 100  # nobody asked for anything
     line.run(1)
-    draw = line.draw()
-    line.wait(100)  # or nobody looked
-    line.wait_for(draw)
-    line.wait(100)
+    line.read(line.draw())
     line.run(1)
     line.busy += 50
     line.meter.skip()
-    line.wait_for(line.draw())
+    line.read(line.draw())
     assert line.meter.cost.of(1) == pytest.approx(gpu(1))

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-OWN = 8  # tokens that a pass costs besides its own, as long as nothing is known
+OWN = 8  # tokens that a pass costs besides its own, where it is larger than any that was seen
 FIRST = 16  # tokens to run at first in a given time
 _BUCKETS = 24  # powers of two
 _WEIGHT = 0.25  # of the newest in a running mean
@@ -59,6 +59,10 @@ class PassCost:
 
     def of(self, tokens: int) -> float:
         """The seconds of a pass; in units of a token as long as nothing is known."""
+        return self._of(tokens, OWN)
+
+    def _of(self, tokens: int, own: int = 0) -> float:
+        """The same, if larger passes than were seen cost ``own`` tokens besides their own."""
         size = took = 0.0  # of the largest known pass that is not larger
         for count, tokens_seen, seconds in zip(
             self._counts, self._tokens, self._seconds, strict=True
@@ -69,22 +73,22 @@ class PassCost:
                 return took + (seconds - took) * (tokens - size) / (tokens_seen - size)
             if count:
                 size, took = tokens_seen, seconds
-        return took * tokens / size if size else float(OWN + tokens)
+        return took * (own + tokens) / (own + size) if size else float(own + tokens)
 
     def most(self, seconds: float, tokens: int) -> int:
         """How many of ``tokens`` fit in that time.
 
-        At least as many as take no longer than a single one; and one that is known from a size not
-        much smaller, so that what was never tried is come to by steps.
+        At least as many as take no longer than a single one. Sizes that were never tried may cost
+        every token, so that they are come to by steps.
         """
         if seconds == math.inf:
             return tokens
         if not self.is_known:
             return min(tokens, FIRST)
-        allowed = max(seconds, _ALIKE * self.of(1))
-        if self.of(tokens) <= allowed:
+        allowed = max(seconds, _ALIKE * self._of(1))
+        if self._of(tokens) <= allowed:
             return tokens
-        fitting = bisect_right(_SIZES, allowed, key=self.of)
+        fitting = bisect_right(_SIZES, allowed, key=self._of)
         return min(tokens, _SIZES[max(0, fitting - 1)])
 
 

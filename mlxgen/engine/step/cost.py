@@ -42,9 +42,14 @@ class PassCost:
         """Whether any pass was seen."""
         return any(self._counts)
 
-    def saw(self, tokens: int, seconds: float) -> None:
-        """Learn what a pass took."""
+    def saw(self, tokens: int, seconds: float, *, least: bool = False, most: bool = False) -> None:
+        """Learn what a pass took; that it takes so long at ``least`` or at ``most`` tells nothing
+        new of a size that is known to take longer, or less."""
         at = tokens.bit_length() - 1
+        if self._counts[at] and (least or most):
+            known = self._seconds[at] * tokens / self._tokens[at]
+            if seconds <= known if least else seconds >= known:
+                return
         self._counts[at] += 1
         weight = max(_WEIGHT, 1 / self._counts[at])
         if 2 * seconds < self._seconds[at]:
@@ -104,11 +109,13 @@ class Meter:
 
     A pass that was submitted after a look-ahead is waited for by the read after the next. So each
     draw says after how many passes it was submitted (``ran`` then), and a read learns from those
-    that no read before it waited for. ``plain`` are the seconds that those of them took that were
-    not of a prompt, a running mean.
+    that no read before it waited for. A pass takes the host's time as well, when it is submitted:
+    between two reads between which fewer are submitted than are waited for, it seems to take less
+    than it does, as the last one of a row does, and more the other way round. ``plain`` are the
+    seconds that those of them took that were not of a prompt, a running mean.
     """
 
-    __slots__ = ("_passes", "_since", "_skips", "cost", "plain", "ran")
+    __slots__ = ("_passes", "_since", "_skips", "_submitted", "cost", "plain", "ran")
 
     def __init__(self, cost: PassCost) -> None:
         self.cost = cost
@@ -117,12 +124,14 @@ class Meter:
         self._passes: deque[Pass] = deque()  # that nobody has waited for
         self._since = 0.0
         self._skips = False
+        self._submitted = 0  # since the last read
 
     def run(self, now: float, tokens: int, *, is_prompt: bool = False) -> None:
         """Note that a pass is about to be submitted."""
         if not self._passes:
             self._since = now
         self._passes.append(Pass(tokens, is_prompt))
+        self._submitted += 1
         self.ran += 1
 
     def skip(self) -> None:
@@ -139,17 +148,20 @@ class Meter:
         waited = [self._passes.popleft() for _ in range(count)]
         seconds, self._since = now - self._since, now
         if waited and not self._skips:
-            self._learn(waited, seconds)
+            self._learn(waited, seconds, self._submitted - count)
         self._skips = False
+        self._submitted = 0
 
-    def _learn(self, passes: Sequence[Pass], seconds: float) -> None:
-        """The largest pass takes what the others leave, and as much as one of them at least."""
+    def _learn(self, passes: Sequence[Pass], seconds: float, more: int) -> None:
+        """The largest pass takes what the others leave, and as much as one of them at least;
+        ``more`` were submitted in that time than those."""
         cost, sizes = self.cost, [tokens for tokens, _ in passes]
         if cost.is_known or len(passes) == 1:
             largest = max(sizes)
             alike = sizes.count(largest)
             left = seconds - sum(cost.of(each) for each in sizes if each != largest)
-            cost.saw(largest, max(left / alike, seconds / len(sizes)))
+            took = max(left / alike, seconds / len(sizes))
+            cost.saw(largest, took, least=more < 0, most=more > 0)
         else:
             cost.saw(sum(sizes), seconds)
         steps = [tokens for tokens, is_prompt in passes if not is_prompt]

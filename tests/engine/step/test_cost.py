@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -82,13 +83,16 @@ def test_nothing_is_known_at_first_but_that_passes_cost_something_themselves() -
 class Line:
     """A device that works through passes in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: float = 0.0, device: Callable[[int], float] = gpu) -> None:
         self.meter = Meter(PassCost())
         self.now = self.busy = 0.0
+        self.host = host  # seconds to submit a pass
+        self.device = device
 
     def run(self, tokens: int, *, is_prompt: bool = False) -> None:
         self.meter.run(self.now, tokens, is_prompt=is_prompt)
-        self.busy = max(self.busy, self.now) + gpu(tokens)
+        self.now += self.host
+        self.busy = max(self.busy, self.now) + self.device(tokens)
 
     def draw(self) -> tuple[int, float]:
         return self.meter.ran, self.busy
@@ -117,6 +121,25 @@ def test_a_piece_that_comes_after_the_look_ahead_counts_where_it_is_waited_for(
     for size in (1, 32, 128, 512):
         assert cost.of(size) == pytest.approx(gpu(size), rel=0.05)
     assert line.meter.plain == pytest.approx(gpu(1), rel=0.05)
+
+
+def test_submitting_a_pass_is_a_part_of_what_it_takes() -> None:
+    """A small model on a fast device: what comes back from the last pass of a row came soon."""
+    line = Line(host=0.002, device=lambda _: 0.0005)
+    for _ in range(4):  # requests one after the other
+        line.run(7, is_prompt=True)
+        line.run(7, is_prompt=True)
+        line.run(1)
+        draw = line.draw()
+        for _ in range(5):
+            line.run(1)
+            following = line.draw()
+            line.read(draw)
+            draw = following
+        line.read(draw)
+    cost = line.meter.cost
+    for size in (1, 7):
+        assert 0.002 <= cost.of(size) <= 0.0032
 
 
 def test_nothing_is_learned_while_the_device_does_something_else() -> None:

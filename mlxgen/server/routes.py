@@ -18,7 +18,6 @@ from .. import __version__
 from .engine_thread import State
 from .errors import RequestError
 from .exchange import Exchange, Work
-from .generation import generate
 from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
 from .openai.completion import parse_completion
@@ -27,6 +26,7 @@ from .openai.props import props_of, tokenizer_of
 from .openai.schemas import ChatRequest, CompletionRequest
 from .openapi import answers, body_of
 from .page import INDEX, read_page
+from .replying import reply_to
 from .responses import JsonResponse
 from .service import Service
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
@@ -75,17 +75,17 @@ class Answering(Response):
 
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation, rendered with the model's chat template."""
-    await generate(exchange, parse_chat, "chatcmpl")
+    await reply_to(exchange, parse_chat, "chatcmpl")
 
 
 async def completions(exchange: Exchange) -> None:
     """Continue raw text or tokens."""
-    await generate(exchange, parse_completion, "cmpl")
+    await reply_to(exchange, parse_completion, "cmpl")
 
 
 async def llama_completion(exchange: Exchange) -> None:
     """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
-    await generate(exchange, parse_llama, "cmpl")
+    await reply_to(exchange, parse_llama, "cmpl")
 
 
 async def tokenize_text(exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""Generated answers: chat and completion requests.
+"""How a request for generated text is replied to, streamed or whole.
 
 Owns the way from a body to the last chunk of its rows. Must never know how a request is
 interrupted or how events look. Invariant: the same chunks are pushed into the reply, in the
@@ -22,7 +22,7 @@ MOST = 1 << 20  # tokens and alternatives in a whole answer
 SMALL = 4096  # the same, in an answer that is written in one go
 
 
-async def generate(exchange: Exchange, parse: Parse, prefix: str) -> None:
+async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
     """The work of one endpoint: ``parse`` reads its bodies, and its ids begin with ``prefix``."""
     preparation = exchange.service.preparation
     prepared = await preparation.rows(await exchange.body(), parse, exchange.client)

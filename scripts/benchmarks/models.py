@@ -6,18 +6,17 @@ the same model; nothing is downloaded.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import random
 from typing import Any
 
-import mlx.core as mx
-from mlx_lm.models import llama
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import mlxgen
+
+from .architectures import random_model
 
 WIDE = 151_936
 _SYLLABLES = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")]
@@ -28,75 +27,39 @@ def random_llama(
     vocab_size: int, hidden: int, layers: int, *, seed: int = 0, name: str = "random"
 ) -> mlxgen.LanguageModel:
     """A float32 Llama of random weights with a made-up tokenizer of ``vocab_size`` tokens."""
-    mx.random.seed(seed)
-    args = llama.ModelArgs.from_dict(
-        {
-            "model_type": "llama",
-            "hidden_size": hidden,
-            "num_hidden_layers": layers,
-            "intermediate_size": 3 * hidden,
-            "num_attention_heads": hidden // 32,
-            "num_key_value_heads": max(1, hidden // 64),
-            "rms_norm_eps": 1e-5,
-            "vocab_size": vocab_size,
-            "max_position_embeddings": 32_768,
-            "rope_theta": 10_000.0,
-            "tie_word_embeddings": True,
-        }
+    model = random_model(
+        "llama",
+        seed,
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        intermediate_size=3 * hidden,
+        num_attention_heads=hidden // 32,
+        num_key_value_heads=max(1, hidden // 64),
+        max_position_embeddings=32_768,
+        tie_word_embeddings=True,
     )
-    model = llama.Model(args)
-    mx.eval(model.parameters())
     return mlxgen.LanguageModel(model, fake_tokenizer(vocab_size, seed), name=name)
 
 
 TINY: dict[str, dict[str, Any]] = {
     "llama": {},
-    "gemma3_text": {
-        "sliding_window": 64,
-        "sliding_window_pattern": 2,
-        "query_pre_attn_scalar": 32,
-        "rope_global_base_freq": 10000.0,
-        "rope_local_base_freq": 10000.0,
-        "rope_traditional": False,
-    },
-    "qwen3_next": {
-        "linear_num_value_heads": 2,
-        "linear_num_key_heads": 2,
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32,
-        "linear_conv_kernel_dim": 4,
-        "num_experts": 0,
-        "num_experts_per_tok": 0,
-        "decoder_sparse_step": 1,
-        "shared_expert_intermediate_size": 0,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": 0,
-        "partial_rotary_factor": 0.5,
-        "full_attention_interval": 2,
-    },
+    "gemma3_text": {"sliding_window": 64},
+    "qwen3_next": {},
 }
 """Architectures: plain attention, sliding windows, and a recurrent state in every other layer."""
 
 
 def tiny(name: str, layers: int = 4) -> mlxgen.LanguageModel:
     """A small model of random weights of an architecture of ``TINY``."""
-    mx.random.seed(0)
-    module = importlib.import_module(f"mlx_lm.models.{name}")
-    shape = {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": False,
-    }
-    model = module.Model(module.ModelArgs.from_dict({"model_type": name, **shape, **TINY[name]}))
-    mx.eval(model.parameters())
+    model = random_model(
+        name,
+        vocab_size=512,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        max_position_embeddings=8192,
+        **TINY[name],
+    )
     return mlxgen.LanguageModel(model, fake_tokenizer(512), name=name)
 
 

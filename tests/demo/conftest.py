@@ -1,13 +1,11 @@
-"""Makes `scripts/demo_model` importable, and loads the bundled models once."""
+"""Loads the bundled models once."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 
 
 @pytest.fixture(scope="session")

@@ -118,7 +118,6 @@ class Controller(Protocol):
         ``branch_idx`` is its index in the last fork. Since the last call, ``last_backtrack``
         tokens were taken back and then the tokens ``last_append`` appended.
         """
-        ...
 
 
 C = TypeVar("C", bound=Controller)
@@ -138,7 +137,6 @@ class Plan(Protocol[Made]):
         opens_text: bool,
     ) -> Made:
         """The root's controller. ``opens_text``: the prompt's end starts a new text."""
-        ...
 
 
 class Decision(NamedTuple):

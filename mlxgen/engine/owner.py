@@ -8,7 +8,6 @@ the process. The two checks here raise before that.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 from ..errors import StateError
 
@@ -61,10 +60,5 @@ class OneAtATime:
                 f"made this call); wait for it, or make one {self._what} per thread"
             )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()

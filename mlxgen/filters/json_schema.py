@@ -30,7 +30,6 @@ class SupportsJsonSchema(Protocol):
 
     def model_json_schema(self) -> Mapping[str, Any]:
         """The schema."""
-        ...
 
 
 Schema: TypeAlias = Mapping[str, Any] | str | bool | SupportsJsonSchema | type[Any]

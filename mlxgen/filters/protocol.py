@@ -36,19 +36,15 @@ class Filter(Protocol):
 
     def fill(self, row: Int32Words) -> bool:
         """Writes the allowed next tokens; False: all are allowed, whatever the row holds."""
-        ...
 
     def advance(self, token: Token) -> None:
         """Takes one token. FilterError, and no change, if it is not allowed."""
-        ...
 
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        ...
 
     def reset(self) -> None:
         """Back to the state before the first token."""
-        ...
 
 
 class Specification(Protocol):
@@ -65,7 +61,6 @@ class Specification(Protocol):
 
         GrammarError, before anything is generated, if the specification cannot be met.
         """
-        ...
 
 
 def is_filter(thing: object) -> TypeGuard[Filter]:

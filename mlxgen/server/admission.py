@@ -33,11 +33,6 @@ class Admission:
         """The requests being answered, in the order in which they began."""
         self.inside = 0
 
-    @property
-    def arriving(self) -> int:
-        """How many bodies are still arriving."""
-        return sum(visit.arrives for visit in self.visits)
-
     @contextlib.contextmanager
     def enter(self, interrupt: Callable[[BaseException], None]) -> Iterator[Visit]:
         """Admit a request; raises ``RequestError`` (429) if there are too many.

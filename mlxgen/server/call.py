@@ -35,39 +35,29 @@ class Reply(Protocol):
 
     def start(self) -> list[Event]:
         """The first events of a stream."""
-        ...
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
         """More of the prompt of the job ``index`` was run; returns the events to send now.
 
         Only for streams of calls that are ``watched``.
         """
-        ...
 
     def push(
-        self,
-        index: int,
-        chunk: Chunk,
-        progress: Progress | None = None,
-        usage: Usage | None = None,
+        self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None
     ) -> Sequence[Sent]:
         """Add a chunk of the job ``index``; returns the events to send now.
 
         ``progress`` comes with chunks of calls that are ``watched``, ``usage`` with the last one.
         """
-        ...
 
     def fail(self, error: BaseException) -> Event:
         """The body of the error: an event that ends a stream, or the whole answer."""
-        ...
 
     def finish(self, usages: Sequence[Usage]) -> list[Event]:
         """The last events of a stream (before ``[DONE]``); ``usages`` in the order of jobs."""
-        ...
 
     def complete(self, usages: Sequence[Usage]) -> Any:
         """The whole answer; ``usages`` in the order of jobs. Not for streams."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

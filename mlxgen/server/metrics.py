@@ -8,6 +8,7 @@ touches its thread; nothing is global, and every server has its own counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -55,42 +56,31 @@ class Metrics:
 
     def __init__(self, *, stats: Callable[[], Stats | None], is_ready: Callable[[], bool]) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
-        self.requests = Counter(
-            "mlxgen_requests",
-            "Requests that have ended",
-            ["endpoint", "outcome"],
-            registry=registry,
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        seconds = partial(Histogram, buckets=_SECONDS, registry=registry)
+        self.requests = counter(
+            "mlxgen_requests", "Requests that have ended", ["endpoint", "outcome"]
         )
-        self.in_progress = Gauge(
-            "mlxgen_requests_in_progress", "Requests being answered", registry=registry
-        )
-        self.request_seconds = Histogram(
+        self.in_progress = gauge("mlxgen_requests_in_progress", "Requests being answered")
+        self.request_seconds = seconds(
             "mlxgen_request_seconds",
             "Seconds from a request's headers to the last byte of its answer",
             ["endpoint"],
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self.first_token_seconds = Histogram(
+        self.first_token_seconds = seconds(
             "mlxgen_time_to_first_token_seconds",
             "Seconds from a request's headers to its first token",
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self.token_seconds = Histogram(
+        self.token_seconds = seconds(
             "mlxgen_time_per_token_seconds",
             "Seconds between the tokens of a row, averaged over each request",
             buckets=_PER_TOKEN,
-            registry=registry,
         )
-        self.costly_grammars = Counter(
-            "mlxgen_costly_grammars",
-            "Grammars that took too much time or memory to compile",
-            registry=registry,
+        self.costly_grammars = counter(
+            "mlxgen_costly_grammars", "Grammars that took too much time or memory to compile"
         )
-        Gauge(
-            "mlxgen_ready", "Whether the server answers requests", registry=registry
-        ).set_function(lambda: float(is_ready()))
+        ready = gauge("mlxgen_ready", "Whether the server answers requests")
+        ready.set_function(lambda: float(is_ready()))
         registry.register(_Engine(stats))
         ProcessCollector(registry=registry)
 

@@ -18,12 +18,7 @@ from .openai.schemas import ChatRequest, CompletionRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
 
 _REF = "#/components/schemas/{model}"
-_BODIES: tuple[type[BaseModel], ...] = (
-    ChatRequest,
-    CompletionRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-)
+_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 _ERROR = {
     "type": "object",
     "required": ["error"],

@@ -100,7 +100,7 @@ def test_a_client_whose_body_gives_way_is_told() -> None:
         async with serving(make_app(service)) as network:
             first, second = await network.link(), await network.link()
             await first.send(head + bytes(800))
-            while not service.admission.arriving:
+            while not any(visit.arrives for visit in service.admission.visits):
                 await asyncio.sleep(0.01)
             await second.send(head + bytes(300))
             status, headers, body = await first.answer()

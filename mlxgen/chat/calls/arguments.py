@@ -30,7 +30,6 @@ class Arguments(Protocol):
 
     def take(self, text: str) -> Growth:
         """Takes the part of the text that is certain."""
-        ...
 
 
 ArgumentFormat: TypeAlias = Callable[[Tool, Parse, str], Arguments]

@@ -60,7 +60,6 @@ class Forkable(Protocol):
 
     def fork(self: F) -> F:
         """An independent copy."""
-        ...
 
 
 F = TypeVar("F", bound=Forkable)

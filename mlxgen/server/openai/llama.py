@@ -83,11 +83,7 @@ class LlamaReply:
         return [{**event, "prompt_progress": prompt_progress(progress)}]
 
     def push(
-        self,
-        index: int,
-        chunk: Chunk,
-        progress: Progress | None = None,
-        usage: Usage | None = None,
+        self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None
     ) -> list[Event]:
         self._progress[index] = progress
         delta = self._texts[index].take(chunk, usage)

@@ -30,19 +30,15 @@ class ReplyChoice(Protocol):
 
     def opening(self) -> Event | None:
         """The choice in a stream before anything is generated."""
-        ...
 
     def nothing(self) -> Event:
         """One that says nothing new."""
-        ...
 
     def events(self, delta: Delta) -> list[Event]:
         """Those that say what is new."""
-        ...
 
     def whole(self, delta: Delta) -> Event:
         """All of it."""
-        ...
 
 
 class Kind(NamedTuple):
@@ -88,11 +84,7 @@ class OpenAIReply:
         return [{**event, "prompt_progress": prompt_progress(progress)}]
 
     def push(
-        self,
-        index: int,
-        chunk: Chunk,
-        progress: Progress | None = None,
-        usage: Usage | None = None,
+        self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None
     ) -> Sequence[Sent]:
         self._progress[index] = progress
         choice = self._choices[index]

@@ -1,17 +1,98 @@
-"""How both command lines refuse arguments: in one line, with a "did you mean"."""
+"""What both commands share: their parser, and the options of the model that they load."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import __version__
+from .loading.sampling_defaults import CHOICES, SamplingChoice
+from .options.rule import Rule
+from .options.table import texts_in
+
+if TYPE_CHECKING:
+    from .model import LanguageModel
 
 _ALIKE = 0.75  # of difflib's ratio; the dashes count
 _UNKNOWN = "unrecognized arguments: "
 
 
+def setting(default: Any, allowed: Rule | None = None, **how: Any) -> Any:
+    """A field that is an option: its default, its range, and how the command line takes it."""
+    return field(default=default, metadata={"allowed": allowed, "how": how})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Which model a command loads."""
+
+    model: str | None = setting(None, metavar="NAME")
+    """A folder or a hub id (default: the bundled demo model)."""
+    revision: str | None = setting(None)
+    """A branch, tag or commit of a hub id."""
+    adapter: str | None = setting(None, metavar="FOLDER")
+    """An adapter that mlx-lm trained for this model."""
+    draft_model: str | None = setting(None, metavar="NAME")
+    """A smaller model that proposes tokens, or ngram to find them in the text so far."""
+    trust_remote_code: bool = setting(False, action="store_true")
+    """Run Python code that comes with the model."""
+    ignore_memory_limit: bool = setting(False, action="store_true")
+    """Load weights even if they may not fit in memory."""
+    wired: bool = setting(True, action=argparse.BooleanOptionalAction)
+    """On Apple silicon, keep what the model needs from being paged out (default: on)."""
+    sampling_defaults: SamplingChoice = setting("model", choices=CHOICES)  # noqa: RUF009 (a field)
+    """Sampling options that are not set: as the model's makers recommend, or, if they recommend
+    nothing, greedy on the command line and openai in the server (model); the most likely token each
+    time (greedy); temperature 1 and top-p 1 (openai)."""
+
+
+def load_model(
+    settings: ModelSettings | argparse.Namespace, cache_bytes: int | None = None
+) -> LanguageModel:
+    """Load what the options of a command say."""
+    from .load import load
+
+    return load(
+        settings.model,
+        adapter=settings.adapter,
+        revision=settings.revision,
+        draft=settings.draft_model,
+        ignore_memory_limit=settings.ignore_memory_limit,
+        cache_bytes=cache_bytes,
+        wired_limit="auto" if settings.wired else None,
+        trust_remote_code=settings.trust_remote_code,
+    )
+
+
+def add_settings(
+    parser: Parser, settings: type, groups: Mapping[str, str], names: Mapping[str, str]
+) -> None:
+    """Add an option for each field that ``setting`` made.
+
+    ``groups`` are named by their first fields, and ``names`` has the options that differ from them.
+    """
+    texts, add = texts_of(settings), parser.add_argument
+    for each in fields(settings):
+        if each.name in groups:
+            add = parser.add_argument_group(groups[each.name]).add_argument
+        text, default = texts.get(each.name, "").removesuffix("."), each.default
+        if default and default is not True:
+            text += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
+        flag = names.get(each.name, each.name).replace("_", "-")
+        how = {"help": text[:1].lower() + text[1:], **each.metadata["how"]}
+        add(f"--{flag}", dest=each.name, **how)
+
+
+def texts_of(settings: type) -> dict[str, str]:
+    """The text under each field of a class of settings, inherited ones first."""
+    return {**texts_in(__name__), **texts_in(settings.__module__)}
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line on standard error, without the usage."""
+    """A parser whose errors are one line on standard error, with a "did you mean"."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
         super().__init__(
@@ -20,6 +101,13 @@ class Parser(argparse.ArgumentParser):
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+        )
+        self.add_argument(
+            "--version",
+            action=_Version,
+            nargs=0,
+            default=argparse.SUPPRESS,
+            help="print the versions and exit",
         )
 
     def error(self, message: str) -> NoReturn:
@@ -34,3 +122,11 @@ class Parser(argparse.ArgumentParser):
         near = [difflib.get_close_matches(word, known, 1, _ALIKE) for word in options]
         meant = dict.fromkeys(match for found in near for match in found)
         return f"; did you mean {' and '.join(meant)}?" if meant else ""
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"mlxgen {__version__}, mlx {version('mlx')}, mlx-lm {version('mlx-lm')}")
+        parser.exit()

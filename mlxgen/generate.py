@@ -9,7 +9,6 @@ gives one line there and exit status 2. Slow imports come only after the argumen
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import io
 import json
 import math
@@ -17,13 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import __version__
-from .arguments import Parser
+from .arguments import ModelSettings, Parser, add_settings, load_model
 from .errors import MlxgenError, OptionError, PromptError
-from .loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, in_words, sampling_defaults
+from .loading.sampling_defaults import GREEDY, SamplingChoice, in_words, sampling_defaults
 from .open_files import FILES, raise_limit
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
 from .terminal.files import parse_json, read_form
@@ -83,48 +82,24 @@ def _help(name: str) -> str:
     return f"{option.brief} (default: {DEFAULTS.get(name, option.rule.usually)})"
 
 
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"mlxgen {__version__}, mlx {version('mlx')}, mlx-lm {version('mlx-lm')}")
-        parser.exit()
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of an option, with underscores."""
     parser = Parser(
         NAME, "Generate text with a language model and stream it to standard output.", EXAMPLES
     )
-    add = parser.add_argument
-    add("text", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
-    add("--version", action=_Version, nargs=0, help="print the versions and exit")
-
-    add = parser.add_argument_group("model").add_argument
-    flag = partial(add, action="store_true")
-    add("--model", metavar="NAME", help="a folder or a hub id (default: the bundled demo model)")
-    add("--revision", help="a branch, tag or commit of a hub id")
-    add("--adapter", metavar="FOLDER", help="an adapter that mlx-lm trained for this model")
-    add(
-        "--draft",
-        metavar="NAME",
-        help="a smaller model that proposes tokens, or ngram to find them in the text so far",
+    parser.add_argument(
+        "text", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input"
     )
-    flag("--trust-remote-code", help="run Python code that comes with the model")
-    flag("--ignore-memory-limit", help="load weights even if they may not fit in memory")
-    add(
-        "--wired",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="on Apple silicon, keep what the model needs from being paged out (default: on)",
-    )
+    add_settings(parser, ModelSettings, {"model": "model"}, {"draft_model": "draft"})
+    defaults = {setting.name: setting.default for setting in fields(ModelSettings)}
+    parser.set_defaults(**defaults | {"sampling_defaults": None})
 
     add = parser.add_argument_group("prompt").add_argument
     flag = partial(add, action="store_true")
     add("--prompt", help="the same as PROMPT")
     add("--system", metavar="TEXT", help="a system message before the prompt")
     flag("--chat", help="hold a conversation, one message a line; /help lists its commands")
-    flag("--raw", help="continue the prompt as it is, without the chat template")
+    flag("--raw", help="continue the prompt as it is, without the chat template; greedy by default")
     add(
         "--chat-template-args",
         metavar="JSON",
@@ -139,13 +114,6 @@ def make_parser() -> argparse.ArgumentParser:
     for name in NUMBERS:
         kind = float if OPTIONS[name].type is float else int
         add(_flag(name), type=kind, metavar="X" if kind is float else "N", help=_help(name))
-    add(
-        "--sampling-defaults",
-        choices=CHOICES,
-        help="sampling options that you do not set: as the model's makers recommend, or greedy if "
-        "they recommend nothing (model); the most likely token each time (greedy); temperature 1 "
-        "and top-p 1 (openai) (default: model; with --raw greedy)",
-    )
     for name in FLAGS:
         add(_flag(name), action="store_true", default=None, help=OPTIONS[name].brief)
     add("--stop", action="append", metavar="TEXT", help="end before this string; repeatable")
@@ -220,18 +188,8 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
 
     check_together(checked(options))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
-    from .load import load
-
     started = time.perf_counter()
-    lm = load(
-        arguments.model,
-        adapter=arguments.adapter,
-        draft=arguments.draft,
-        revision=arguments.revision,
-        ignore_memory_limit=arguments.ignore_memory_limit,
-        wired_limit="auto" if arguments.wired else None,
-        trust_remote_code=arguments.trust_remote_code,
-    )
+    lm = load_model(arguments)
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
         say(f"memory:      {lm.memory}")
@@ -383,7 +341,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["top_logprobs"] = 0
     if arguments.top_logprobs is not None and not arguments.json:
         raise OptionError("top_logprobs", "only --json shows them; add it")
-    if arguments.num_draft_tokens is not None and arguments.draft is None:
+    if arguments.num_draft_tokens is not None and arguments.draft_model is None:
         raise OptionError("num_draft_tokens", "has no effect without --draft; add it")
     return {name: value for name, value in options.items() if value is not None}
 
@@ -427,20 +385,20 @@ def json_chunk(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> dic
     def spelled(token: Token) -> str:
         return vocabulary.piece(token).decode("utf-8", "replace")
 
-    fields = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk)}
-    fields["token_text"] = None if chunk.token is None else spelled(chunk.token)
-    fields["logprob"] = _finite(chunk.logprob)
-    fields["top"] = [
+    shown = {f.name: getattr(chunk, f.name) for f in fields(chunk)}
+    shown["token_text"] = None if chunk.token is None else spelled(chunk.token)
+    shown["logprob"] = _finite(chunk.logprob)
+    shown["top"] = [
         {"token": token, "token_text": spelled(token), "logprob": _finite(logprob)}
         for token, logprob in chunk.top
     ]
-    fields["candidates"] = [
+    shown["candidates"] = [
         {"token": token, "token_text": spelled(token), "prob": prob}
         for token, prob in chunk.candidates
     ]
     if usage is not None:
-        fields["usage"] = dataclasses.asdict(usage)
-    return fields
+        shown["usage"] = asdict(usage)
+    return shown
 
 
 def _finite(value: float | None) -> float | None:
@@ -459,7 +417,7 @@ def report(
     # The first token is known at the end of the prompt's time.
     after_first = usage.completion_tokens - 1
     yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
-    if drafted or arguments.draft is not None:
+    if drafted or arguments.draft_model is not None:
         yield f"drafted:     {drafted} of these tokens, in {usage.forward_passes} passes in total"
     reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
     yield f"finished:    {reason}" + (

@@ -19,7 +19,7 @@ ROOT = ""
 """``mlxgen/__init__.py``."""
 
 FLOORS = (
-    ("errors", "open_files", "arguments", "recent"),
+    ("errors", "open_files", "recent"),
     ("tokens",),
     ("text", "filters", "sampling"),
     ("options",),
@@ -29,7 +29,7 @@ FLOORS = (
     ("model",),
     ("load", "programs"),
     (ROOT,),
-    ("terminal",),
+    ("arguments", "terminal"),
     ("generate", "server"),
 )
 """Rooms and single files from the ground up: each may import from below, and from nowhere else."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from ..arguments import load_model
 from ..engine import Limits, Options, Scheduler
 from ..errors import MlxgenError, OptionError
 from ..filters.compiled import GrammarEngine
-from ..load import load
 from ..model import LanguageModel
 from .guard import CPU_SECONDS, MEMORY
 from .guard_child import Facts
@@ -37,16 +37,7 @@ def booting(settings: Settings) -> EngineBoot:
     """The function that loads everything."""
 
     def boot() -> tuple[Scheduler, Engine]:
-        lm = load(
-            settings.model,
-            draft=settings.draft_model,
-            revision=settings.revision,
-            adapter=settings.adapter,
-            ignore_memory_limit=settings.ignore_memory_limit,
-            cache_bytes=settings.cache_bytes,
-            wired_limit="auto" if settings.wired else None,
-            trust_remote_code=settings.trust_remote_code,
-        )
+        lm = load_model(settings, settings.cache_bytes)
         _limit_context(lm, settings.max_context)
         limits = Limits(
             max_batch=settings.max_batch,

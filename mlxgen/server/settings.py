@@ -10,16 +10,13 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from .. import __version__
-from ..arguments import Parser
+from ..arguments import ModelSettings, Parser, add_settings, setting, texts_of
 from ..errors import OptionError
-from ..loading.sampling_defaults import CHOICES, SamplingChoice
-from ..options.rule import ABOVE_ZERO, Rule, integer, number
-from ..options.table import texts_in
+from ..options.rule import ABOVE_ZERO, integer, number
 
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"
@@ -47,70 +44,48 @@ def size(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
-def _as(default: Any, allowed: Rule | None = None, **how: Any) -> Any:
-    """A setting: its default, its range if it has one, and how the command line takes it."""
-    return field(default=default, metadata={"allowed": allowed, "how": how})
-
-
 def _seconds(default: float) -> Any:
-    return _as(default, number(0, 0, 1e7), type=float, metavar="S")
+    return setting(default, number(0, 0, 1e7), type=float, metavar="S")
 
 
 def _count(default: int | None, low: int, high: int) -> Any:
-    return _as(default, integer(None, low, high), type=int, metavar="N")
+    return setting(default, integer(None, low, high), type=int, metavar="N")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(ModelSettings):
     """What a server is started with; each setting is an option of the command line."""
 
-    model: str | None = _as(None, metavar="NAME")
-    """A folder or a hub id (default: the bundled demo model)."""
-    draft_model: str | None = _as(None, metavar="NAME")
-    """A smaller model that proposes tokens, or ngram to find them in the text so far."""
-    revision: str | None = _as(None, metavar="REVISION")
-    """A branch, tag or commit of a hub id."""
-    adapter: str | None = _as(None, metavar="FOLDER")
-    """An adapter that mlx-lm trained for this model."""
-    trust_remote_code: bool = _as(False, action="store_true")
-    """Run Python code of the model."""
-    ignore_memory_limit: bool = _as(False, action="store_true")
-    """Load weights that may not fit in memory."""
-    wired: bool = _as(True, action=argparse.BooleanOptionalAction)
-    """On Apple silicon, keep what the model needs from being paged out."""
-    sampling_defaults: SamplingChoice = _as("model", choices=CHOICES)  # noqa: RUF009 (a field)
-    """Sampling that a request does not set: as the model's makers recommend, or openai if they
-    recommend nothing (model); the most likely token each time (greedy); temperature 1 and top-p 1
-    (openai)."""
-
-    host: str = _as("127.0.0.1", metavar="HOST")
+    host: str = setting("127.0.0.1", metavar="HOST")
     """The address to listen on."""
-    port: int = _as(8080, integer(None, 0, 65535), type=int, metavar="PORT")
+    port: int = setting(8080, integer(None, 0, 65535), type=int, metavar="PORT")
     """The port to listen on; 0 picks a free one."""
-    uds: str | None = _as(None, metavar="PATH")
+    uds: str | None = setting(None, metavar="PATH")
     """A Unix socket to listen on, instead of host and port."""
-    root_path: str = _as("", metavar="PREFIX")
+    root_path: str = setting("", metavar="PREFIX")
     """What a proxy leaves in front of the paths."""
-    api_key: str | None = _as(None, metavar="KEY")
+    api_key: str | None = setting(None, metavar="KEY")
     """The key that clients must send (or $MLXGEN_API_KEY)."""
-    allow_hosts: tuple[str, ...] = _as((), action="append", metavar="NAME")
+    allow_hosts: tuple[str, ...] = setting((), action="append", metavar="NAME")
     """A name that clients may use for this server; repeatable. Without a key, all names need it but
     localhost and --host; addresses always work."""
-    cors_origins: tuple[str, ...] = _as((), action="append", metavar="ORIGIN")
+    cors_origins: tuple[str, ...] = setting((), action="append", metavar="ORIGIN")
     """An origin whose pages may call this server; repeatable; * is any."""
 
     max_batch: int = _count(32, 1, 4096)
     """The most rows that run."""
     max_queue: int = _count(256, 1, 100_000)
     """The most rows that wait."""
-    longest_gap: float | None = _as(None, number(0, ABOVE_ZERO, 1e6), type=float, metavar="S")
+    longest_gap: float | None = setting(None, number(0, ABOVE_ZERO, 1e6), type=float, metavar="S")
     """Seconds between two tokens of a row while the prompts of others are run (default: four times
     what a step takes, and 0.05 at least)."""
     prefill_chunk: int | None = _count(None, 1, 1 << 20)
     """Prompt tokens to run between two steps of the others, whatever they take."""
     max_context: int | None = _count(None, 2, 1 << 31)
     """Tokens of prompt and answer together (default: the model's)."""
-    cache_bytes: int | None = _as(None, integer(None, 1 << 20, 1 << 50), type=size, metavar="SIZE")
+    cache_bytes: int | None = setting(
+        None, integer(None, 1 << 20, 1 << 50), type=size, metavar="SIZE"
+    )
     """Memory for KV caches, including the prefix cache (default: by the device)."""
     request_timeout: float = _seconds(600.0)
     """Seconds for a request, from its headers to its last byte; 0 is no limit."""
@@ -120,16 +95,16 @@ class Settings:
     shutdown_grace: float = _seconds(30.0)
     """Seconds for requests after a signal."""
 
-    log_format: Literal["text", "json"] = _as("text", choices=("text", "json"))
+    log_format: Literal["text", "json"] = setting("text", choices=("text", "json"))
     """The format."""
-    log_level: str = _as("info", choices=LEVELS)
+    log_level: str = setting("info", choices=LEVELS)
     """The least severe messages."""
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            value, allowed = getattr(self, setting.name), setting.metadata["allowed"]
+        for each in fields(self):
+            value, allowed = getattr(self, each.name), each.metadata["allowed"]
             if allowed is not None and value is not None:
-                allowed.check(setting.name, value)
+                allowed.check(each.name, value)
         if not self.host:
             raise OptionError("host", "is empty; pass an address such as 127.0.0.1")
         if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
@@ -146,9 +121,8 @@ class Settings:
             _check_origin(origin)
 
 
-_TEXTS = texts_in(__name__)
 Settings.__doc__ = "\n".join(
-    [f"{Settings.__doc__}\n", *(f"- {name}: {text}" for name, text in _TEXTS.items())]
+    [f"{Settings.__doc__}\n", *(f"- {name}: {text}" for name, text in texts_of(Settings).items())]
 )
 
 
@@ -188,18 +162,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of a setting."""
     parser = Parser(NAME, "Serve a language model to any client of OpenAI's API.", EXAMPLES)
     parser.argument_default = argparse.SUPPRESS
-    parser.add_argument("--version", action="version", version=f"mlxgen {__version__}")
-    add = parser.add_argument
-    for setting in fields(Settings):
-        name, default = setting.name, setting.default
-        if name in _GROUPS:
-            add = parser.add_argument_group(_GROUPS[name]).add_argument
-        text = _TEXTS.get(name, "").removesuffix(".")
-        if default and default is not True:
-            shown = f"{default:g}" if isinstance(default, float) else default
-            text += f" (default: {shown})"
-        flag = _REPEATED.get(name, name).replace("_", "-")
-        add(f"--{flag}", dest=name, help=text[:1].lower() + text[1:], **setting.metadata["how"])
+    add_settings(parser, Settings, _GROUPS, _REPEATED)
     return parser
 
 

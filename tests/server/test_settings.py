@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import fields
 
 import pytest
 
+from mlxgen import generate
+from mlxgen.arguments import ModelSettings
 from mlxgen.errors import OptionError
 from mlxgen.server.logs import JsonFormatter, TextFormatter, log, log_failure, logger
 from mlxgen.server.settings import Settings, make_parser, read_settings
@@ -29,6 +32,19 @@ def test_every_setting_says_what_it_is_in_both_places() -> None:
             assert action.help, action.dest
             text = action.help.partition(" (default: ")[0]
             assert f"- {action.dest}: {text[0].upper()}{text[1:]}" in told
+
+
+def test_both_commands_describe_the_model_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for parser in (make_parser(), generate.make_parser()):
+        names = {field.name for field in fields(ModelSettings)}
+        actions = [action for action in parser._actions if action.dest in names]
+        assert len(actions) == len(names)
+        told.append([(a.dest, a.help, a.metavar, a.choices, type(a)) for a in actions])
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--version"])
+        assert ", mlx-lm 0." in capsys.readouterr().out
+    assert told[0] == told[1]
 
 
 def test_options_become_settings() -> None:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .errors import MemoryLimitError, ModelNotFoundError, OptionError
 from .loading.checkpoint import Checkpoint, check_adapter
-from .loading.memory import memory_limit, wirable
+from .loading.memory import in_words, memory_limit, wirable
 
 if TYPE_CHECKING:
     from .model import LanguageModel
 
 ModelName: TypeAlias = str | os.PathLike[str]
 logger = logging.getLogger(__name__)
-_GB = 1e9
 
 
 def load(
@@ -158,10 +157,10 @@ def _check_memory(name: str, needed: int) -> None:
     used = mx.get_active_memory()
     if needed + used <= limit:
         return
-    beside = f" beside the {used / _GB:.2f} GB in use" if used > 0.005 * _GB else ""
+    beside = f" beside the {in_words(used)} in use" if used > 5e6 else ""
     raise MemoryLimitError(
-        f"the weights of {name} need {needed / _GB:.2f} GB{beside}, but {whose}"
-        f" {limit / _GB:.2f} GB; use a smaller or more quantised model, or load it anyway with"
+        f"the weights of {name} need {in_words(needed)}{beside}, but {whose}"
+        f" {in_words(limit)}; use a smaller or more quantised model, or load it anyway with"
         " ignore_memory_limit"
     )
 

@@ -9,9 +9,7 @@ can be wrong with a request is found here, before anything runs.
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Unpack
 
@@ -26,20 +24,14 @@ from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, options_of
 from .engine.history import History
-from .engine.kv import (
-    KV,
-    PREFILL_STEP,
-    Activations,
-    Footprint,
-    LayerCache,
-    Slots,
-    batch_equals_alone,
-)
+from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
+from .engine.kv.measures import Measures
 from .engine.kv.quantised import QuantizedKVCache
 from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
 from .engine.prefix.file import checked_path
+from .engine.prompts import prepared, requests_of
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt
 from .engine.request.request import Request
@@ -52,24 +44,13 @@ from .engine.step.handle import Handle
 from .engine.step.runner import Runner
 from .engine.step.step import Loop
 from .engine.stream import Stream
-from .errors import MlxgenError, OptionError, PromptError
+from .errors import OptionError, PromptError
 from .loading.generation_config import NOTHING, frozen_options
-from .loading.memory import MemoryPlan, memory_limit, wirable, wire
+from .loading.memory import MemoryPlan, wirable
+from .loading.model_config import MAX_CONTEXT, number_of
 from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
 from .tokens import Vocabulary
-
-_CONTEXT_KEYS = (
-    "max_position_embeddings",
-    "max_sequence_length",
-    "max_seq_len",
-    "seq_length",
-    "model_max_length",
-    "n_positions",
-    "n_ctx",
-)
-_HEADS_KEYS = ("num_attention_heads", "n_heads", "num_heads", "n_head")
-_EXPERTS_KEYS = ("num_experts_per_tok", "moe_top_k", "top_k_experts", "num_experts_per_token")
 
 
 class LanguageModel:
@@ -121,7 +102,7 @@ class LanguageModel:
         self.name = name or type(model).__module__.rpartition(".")[2]
         self.config: Mapping[str, Any] = config or vars(getattr(model, "args", None) or object)
         self.recommended = frozen_options(recommended)
-        self.max_context = max_context or _number_of(self.config, _CONTEXT_KEYS)
+        self.max_context = max_context or number_of(self.config, MAX_CONTEXT)
         self.is_demo = is_demo
         self.use_draft(draft)
         self._kv_bits = kv_bits
@@ -159,23 +140,14 @@ class LanguageModel:
         return self
 
     @cached_property
-    def _measures(self) -> tuple[int, Footprint, Activations]:
+    def _measures(self) -> Measures:
         """What the graph of a pass of one token tells."""
-        caches = self.make_cache()
-        logits = self.model(mx.array([[0]]), cache=caches)
-        activations = Activations.of_one(
-            self.model,
-            caches,
-            logits.dtype,
-            heads=_number_of(self.config, _HEADS_KEYS) or 1,
-            experts=_number_of(self.config, _EXPERTS_KEYS) or 1,
-        )
-        return int(logits.shape[-1]), Footprint.of_one(self.model, caches), activations
+        return Measures.of(self.model, self.make_cache, self.config)
 
     @property
     def vocab_size(self) -> int:
         """The width of the logits. The tokenizer's vocabulary may be smaller or larger."""
-        return self._measures[0]
+        return self._measures.vocab_size
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -190,34 +162,24 @@ class LanguageModel:
     @property
     def footprint(self) -> Footprint:
         """The memory that the KV caches of a sequence need."""
-        return self._measures[1]
+        return self._measures.footprint
 
     @property
     def activations(self) -> Activations:
         """The memory that a pass over a piece of a prompt needs."""
-        return self._measures[2]
+        return self._measures.activations
 
     @cached_property
     def memory(self) -> MemoryPlan:
         """How the weights, the KV caches and all else share the memory of the device."""
-
-        def piece(caches: int) -> int:
-            longest = caches // max(1, self.footprint.growing)
-            if self.max_context is not None:
-                longest = min(longest, self.max_context)
-            return self.activations.nbytes(PREFILL_STEP, longest)
-
-        weights = max(mx.get_active_memory(), self.footprint.weights)
-        return MemoryPlan.of(memory_limit()[0], weights, caches=self._cache_bytes, piece=piece)
+        return self._measures.plan(self.max_context, self._cache_bytes)
 
     def wire(self, limit: int | None = None) -> None:
         """Keep the model's memory from being paged out: as many bytes as ``memory`` plans to use,
         or ``limit``. It applies to the whole process, and only with Metal; else nothing happens.
         """
         if wirable() is not None:
-            wired = self.memory.to_wire if limit is None else limit
-            wire(wired)
-            self.memory = replace(self.memory, wired=wired)
+            self.memory = self.memory.wire(limit)
 
     @cached_property
     def batches(self) -> bool:
@@ -297,12 +259,10 @@ class LanguageModel:
         from .progress import progress_bar
 
         checked(options)  # even if there is no prompt to check them with
-        makers = self._makers(prompts, each, options)
+        requests = requests_of(prompts, each, options, self.prepare)
         total = len(prompts) if isinstance(prompts, Sequence) else None
-        if total is not None:
-            makers = iter([partial(_given, make()) for make in makers])
         scheduler = Scheduler(self, limits)
-        return Batch(scheduler, makers, progress_bar(total) if progress else None)
+        return Batch(scheduler, requests, progress_bar(total) if progress else None)
 
     @takes_options
     def control(
@@ -335,45 +295,6 @@ class LanguageModel:
             )
         return Control(Scheduler(self, limits), request, root)
 
-    def _makers(
-        self,
-        prompts: Iterable[AnyPrompt],
-        each: Iterable[GenerationOptions] | None,
-        options: GenerationOptions,
-    ) -> Iterator[Callable[[], Request]]:
-        """A function for each prompt that makes its request."""
-        others = iter(each) if each is not None else None
-        running: list[Any] = []  # filters that are bound already, so each is for one prompt
-        for index, prompt in enumerate(prompts):
-            own = next(others, None) if others is not None else {}
-            if own is None:
-                raise OptionError(
-                    "each",
-                    f"expected a mapping of options for each prompt, got none for prompts[{index}]",
-                )
-            try:
-                given = Options.of({**options, **own})
-            except OptionError as error:
-                error.add_note(f"in prompts[{index}]")
-                raise
-            bound = [filter for filter in given.filters if not hasattr(filter, "bind")]
-            if any(filter is other for filter in bound for other in running):
-                raise OptionError(
-                    "filters",
-                    f"a running filter serves one prompt, but prompts[{index}] got one that is in "
-                    "use already; pass a specification such as Regex(pattern), or a filter for "
-                    "each prompt with each=",
-                )
-            running += bound
-            yield partial(self._one_of_many, index, prompt, given)
-
-    def _one_of_many(self, index: int, prompt: AnyPrompt, options: Options) -> Request:
-        try:
-            return self.prepare(prompt, options)
-        except MlxgenError as error:
-            error.add_note(f"in prompts[{index}]")
-            raise
-
     def prepare(self, given: AnyPrompt, options: Options) -> Request:
         """Make a request for a ``Scheduler``; raises everything that can be wrong with it.
 
@@ -382,32 +303,12 @@ class LanguageModel:
         options.check_vocabulary(self.vocab_size)
         prompt = Prompt.of(given, self.vocabulary)
         self._draft_of(options)
-        return assemble(
-            prompt,
-            options,
-            self.vocabulary,
-            self.vocab_size,
-            budget=self._budget(prompt, options),
-            seed=_seed_of(options),
-        )
+        budget, seed = self._budget(prompt, options), options.some_seed()
+        return assemble(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
 
     def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Request]:
-        """A request for each job, as ``prepare`` makes it.
-
-        If consecutive jobs differ only in their seed, as the choices of one HTTP request do,
-        the first is prepared and the others are copies of it.
-        """
-        rows: list[Request] = []
-        last: tuple[AnyPrompt, Options] | None = None
-        for prompt, options in jobs:
-            if last is not None and prompt is last[0] and _may_share(last[1], options):
-                twin = rows[-1].fork(_seed_of(options))
-                twin.options = options
-                rows.append(twin)
-            else:
-                rows.append(self.prepare(prompt, options))
-            last = prompt, options
-        return rows
+        """A request for each job, as ``prepare`` makes it; see ``prepared``."""
+        return prepared(self.prepare, jobs)
 
     def drafter_for(self, options: Options) -> Drafter | None:
         """The drafter for a generation with these options; it belongs to this thread."""
@@ -417,10 +318,7 @@ class LanguageModel:
         if draft == "ngram":
             return NgramDrafter()
         return ModelDrafter(
-            draft.runner(),
-            self.sampler,
-            width=self.vocab_size,
-            footprint=draft.footprint,
+            draft.runner(), self.sampler, width=self.vocab_size, footprint=draft.footprint
         )
 
     def runner(self, slots: Slots | None = None) -> Runner:
@@ -501,33 +399,3 @@ def _compute(model: Any) -> None:
     """
     modules = model.modules() if hasattr(model, "modules") else ()
     mx.eval([array for part in modules for array in part.values() if isinstance(array, mx.array)])
-
-
-def _number_of(config: Mapping[str, Any], keys: Iterable[str]) -> int | None:
-    """The first number of a configuration that has one of these names."""
-    nested = config.get("text_config")
-    for level in (config, nested if isinstance(nested, Mapping) else {}):
-        for key in keys:
-            value = level.get(key)
-            if isinstance(value, int) and value > 0:
-                return value
-    return None
-
-
-def _seed_of(options: Options) -> int:
-    return options.seed if options.seed is not None else secrets.randbits(63)
-
-
-def _may_share(one: Options, other: Options) -> bool:
-    """Whether a request for one may be a copy of the request for the other, except for its seed.
-
-    The masks of copied filters are computed one after the other, those of filters that were made
-    separately in parallel. So with filters, a copy is only worth it if there is a prefix.
-    """
-    if one.hooks or (one.filters and not one.prefix):
-        return False
-    return one is other or replace(one, seed=other.seed) == other
-
-
-def _given(request: Request) -> Request:
-    return request

@@ -7,6 +7,7 @@ context) is checked where the two meet. Invariant: an ``Options`` that exists is
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -53,6 +54,10 @@ class Options:
         check_together(values)
         sampling = {name: values.pop(name) for name in SamplingOptions.__annotations__}
         return cls(sampling=SamplingSettings(**sampling), **values)
+
+    def some_seed(self) -> int:
+        """The seed of a generation with these options: the given one, or one of chance."""
+        return self.seed if self.seed is not None else secrets.randbits(63)
 
     def fork(self) -> Options:
         """The options of a fork, with copies of the hooks that have ``fork``."""

@@ -7,7 +7,6 @@ the one where the history ends.
 from __future__ import annotations
 
 import copy
-import secrets
 from typing import Any, Unpack
 
 import mlx.core as mx
@@ -86,7 +85,7 @@ class Session:
             vocabulary,
             width,
             budget=checked.max_tokens if checked.max_tokens is not None else 1 << 40,
-            seed=checked.seed if checked.seed is not None else secrets.randbits(63),
+            seed=checked.some_seed(),
             queued=False,
         )
         start(self._request, forced=False)

@@ -36,13 +36,6 @@ def wirable() -> int | None:
     return None if most is None else int(most)
 
 
-def wire(limit: int) -> None:
-    """Keep that many bytes of MLX's buffers from being paged out, in the whole process."""
-    import mlx.core as mx
-
-    mx.set_wired_limit(limit)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """How the memory of a device is shared, in bytes.
@@ -102,16 +95,26 @@ class MemoryPlan:
         """The bytes to wire: all that the plan uses, and never more than the device has."""
         return min(self.device, self.weights + self.caches + self.activations + self.reserve)
 
+    def wire(self, limit: int | None = None) -> MemoryPlan:
+        """Keep what the plan uses, or ``limit`` bytes, from being paged out, in the whole process;
+        returns the plan that says so."""
+        import mlx.core as mx
+
+        wired = self.to_wire if limit is None else limit
+        mx.set_wired_limit(wired)
+        return replace(self, wired=wired)
+
     def __str__(self) -> str:
         parts = [
-            f"{_words(self.weights)} for weights",
-            f"{_words(self.caches)} for KV caches and prefixes",
-            f"{_words(self.activations)} for activations",
-            f"{_words(self.reserve)} in reserve",
+            f"{in_words(self.weights)} for weights",
+            f"{in_words(self.caches)} for KV caches and prefixes",
+            f"{in_words(self.activations)} for activations",
+            f"{in_words(self.reserve)} in reserve",
         ]
-        wired = f"up to {_words(self.wired)} wired" if self.wired else "nothing wired"
-        return f"{', '.join(parts)}, of {_words(self.device)}; {wired}"
+        wired = f"up to {in_words(self.wired)} wired" if self.wired else "nothing wired"
+        return f"{', '.join(parts)}, of {in_words(self.device)}; {wired}"
 
 
-def _words(size: int) -> str:
+def in_words(size: int) -> str:
+    """Bytes for people."""
     return f"{size / 1e9:.2f} GB"

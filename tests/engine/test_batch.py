@@ -142,6 +142,14 @@ def test_of_a_generator_a_few_are_taken_ahead_and_an_error_is_its_prompts_own() 
     assert batch.done == 60 and not batch.busy
 
 
+def test_wrong_options_of_one_prompt_of_a_generator_leave_the_others_as_they_are() -> None:
+    each: list[Any] = [{}, {"top_p": 5}, {}]
+    batch = reciter(list("abc")).lm.batch((PROMPT for _ in range(3)), each=each)
+    (error,) = drain(batch)
+    assert isinstance(error, OptionError) and error.__notes__ == ["in prompts[1]"]
+    assert [result and result.text for result in batch.results] == ["abc", None, "abc"]
+
+
 def test_a_queue_of_any_length_loses_no_prompt() -> None:
     for max_queue in (0, 1, 5):
         limits = Limits(max_batch=2, max_queue=max_queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -78,8 +79,7 @@ def test_a_piece_is_the_largest_power_of_two_that_fits() -> None:
 def tight(activations: Activations, room: int) -> Speaker:
     """A model whose passes take so much, on a device with so little room for them."""
     speaker = endless()
-    width, footprint, _ = speaker.lm._measures
-    speaker.lm.__dict__["_measures"] = width, footprint, activations
+    speaker.lm._measures = replace(speaker.lm._measures, activations=activations)
     speaker.lm.memory = MemoryPlan(
         device=1 << 20, weights=0, caches=(1 << 20) - room, activations=room, reserve=0
     )

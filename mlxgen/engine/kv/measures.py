@@ -1,0 +1,46 @@
+"""What the graph of one pass tells of a model: how wide its logits are, and its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from ...loading.memory import MemoryPlan, memory_limit
+from ...loading.model_config import EXPERTS, HEADS, number_of
+from .activations import Activations
+from .footprint import Footprint
+from .layers import PREFILL_STEP, CacheFactory
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The width of a model's logits, and the bytes of its KV caches and of its passes."""
+
+    vocab_size: int
+    footprint: Footprint
+    activations: Activations
+
+    @classmethod
+    def of(cls, model: nn.Module, make: CacheFactory, config: Mapping[str, Any]) -> Measures:
+        """Measure a pass of one token; nothing is evaluated."""
+        caches = make()
+        logits = model(mx.array([[0]]), cache=caches)
+        queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
+        activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
+        return cls(int(logits.shape[-1]), Footprint.of_one(model, caches), activations)
+
+    def plan(self, max_context: int | None, caches: int | None) -> MemoryPlan:
+        """How the device's memory is shared; ``caches``: the most bytes for KV, if given."""
+
+        def piece(caches: int) -> int:
+            longest = caches // max(1, self.footprint.growing)
+            if max_context is not None:
+                longest = min(longest, max_context)
+            return self.activations.nbytes(PREFILL_STEP, longest)
+
+        weights = max(mx.get_active_memory(), self.footprint.weights)
+        return MemoryPlan.of(memory_limit()[0], weights, caches=caches, piece=piece)

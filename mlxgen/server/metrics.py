@@ -24,17 +24,17 @@ _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0
 
 # The metric's name, the attribute of the scheduler's figures, and its description.
 _GAUGES = (
-    ("batch_size", "running", "Rows that are generating now"),
-    ("prefilling", "prefilling", "Rows whose prompt is being run now"),
-    ("queue_size", "queued", "Rows that are waiting"),
+    ("batch_size", "running", "Sequences that are generating now"),
+    ("prefilling", "prefilling", "Sequences whose prompt is being run now"),
+    ("queue_size", "queued", "Sequences that are waiting"),
     ("prefix_cache_bytes", "cache_bytes", "Bytes in the prefix cache"),
-    ("kv_bytes", "kv_bytes", "Bytes in the KV caches of running rows"),
+    ("kv_bytes", "kv_bytes", "Bytes in the KV caches of running sequences"),
     ("cache_limit_bytes", "byte_limit", "Bytes that all KV caches together may use"),
     ("device_limit_bytes", "device_bytes", "Bytes of the device that may be used"),
-    ("weights_bytes", "weight_bytes", "Bytes in weights, and what else was held at the start"),
+    ("weights_bytes", "weight_bytes", "Bytes of weights, and of what else was held at the start"),
     ("activations_limit_bytes", "activation_bytes", "Bytes that a piece of a prompt may use"),
     ("reserve_bytes", "reserve_bytes", "Bytes that are left for the rest"),
-    ("wired_limit_bytes", "wired_bytes", "Bytes that are kept from being paged out at most"),
+    ("wired_limit_bytes", "wired_bytes", "Maximum bytes that are kept from being paged out"),
 )
 _COUNTERS = (
     ("prompt_tokens", "prompt_tokens", "Tokens of prompts"),
@@ -45,7 +45,7 @@ _COUNTERS = (
     ("redraws", "redraws", "Draws that were declined and repeated"),
     ("forward_passes", "forward_passes", "Forward passes of the model"),
     ("steps", "steps", "Steps of the scheduler"),
-    ("faults", "faults", "Failures of the model, with one row or with several together"),
+    ("faults", "faults", "Failures of the model, with one sequence or with several"),
     ("prefix_cache_hits", "cache_hits", "Prompts that the prefix cache held a part of"),
     ("prefix_cache_misses", "cache_misses", "Prompts that the prefix cache held nothing of"),
 )
@@ -73,7 +73,7 @@ class Metrics:
         )
         self.token_seconds = seconds(
             "mlxgen_time_per_token_seconds",
-            "Seconds between the tokens of a row, averaged over each request",
+            "Seconds between the tokens of a sequence, averaged over each request",
             buckets=_PER_TOKEN,
         )
         self.costly_grammars = counter(

@@ -63,7 +63,7 @@ class Settings(ModelSettings):
     uds: str | None = setting(None, metavar="PATH")
     """A Unix socket to listen on, instead of host and port."""
     root_path: str = setting("", metavar="PREFIX")
-    """What a proxy leaves in front of the paths."""
+    """A prefix that a proxy leaves before the paths, such as /llm."""
     api_key: str | None = setting(None, metavar="KEY")
     """The key that clients must send (or $MLXGEN_API_KEY)."""
     allow_hosts: tuple[str, ...] = setting((), action="append", metavar="NAME")
@@ -73,32 +73,33 @@ class Settings(ModelSettings):
     """An origin whose pages may call this server; repeatable; * is any."""
 
     max_batch: int = _count(32, 1, 4096)
-    """The most rows that run."""
+    """Maximum number of sequences that run at a time."""
     max_queue: int = _count(256, 1, 100_000)
-    """The most rows that wait."""
+    """Maximum number of sequences that wait."""
     longest_gap: float | None = setting(None, number(0, ABOVE_ZERO, 1e6), type=float, metavar="S")
-    """Seconds between two tokens of a row while the prompts of others are run (default: four times
-    what a step takes, and 0.05 at least)."""
+    """Seconds between two tokens of a sequence while the prompts of others are run (default: four
+    times what a step takes, and at least 0.05)."""
     prefill_chunk: int | None = _count(None, 1, 1 << 20)
     """Prompt tokens to run between two steps of the others, whatever they take."""
     max_context: int | None = _count(None, 2, 1 << 31)
-    """Tokens of prompt and answer together (default: the model's)."""
+    """Maximum number of tokens of prompt and answer together (default: the model's)."""
     cache_bytes: int | None = setting(
         None, integer(None, 1 << 20, 1 << 50), type=size, metavar="SIZE"
     )
-    """Memory for KV caches, including the prefix cache (default: by the device)."""
+    """Memory for all KV caches, prefixes included (default: half of what weights and a reserve
+    leave)."""
     request_timeout: float = _seconds(600.0)
-    """Seconds for a request, from its headers to its last byte; 0 is no limit."""
+    """Seconds for a request, from its headers to the last byte of its answer; 0 is no limit."""
     stall_timeout: float = _seconds(300.0)
-    """Seconds without a step, while there are rows, before /health/live is 503; 0 is never. It must
-    be longer than any piece of a prompt takes."""
+    """Seconds without a step, while there are sequences to run, before /health/live is 503; 0 is
+    never. It must be longer than any piece of a prompt takes."""
     shutdown_grace: float = _seconds(30.0)
-    """Seconds for requests after a signal."""
+    """Seconds for running requests after SIGTERM or Ctrl-C."""
 
     log_format: Literal["text", "json"] = setting("text", choices=("text", "json"))
-    """The format."""
+    """The format of log lines."""
     log_level: str = setting("info", choices=LEVELS)
-    """The least severe messages."""
+    """The least severe messages that are logged."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

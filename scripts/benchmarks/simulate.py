@@ -51,6 +51,7 @@ LONG = 1_000_000  # tokens of those that generate all the time
 ONE = Workload("1 row, a prompt of 4,096 arrives", [Asked(64, LONG)], [Asked(4_096, 32)])
 EIGHT = Workload("8 rows, a prompt of 32,768 arrives", [Asked(64, LONG)] * 8, [Asked(32_768, 32)])
 FORCED = Workload("16 rows with a schema each", [Asked(64, 200, _schema(i)) for i in range(16)])
+FREE = Workload("16 rows", [Asked(64, 200, {"temperature": 0.7})] * 16)
 DRAFTS = Workload("4 rows with n-gram drafts", [Asked(64, 200, {"draft": "ngram"})] * 4)
 MANY = Workload("64 short requests at once", [], [Asked(64 + i, 64) for i in range(64)])
 WORKLOADS = (ONE, EIGHT, FORCED, DRAFTS, MANY)
@@ -138,9 +139,10 @@ def theirs(device: Device, shape: Shape, load: Workload) -> Outcome:
     It knows no forced runs, and no drafts in a batch: all tokens are generated one by one.
     """
     line, found = Timeline(device), Outcome()
-    rows = [_Row(asked.prompt, asked.tokens) for asked in load.running]
-    endless = sum(asked.tokens == LONG for asked in load.running)
-    queue = [[0, asked.prompt, asked.tokens] for asked in load.arriving]
+    rows = [_Row(asked.prompt, asked.tokens) for asked in load.running if asked.tokens == LONG]
+    endless = len(rows)
+    others = [*load.running[endless:], *load.arriving]
+    queue = [[0, asked.prompt, asked.tokens] for asked in others]
     submitted, done = rows, 0.0  # the step on its way
     tokens, before = 0, 0.0
 
@@ -175,4 +177,6 @@ def theirs(device: Device, shape: Shape, load: Workload) -> Outcome:
     found.rate = tokens / line.now
     if not endless:
         found.gaps.clear()
+    if not load.arriving:
+        found.first.clear()
     return found

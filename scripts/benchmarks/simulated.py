@@ -159,6 +159,10 @@ class Simulated(Runner):
     def now(self) -> float:
         return self.timeline.now
 
+    @property
+    def queues(self) -> bool:
+        return True
+
 
 PERIOD = 40
 PEAK = 8.7  # gives three quarters to one of 2,000 tokens

@@ -92,6 +92,15 @@ def test_the_longest_gap_is_what_was_asked_for(device: Device, shape: Shape, gap
         assert max(found.gaps) <= max(gap, 3.2 * smallest)
 
 
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=lambda shape: shape.name)
+def test_rows_with_schemas_generate_as_much_as_rows_without(device: Device, shape: Shape) -> None:
+    steered, free = (
+        simulate.ours(device, shape, load).rate for load in (simulate.FORCED, simulate.FREE)
+    )
+    assert steered >= 0.97 * free  # what filters cost the host is not simulated
+
+
 def test_where_nothing_else_runs_a_prompt_takes_what_its_passes_take() -> None:
     device, shape = DEVICES[0], SHAPES[1]
     parts = [shape.seconds(device, 1, 2048, end) for end in (2048, 4096)]

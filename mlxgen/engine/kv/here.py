@@ -16,6 +16,14 @@ import mlx.core as mx
 class Here:
     """The device of this process. It has no state."""
 
+    @property
+    def queues(self) -> bool:
+        """Whether a submission returns long before the work is done.
+
+        MLX's CPU back end lets only few tasks wait, so that there most of a pass is done by then.
+        """
+        return mx.default_device() != mx.Device(mx.cpu)
+
     def submit(self, arrays: Iterable[mx.array | None]) -> None:
         """Start computing what a draw gives; these are ready together."""
         mx.async_eval(arrays)

@@ -15,20 +15,21 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from .alone import Alone
-from .layers import CacheFactory, LayerCache, Model, fill, keys_and_values, leaves, owned
-
-LONGEST = 2048  # tokens
-WASTE = 1.5  # a pass may run that many times the tokens of all prompts, including padding
+from .layers import (
+    PREFILL_STEP,
+    CacheFactory,
+    LayerCache,
+    Model,
+    fill,
+    keys_and_values,
+    leaves,
+    owned,
+)
 
 
 def longest_padded(make: CacheFactory) -> int:
     """The most tokens of a prompt that may go with others; 0 if this model does not allow it."""
     return min((_room(layer) for layer in leaves(make())), default=0)
-
-
-def alike(lengths: Tokens[int]) -> bool:
-    """Whether prompts of these lengths are alike enough to go together."""
-    return len(lengths) * max(lengths) <= WASTE * sum(lengths)
 
 
 def run_padded(
@@ -51,5 +52,5 @@ def run_padded(
 
 def _room(layer: LayerCache) -> int:
     if type(layer) is RotatingKVCache and layer.keep == 0:
-        return min(LONGEST, int(layer.max_size) - 1)
-    return LONGEST if type(layer) is KVCache else 0
+        return min(PREFILL_STEP, int(layer.max_size) - 1)
+    return PREFILL_STEP if type(layer) is KVCache else 0

@@ -85,9 +85,9 @@ class Prefill:
                     continue
                 copied = self._look_up(handle) // COPIED_PER_RUN
             missing = len(handle.align()) - 1
-            if alone and self._loop.passes.is_single(handle):
+            if alone and self._loop.runs_whole(handle):
                 missing = 0
-            shared = self._seconds_with(handle, missing, together)
+            shared = self._seconds_with(handle, missing, together, budget.tokens)
             if shared is not None and shared <= seconds and missing <= tokens:
                 together.append(handle)
                 count, takes = missing, shared
@@ -113,7 +113,7 @@ class Prefill:
             self._uncleared = 0
             if not self._loop.handles:  # else the steps wait often enough
                 handle.kv.wait()
-                self._loop.meter.read(self._loop.runner.now())
+                self._loop.meter.read()
             mx.clear_cache()  # of the buffers of shorter KV, which are of no use again
         for handle in done:  # not before: what an interrupt cut off is done again
             self.remove(handle)
@@ -146,9 +146,11 @@ class Prefill:
             return False
         return shared > self._ask(lambda cache: cache.match(tokens), 0) + WORTH_WAITING
 
-    def _seconds_with(self, handle: Handle, missing: int, others: list[Handle]) -> float | None:
+    def _seconds_with(
+        self, handle: Handle, missing: int, others: list[Handle], most: int
+    ) -> float | None:
         """What a prompt adds to a pass of others, padded to the longest; ``None`` if it is better
-        off alone."""
+        off alone, or if the pass would have more than ``most`` tokens."""
         if not 0 < missing <= self._loop.passes.longest_padded:
             return None
         if handle.kv.length or handle.is_scored:
@@ -159,6 +161,8 @@ class Prefill:
         if not lengths:
             return own
         padded = (len(lengths) + 1) * max(*lengths, missing)
+        if padded > most:
+            return None
         more = cost.of(padded) - cost.of(len(lengths) * max(lengths))
         return more if more <= WORTH_SHARING * own else None
 

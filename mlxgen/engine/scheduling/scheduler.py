@@ -414,6 +414,7 @@ class Scheduler:
         for handle in self._prefill.step(budget):
             self._loop.join(handle)
             self._keep(handle)
+        self._loop.meter.leave()
 
     def _send_back(self) -> bool:
         """Rows that have much to run again, say after a long rewind, do so between the steps."""

@@ -12,13 +12,17 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
+
+from ..kv.here import Here
 
 OWN = 8  # tokens that a pass costs besides its own, where it is larger than any that was seen
 FIRST = 16  # tokens to run at first in a given time
 _BUCKETS = 24  # powers of two
 _WEIGHT = 0.25  # of the newest in a running mean
 _SIZES = sorted({(4 + part) << power >> 2 for power in range(_BUCKETS) for part in range(4)})
+_PAUSE, _PAUSE_SECONDS = 0.25, 1e-3  # between two steps, of a step and at least
 _ALIKE = 1.1  # times the seconds of another pass that are not worth less tokens
 
 
@@ -64,36 +68,40 @@ class PassCost:
 
     def of(self, tokens: int) -> float:
         """The seconds of a pass; in units of a token as long as nothing is known."""
-        return self._of(tokens, OWN)
+        return self._of(tokens)
 
-    def _of(self, tokens: int, own: int = 0) -> float:
-        """The same, if larger passes than were seen cost ``own`` tokens besides their own."""
+    def _of(self, tokens: int, *, most: bool = False) -> float:
+        """The same, or what it may take at most: what is smaller or larger than all that was seen
+        is thought to cost ``OWN`` tokens besides its own, but may take as long as that, or every
+        token."""
         size = took = 0.0  # of the largest known pass that is not larger
+        own = 0 if most else OWN
         for count, tokens_seen, seconds in zip(
             self._counts, self._tokens, self._seconds, strict=True
         ):
             if count and tokens_seen > tokens:
-                if not size:
-                    return seconds
-                return took + (seconds - took) * (tokens - size) / (tokens_seen - size)
+                if size:
+                    return took + (seconds - took) * (tokens - size) / (tokens_seen - size)
+                return seconds if most else seconds * (own + tokens) / (own + tokens_seen)
             if count:
                 size, took = tokens_seen, seconds
-        return took * (own + tokens) / (own + size) if size else float(own + tokens)
+        return took * (own + tokens) / (own + size) if size else float(OWN + tokens)
 
     def most(self, seconds: float, tokens: int) -> int:
         """How many of ``tokens`` fit in that time.
 
-        At least as many as take no longer than a single one. Sizes that were never tried may cost
-        every token, so that they are come to by steps.
+        At least as many as take no longer than a single one. Sizes that were never tried are come
+        to by steps.
         """
         if seconds == math.inf:
             return tokens
         if not self.is_known:
             return min(tokens, FIRST)
-        allowed = max(seconds, _ALIKE * self._of(1))
-        if self._of(tokens) <= allowed:
+        longest = partial(self._of, most=True)
+        allowed = max(seconds, _ALIKE * longest(1))
+        if longest(tokens) <= allowed:
             return tokens
-        fitting = bisect_right(_SIZES, allowed, key=self._of)
+        fitting = bisect_right(_SIZES, allowed, key=longest)
         return min(tokens, _SIZES[max(0, fitting - 1)])
 
 
@@ -105,7 +113,7 @@ class Pass(NamedTuple):
 
 
 class Meter:
-    """Feeds ``cost`` with what is seen when drawn tokens are read.
+    """Feeds ``cost`` with what is seen when drawn tokens are read from a ``device``.
 
     A pass that was submitted after a look-ahead is waited for by the read after the next. So each
     draw says after how many passes it was submitted (``ran`` then), and a read learns from those
@@ -115,37 +123,60 @@ class Meter:
     seconds that those of them took that were not of a prompt, a running mean.
     """
 
-    __slots__ = ("_passes", "_since", "_skips", "_submitted", "cost", "plain", "ran")
+    __slots__ = (
+        "_device",
+        "_left",
+        "_passes",
+        "_since",
+        "_skips",
+        "_submitted",
+        "cost",
+        "plain",
+        "ran",
+    )
 
-    def __init__(self, cost: PassCost) -> None:
+    def __init__(self, cost: PassCost, device: Here) -> None:
         self.cost = cost
         self.ran = 0
         self.plain = 0.0
+        self._device = device
         self._passes: deque[Pass] = deque()  # that nobody has waited for
-        self._since = 0.0
+        self._since = self._left = 0.0
         self._skips = False
         self._submitted = 0  # since the last read
 
-    def run(self, now: float, tokens: int, *, is_prompt: bool = False) -> None:
+    def enter(self) -> None:
+        """Note that a step begins; after a pause, nobody knows when the device was done."""
+        pause = self._device.now() - self._left
+        if self._passes and pause > max(_PAUSE * self.plain, _PAUSE_SECONDS):
+            self._skips = True
+
+    def leave(self) -> None:
+        """Note that a step, or what follows from it, is over."""
+        self._left = self._device.now()
+
+    def run(self, tokens: int, *, is_prompt: bool = False) -> None:
         """Note that a pass is about to be submitted."""
         if not self._passes:
-            self._since = now
+            self._since = self._device.now()
         self._passes.append(Pass(tokens, is_prompt))
         self._submitted += 1
         self.ran += 1
 
     def skip(self) -> None:
-        """Note that the device does something else as well: nothing follows from the next read."""
+        """Note that the device does more than passes: nothing follows from the next read."""
         self._skips = True
 
     def forget(self) -> None:
         """Note that what was submitted is lost."""
         self._passes.clear()
 
-    def read(self, now: float, after: int | None = None) -> None:
+    def read(self, after: int | None = None) -> None:
         """Note that the device has done the first ``after`` passes, or all."""
-        count = len(self._passes) - (self.ran - (self.ran if after is None else after))
+        left = self.ran - after if after is not None and self._device.queues else 0
+        count = len(self._passes) - left
         waited = [self._passes.popleft() for _ in range(count)]
+        now = self._device.now()
         seconds, self._since = now - self._since, now
         if waited and not self._skips:
             self._learn(waited, seconds, self._submitted - count)

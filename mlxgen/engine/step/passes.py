@@ -2,35 +2,40 @@
 
 Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
 know when a pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits
-after its last pending token, and after every drafted one; nothing is evaluated but the
-pieces of a long prompt. What a pass of one handle raises while it is built is its ``Fault``.
+after its last pending token, and after every drafted one, but nothing if it is not come to that
+token; nothing is evaluated but the pieces of a long prompt. What a pass of one handle raises
+while it is built is its ``Fault``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
 from ..kv import KV, Fed
 from ..kv.commands import Run
-from ..kv.padded import LONGEST, alike, longest_padded
+from ..kv.padded import longest_padded
+from ..kv.slot_caches import SLACK
 from .cost import Meter
 from .fault import Fault
 from .handle import Handle, Logits
 from .runner import Runner
 from .scores import PIECE
 
-SINGLE_PASS = 16  # pending tokens that go through with their logits, in one pass
-SHORT_RUN = 4  # pending tokens of a slot up to which runs of several rows share a pass
+LOGITS = 1 / 8  # of a pass that computes them for every token: a guess, above what is usual
 
 Row: TypeAlias = tuple[KV, Sequence[Fed]]
 """The next tokens of a cache."""
 
 
 class Work(NamedTuple):
-    """The next ``tokens`` of a handle, with the logits after the last ``wanted`` of them."""
+    """The next ``tokens`` of a handle, with the logits after the last ``wanted`` of them.
+
+    None are wanted of a run that is cut.
+    """
 
     handle: Handle
     tokens: Sequence[Fed]
@@ -42,34 +47,39 @@ class Work(NamedTuple):
         drafted = handle.guess.fed if handle.guess is not None else []
         return cls(handle, [*handle.pending, *drafted], 1 + len(drafted))
 
+    def cut(self, width: int) -> Work:
+        """The first ``width`` tokens; all if there are drafts among them."""
+        if self.wanted > 1 or len(self.tokens) <= width:
+            return self
+        return Work(self.handle, self.tokens[:width], 0)
+
     def done(self, logits: mx.array, at: int) -> None:
         """They have gone through, and their logits are in the rows from ``at`` on."""
         handle, _, wanted = self
-        handle.ahead = Logits(logits, range(at, at + wanted), handle.kv.length - wanted + 1)
+        if wanted:
+            handle.ahead = Logits(logits, range(at, at + wanted), handle.kv.length - wanted + 1)
         handle.passes += 1
 
 
 class Passes:
     """See the module. ``runner`` is told what to run, and ``meter`` how much that is."""
 
-    __slots__ = ("longest_padded", "merges", "meter", "runner")
+    __slots__ = ("longest_padded", "meter", "runner")
 
     def __init__(self, runner: Runner, meter: Meter) -> None:
         self.runner = runner
         self.meter = meter
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
-        # Whether short runs go into the common pass. That pads every row to the longest of them,
-        # and saves a pass over the weights: worth it where a few tokens cost as much as one.
-        self.merges = mx.default_device() != mx.Device(mx.cpu)
-
-    def _note(self, tokens: int, *, is_prompt: bool = False) -> None:
-        self.meter.run(self.runner.now(), tokens, is_prompt=is_prompt)
 
     # ---- prompts ---------------------------------------------------------------------------
 
     def is_single(self, handle: Handle) -> bool:
         """Whether what a handle outside of the slots has pending goes through with its logits."""
-        return len(handle.pending) <= (1 if handle.is_scored else SINGLE_PASS)
+        count, cost = len(handle.pending), self.meter.cost
+        if count == 1 or handle.is_scored:
+            return count == 1
+        # Apart, the last token takes a pass, and the logits after the others are spared
+        return count <= PIECE and LOGITS * (cost.of(count) - cost.of(1)) <= cost.of(1)
 
     def prefill(self, handle: Handle, count: int) -> None:
         """Run ``count`` pending tokens of a handle outside of the slots, but not the last one."""
@@ -78,7 +88,7 @@ class Passes:
             self._prefill_scored(handle, count)
             return
         piece = kv.align(history)[:-1][:count]
-        self._note(len(piece), is_prompt=True)
+        self.meter.run(len(piece), is_prompt=True)
         try:
             kv.run(piece)
         except Exception as error:
@@ -92,7 +102,7 @@ class Passes:
             most = self.runner.piece(handle.kv.length)
             self.prefill(handle, min(most, tokens - handle.kv.length))
             handle.kv.wait()
-            self.meter.read(self.runner.now())
+            self.meter.read()
             mx.clear_cache()
 
     def _prefill_scored(self, handle: Handle, count: int) -> None:
@@ -104,10 +114,10 @@ class Passes:
         try:
             while kv.length < end:
                 piece, start = pending[: min(PIECE, end - kv.length)], kv.length
-                self._note(len(piece), is_prompt=True)
+                self.meter.run(len(piece), is_prompt=True)
                 scores.add(start, kv.run(piece)[0])
                 kv.wait()
-                self.meter.read(self.runner.now())
+                self.meter.read()
                 kv.snapshot()
                 pending = pending[len(piece) :]
         except Exception as error:
@@ -119,7 +129,7 @@ class Passes:
         Each has ``longest_padded`` tokens to run at most.
         """
         rows = [(handle.kv, handle.pending[:-1]) for handle in handles]
-        self._note(len(rows) * max(len(tokens) for _, tokens in rows), is_prompt=True)
+        self.meter.run(len(rows) * max(len(tokens) for _, tokens in rows), is_prompt=True)
         try:
             self.runner.do(_run(rows))
         except Exception:  # then each in a pass of its own, so that it is known whose it was
@@ -153,7 +163,7 @@ class Passes:
             tokens = tokens[-count:]
         if count > 1:
             kv.snapshot(before=count - 1)
-        self._note(len(tokens))
+        self.meter.run(len(tokens))
         try:
             logits = kv.run(tokens)
         except Exception as error:
@@ -165,49 +175,78 @@ class Passes:
         return logits
 
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
-        """A common pass for the last token of each, and what has to go before it or apart.
+        """Passes for what is next in the slots: one for all, if that does not take longer.
 
-        What is pending before the last token goes first if it is long; drafts have
-        passes of their own if the common one is not to be padded for them.
+        A pass runs as many tokens of each row as of any other. So long runs are cut where more
+        tokens a row would make all of them wait, and go on in the next pass; drafts are run whole.
         """
-        slots = self.runner.slots
+        width = self._width([each for each in work if each.wanted == 1])
+        for handle, tokens, wanted in work:
+            if wanted > 1:
+                handle.kv.snapshot(before=len(tokens))
+        groups = self._groups([each.cut(width) for each in work])
+        return [self._run_group(part) for group in groups for part in self._parts(group)]
+
+    def _width(self, work: Sequence[Work]) -> int:
+        """The tokens of each row in a common pass that run the most tokens in the same time."""
+        lengths = [min(len(each.tokens), SLACK) for each in work]
+        if max(lengths, default=1) == 1:
+            return 1
+        slots, of, rows = self.runner.slots, self.meter.cost.of, _span(work)
         assert slots is not None
-        merges = self.merges and not slots.recurrent
-        first: list[Work] = []
-        apart: list[Work] = []
-        common: list[Work] = []
-        for each in work:
-            handle, tokens, count = each
-            early = len(tokens) - count
-            if early and not (merges and early <= SHORT_RUN):
-                first.append(Work(handle, tokens[:early]))
-                each = Work(handle, tokens[early:], count)
-            (apart if count > 1 and not merges else common).append(each)
-        for group in self._groups(first):
-            for part in _adjacent(group):
-                self._run_group(part)
-        for handle, tokens, _ in apart:
-            handle.kv.snapshot(before=len(tokens))
-        groups = [*self._groups(apart), *([common] if common else [])]
-        return [self._run_group(part) for group in groups for part in _adjacent(group)]
+        widths = {1, min(lengths)} if slots.recurrent else {1, *lengths}
+
+        def speed(width: int) -> float:
+            return sum([min(width, length) for length in lengths]) / of(rows * width)
+
+        return max(sorted(widths), key=speed)
 
     def _groups(self, work: Sequence[Work]) -> list[list[Work]]:
-        """Those whose runs are alike enough to go together, in as few groups as possible."""
+        """Those that share a pass, padded to the longest, because apart they would take longer.
+
+        Recurrent states would take in the padding: there all runs of a pass are equally long.
+        """
         slots = self.runner.slots
-        groups = []
-        left = sorted(work, key=lambda each: len(each.tokens))
-        while left:
-            group = [left.pop()]
-            padded = slots is not None and not slots.recurrent and len(group[0].tokens) <= LONGEST
-            while left and padded and alike([len(each.tokens) for each in (*group, left[-1])]):
-                group.append(left.pop())
-            groups.append(group)
+        by_length: dict[int, list[Work]] = {}
+        for each in work:
+            by_length.setdefault(len(each.tokens), []).append(each)
+        groups = [by_length[length] for length in sorted(by_length)]
+        while len(groups) > 1 and slots is not None and not slots.recurrent:
+            saved = [
+                self._seconds(a) + self._seconds(b) - self._seconds([*a, *b])
+                for a, b in pairwise(groups)
+            ]
+            at = saved.index(max(saved))
+            if saved[at] < 0:
+                break
+            groups[at : at + 2] = [groups[at] + groups[at + 1]]
         return groups
+
+    def _parts(self, group: list[Work]) -> list[list[Work]]:
+        """A group in the order of its slots; without those between them, if passes apart take less
+        time than a pass in which these take part."""
+        group.sort(key=_index)
+        if _span(group) == len(group):
+            return [group]
+        parts: list[list[Work]] = []
+        for each in group:
+            if parts and _index(parts[-1][-1]) == _index(each) - 1:
+                parts[-1].append(each)
+            else:
+                parts.append([each])
+        apart = sum([self._one_pass(part) for part in parts])
+        return [group] if self._one_pass(group) <= apart else parts
+
+    def _seconds(self, group: list[Work]) -> float:
+        return sum([self._one_pass(part) for part in self._parts(group)])
+
+    def _one_pass(self, group: Sequence[Work]) -> float:
+        return self.meter.cost.of(_span(group) * max([len(each.tokens) for each in group]))
 
     def _run_group(self, group: list[Work]) -> mx.array:
         """Run what is next for several slots, in their order, side by side in one pass."""
         longest, first = max([len(each.tokens) for each in group]), _index(group[0])
-        self._note((_index(group[-1]) - first + 1) * longest)
+        self.meter.run(_span(group) * longest)
         logits: mx.array = self.runner.do(_run([(each.handle.kv, each.tokens) for each in group]))
         width = logits.shape[1]
         logits = logits.reshape(-1, logits.shape[-1])
@@ -222,20 +261,10 @@ def _run(rows: Sequence[Row]) -> Run:
     return Run(tuple([(kv.number, tuple(tokens)) for kv, tokens in rows]))
 
 
-def _adjacent(group: list[Work]) -> list[list[Work]]:
-    """A group in the order of its slots; without those between them, if these would take part in
-    its pass for too little."""
-    group.sort(key=_index)
-    lengths = {_index(each): len(each.tokens) for each in group}
-    if alike([lengths.get(index, 0) for index in range(min(lengths), max(lengths) + 1)]):
-        return [group]
-    parts: list[list[Work]] = []
-    for each in group:
-        if parts and _index(parts[-1][-1]) == _index(each) - 1:
-            parts[-1].append(each)
-        else:
-            parts.append([each])
-    return parts
+def _span(work: Sequence[Work]) -> int:
+    """How many slots there are from the first to the last of these."""
+    indexes = [_index(each) for each in work]
+    return max(indexes) - min(indexes) + 1
 
 
 def _index(work: Work) -> int:

@@ -8,7 +8,8 @@ its request's history, and a draw is from the logits after it.
 A request alone runs with the caches of its own and their fast attention path. Several go through
 together in slots, if the model allows it; a request that it does not allow it for runs next
 to them. Whatever a request has pending beyond one token (a forced run, a rewind that a recurrent
-layer could not follow) goes ahead of the common pass, so that no request waits for another's.
+layer could not follow) goes through in the common passes, as many tokens at a time as make no
+request wait for another's; it is drawn again when all of it went through.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .passes import Passes, Work
 from .plan import Standing, StepPlan
 from .runner import Runner
 
+WORTH_WAITING = 1.25  # times a pass that one with twice the tokens may take to be waited for
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
@@ -48,7 +50,7 @@ class Loop:
     ) -> None:
         self.handles: list[Handle] = []  # those in slots first, in the order of these
         self.runner = runner
-        self.meter = Meter(cost or PassCost())
+        self.meter = Meter(cost or PassCost(), runner)
         self.passes = Passes(runner, self.meter)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
@@ -85,6 +87,7 @@ class Loop:
         fault that may be anybody's leaves nothing on the device.
         """
         handles = [handle for handle in self.handles if not handle.has_ended]
+        self.meter.enter()
         try:
             self._start(handles, events)
             if not events:
@@ -98,6 +101,7 @@ class Loop:
         except BaseException:
             self._halt(events)
             raise
+        self.meter.leave()
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -150,17 +154,19 @@ class Loop:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
         self._align(handles)
         self._gather(handles)
-        plan = StepPlan.of([self._standing(handle) for handle in handles])
+        plan = StepPlan.of([self._standing(handle) for handle in handles], saves=self._saves())
+        ready = [handles[i] for i in plan.drawn]
         if plan.first:
             self._forward([handles[i] for i in plan.first])
+            ready = [handle for handle in ready if handle.is_ready]  # others have more to run
         beside = [handles[i] for i in plan.beside]
-        drawn, places = self._draw([handles[i] for i in plan.drawn], events)
+        drawn, places = self._draw(ready, events)
         if drawn is None:
             self._forward(beside)
             return
         blind = self._look_ahead(list(places), drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
-        self.meter.read(self.runner.now(), drawn.after)
+        self.meter.read(drawn.after)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
         arrived = [handle.arrive() for handle in (*places, *beside)]
@@ -182,6 +188,11 @@ class Loop:
         behind = waits and self.is_behind(handle)
         first, last = request.position == request.first, request.is_last
         return Standing(not waits, behind, first, last, _drafts(handle), request.expects_forced)
+
+    def _saves(self) -> bool:
+        """Whether two tokens of every row take less time in one pass than in two."""
+        rows, of = len(self.handles), self.meter.cost.of
+        return of(2 * rows) < WORTH_WAITING * of(rows)
 
     # drawing
 
@@ -331,6 +342,10 @@ class Loop:
     def is_behind(self, handle: Handle) -> bool:
         """Whether a handle has more to run than goes between two steps of the others."""
         return self.longest_run is not None and handle.missing > self.longest_run
+
+    def runs_whole(self, handle: Handle) -> bool:
+        """Whether all that a handle outside of the slots has pending goes through in one pass."""
+        return self.passes.is_single(handle) and not self.is_behind(handle)
 
     def _align(self, handles: Sequence[Handle]) -> None:
         """Align every cache, all before any pass: a slot can take back its last one only.

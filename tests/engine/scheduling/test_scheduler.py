@@ -20,6 +20,7 @@ from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.architectures import cache_kinds
+from tests.fakes.costs import COSTS
 from tests.fakes.speaking import Hall, endless, letters
 
 from ...effort import some
@@ -440,6 +441,13 @@ def test_the_caller_may_set_how_much_of_a_prompt_is_run_between_two_steps() -> N
         assert tokens_by_step(hall, [running]) == [1]
     pieces = [len(rows[0]) for rows in hall.speaker.model.rows if rows[0][0] == 64]
     assert pieces[:10] == [48] * 9 + [47]
+
+
+def test_a_longer_prompt_is_run_wherever_passes_cost_next_to_nothing() -> None:
+    hall = Hall(endless())
+    hall.scheduler._loop.meter.cost = COSTS["every pass alike"]()
+    hall.submit([63] * 200, max_tokens=3)
+    assert hall.finish() == [letters(3, 199)]
 
 
 def test_long_prompts_take_turns(steady: int) -> None:

@@ -22,6 +22,7 @@ from mlxgen.engine.speculation.appetite import LONGEST_REST, Appetite
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
+from tests.fakes.costs import COSTS
 
 from ...effort import some, tries
 
@@ -236,9 +237,9 @@ def test_rows_with_and_without_drafts_run_side_by_side(
     each: list[Any] = [{}, {"draft": "ngram"}, {"draft": other}, {"draft": lm}, {"draft": "off"}]
     given: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
     plain = [lm.generate(PROMPT[i:], **given).tokens for i in range(5)]
-    for merges in (False, True):
+    for costs in COSTS.values():
         scheduler = Scheduler(lm, Limits(keep_prefixes=False))
-        scheduler._loop.passes.merges = merges
+        scheduler._loop.meter.cost = costs()
         handles = [
             scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**given, **own})))
             for i, own in enumerate(each)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxgen.engine.kv.here import Here
 from mlxgen.engine.step.cost import Meter, PassCost
 
 
@@ -45,7 +46,7 @@ def test_what_fits_in_a_time_takes_no_longer_and_is_never_nothing(
         cost.saw(count, took)
     found = cost.most(seconds, tokens)
     assert 1 <= found <= tokens
-    assert cost.of(found) <= max(seconds, 1.11 * cost.of(1)) * (1 + 1e-9)
+    assert cost.of(found) <= max(seconds, 1.11 * cost._of(1, most=True)) * (1 + 1e-9)
     assert cost.most(math.inf, tokens) == tokens
 
 
@@ -80,27 +81,39 @@ def test_nothing_is_known_at_first_but_that_passes_cost_something_themselves() -
     assert cost.most(0.01, 4096) <= 16
 
 
-class Line:
+class Line(Here):
     """A device that works through passes in their order."""
 
+    @property
+    def queues(self) -> bool:
+        return True
+
     def __init__(self, host: float = 0.0, device: Callable[[int], float] = gpu) -> None:
-        self.meter = Meter(PassCost())
-        self.now = self.busy = 0.0
+        self.meter = Meter(PassCost(), self)
+        self.time = self.busy = 0.0
         self.host = host  # seconds to submit a pass
         self.device = device
 
+    def now(self) -> float:
+        return self.time
+
     def run(self, tokens: int, *, is_prompt: bool = False) -> None:
-        self.meter.run(self.now, tokens, is_prompt=is_prompt)
-        self.now += self.host
-        self.busy = max(self.busy, self.now) + self.device(tokens)
+        self.meter.run(tokens, is_prompt=is_prompt)
+        self.time += self.host
+        self.busy = max(self.busy, self.time) + self.device(tokens)
 
     def draw(self) -> tuple[int, float]:
         return self.meter.ran, self.busy
 
-    def read(self, draw: tuple[int, float]) -> None:
+    def wait_for(self, draw: tuple[int, float]) -> None:
         after, until = draw
-        self.now = max(self.now, until)
-        self.meter.read(self.now, after)
+        self.time = max(self.time, until)
+        self.meter.read(after)
+        self.meter.leave()
+
+    def wait(self, seconds: float) -> None:
+        self.time += seconds
+        self.meter.enter()
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -108,12 +121,13 @@ def test_a_piece_that_comes_after_the_look_ahead_counts_where_it_is_waited_for(
     ahead: bool,
 ) -> None:
     line = Line()
+    line.wait(1)
     line.run(1)
     draw = line.draw()
     for size in [0, 0, 0, 128, 0, 32, 512, 0, 0, 512, 128]:
         line.run(1)
         following = line.draw() if ahead else None
-        line.read(draw)
+        line.wait_for(draw)
         if size:
             line.run(size, is_prompt=True)
         draw = following or line.draw()
@@ -134,9 +148,9 @@ def test_submitting_a_pass_is_a_part_of_what_it_takes() -> None:
         for _ in range(5):
             line.run(1)
             following = line.draw()
-            line.read(draw)
+            line.wait_for(draw)
             draw = following
-        line.read(draw)
+        line.wait_for(draw)
     cost = line.meter.cost
     for size in (1, 7):
         assert 0.002 <= cost.of(size) <= 0.0032
@@ -144,13 +158,17 @@ def test_submitting_a_pass_is_a_part_of_what_it_takes() -> None:
 
 def test_nothing_is_learned_while_the_device_does_something_else() -> None:
     line = Line()
+    line.wait(1)
     line.run(1)
-    line.read(line.draw())
-    line.now += 100  # nobody asked for anything
+    line.wait_for(line.draw())
+    line.wait(100)  # nobody asked for anything
     line.run(1)
-    line.read(line.draw())
+    draw = line.draw()
+    line.wait(100)  # or nobody looked
+    line.wait_for(draw)
+    line.wait(100)
     line.run(1)
     line.busy += 50
     line.meter.skip()
-    line.read(line.draw())
+    line.wait_for(line.draw())
     assert line.meter.cost.of(1) == pytest.approx(gpu(1))

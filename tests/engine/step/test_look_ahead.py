@@ -47,14 +47,14 @@ def test_what_leaves_a_choice_everywhere_is_looked_ahead_of_from_the_second_toke
 def test_where_runs_are_forced_all_the_time_token_and_run_go_through_together(
     aheads: Aheads,
 ) -> None:
-    lm = reciter(list("abcefdghcij")).lm
+    lm = reciter(list("abcefdghcij"), costs="every pass alike").lm
     result = lm.generate(PROMPT, filters=Regex("ab(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20)
     assert result.text == "abcefdghcij" and result.usage.forced_tokens == 8
     assert aheads.count == 0 and result.usage.forward_passes == 3
 
 
 def test_the_first_forced_run_says_that_others_follow(aheads: Aheads) -> None:
-    lm = reciter(list("dcefdghcij")).lm
+    lm = reciter(list("dcefdghcij"), costs="every pass alike").lm
     result = lm.generate(PROMPT, filters=Regex("(c|d)(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20)
     assert result.text == "dcefdghcij" and aheads.count == 1
 

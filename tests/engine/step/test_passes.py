@@ -22,6 +22,7 @@ from mlxgen.engine.step.runner import Runner
 from mlxgen.tokens import Vocabulary
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.costs import COSTS, Fixed
 
 from ...effort import tries
 
@@ -40,7 +41,8 @@ def loaded(kind: str) -> tuple[Any, Callable[[], list[Any]]]:
 def passes_of(kind: str) -> Passes:
     model, make = loaded(kind)
     slots = Slots(make) if kind in BATCHED else None
-    return Passes(Runner(model, make, slots), Meter(PassCost()))
+    runner = Runner(model, make, slots)
+    return Passes(runner, Meter(PassCost(), runner))
 
 
 def handle_of(passes: Passes, tokens: list[int]) -> Handle:
@@ -70,14 +72,14 @@ lengths = st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 3), s
 
 
 @pytest.mark.parametrize("kind", [*BATCHED, "quantised"])
-@pytest.mark.parametrize("merges", [False, True])
-def test_ragged_runs_give_what_each_would_give_alone(kind: str, merges: bool) -> None:
+@pytest.mark.parametrize("costs", COSTS)
+def test_ragged_runs_give_what_each_would_give_alone(kind: str, costs: str) -> None:
     @settings(max_examples=tries(80))
     @given(st.lists(lengths, min_size=1, max_size=4), st.integers(0, 1000))
     def law(sizes: list[tuple[int, int, int, bool]], seed: int) -> None:
         dice = np.random.default_rng(seed)
         passes = passes_of(kind)
-        passes.merges = merges
+        passes.meter.cost = COSTS[costs]()
         work, expected = [], []
         for held, more, drafted, joins in sizes:
             count = held + more + 1
@@ -92,6 +94,10 @@ def test_ragged_runs_give_what_each_would_give_alone(kind: str, merges: bool) ->
             work.append(Work(handle, [*pending, *tokens[count:]], 1 + drafted))
             expected.append((handle, tokens, 1 + drafted))
         mx.eval(passes.run(work))
+        while cut := [handle for handle, _, _ in expected if handle.ahead is None]:
+            for handle in cut:
+                handle.align()
+            mx.eval(passes.run([Work.pending(handle) for handle in cut]))
         for handle, tokens, wanted in expected:
             check(kind, handle, tokens, wanted)
 
@@ -117,6 +123,54 @@ def test_prompts_that_are_run_together_hold_what_each_would_hold_alone(kind: str
         check(kind, handle, tokens, 1)
 
 
+def in_slots(passes: Passes, runs: list[int]) -> list[Work]:
+    """Rows in slots with so many pending tokens each."""
+    work = []
+    for i, run in enumerate(runs):
+        handle = handle_of(passes, [(3 * i + j) % VOCAB for j in range(5 + run)])
+        handle.align()
+        passes.prefill(handle, 5)
+        handle.kv.join()
+        handle.align()
+        work.append(Work.pending(handle))
+    return work
+
+
+@pytest.mark.parametrize(
+    ("costs", "width"), [("every pass alike", 6), ("by the token", 1), ("by both", 2)]
+)
+def test_a_common_pass_is_as_wide_as_runs_the_most_tokens_in_its_time(
+    costs: str, width: int
+) -> None:
+    passes = passes_of("plain")
+    passes.meter.cost = COSTS[costs]()
+    if costs == "by both":
+        passes.meter.cost = Fixed(lambda tokens: 1.0 if tokens <= 8 else float(tokens))
+    work = in_slots(passes, [1, 6, 2, 1])
+    (logits,) = passes.run(work)
+    mx.eval(logits)
+    assert logits.shape[0] == 4 * width
+    left = [len(each.tokens) - min(width, len(each.tokens)) for each in work]
+    assert [each.handle.missing for each in work] == left
+    assert [each.handle.ahead is None for each in work] == [count > 0 for count in left]
+
+
+@pytest.mark.parametrize(("costs", "passes_made"), [("every pass alike", 1), ("by the token", 2)])
+def test_drafts_are_verified_whole_beside_the_others_or_with_them(
+    costs: str, passes_made: int
+) -> None:
+    passes = passes_of("plain")
+    passes.meter.cost = COSTS[costs]()
+    work = in_slots(passes, [1, 1, 1])
+    work[1] = Work(work[1].handle, [*work[1].tokens, 5, 6, 7], 4)
+    arrays = passes.run(work)
+    mx.eval(arrays)
+    assert len(arrays) - (costs == "by the token") == passes_made
+    check("plain", work[1].handle, [*work[1].handle.history, 5, 6, 7], 4)
+    for each in (work[0], work[2]):
+        check("plain", each.handle, list(each.handle.history), 1)
+
+
 def test_a_prompt_is_run_in_pieces_but_for_its_last_token() -> None:
     passes = passes_of("plain")
     handle = handle_of(passes, [int(t) for t in np.random.default_rng(4).integers(0, VOCAB, 30)])
@@ -130,11 +184,20 @@ def test_a_prompt_is_run_in_pieces_but_for_its_last_token() -> None:
 
 
 @pytest.mark.parametrize("kind", BATCHED)
-@pytest.mark.parametrize(("chosen", "rows"), [([0, 2, 3], [4]), ([4, 0], [1, 1])])
-def test_rows_apart_go_together_if_those_between_them_are_few(
-    kind: str, chosen: list[int], rows: list[int]
+@pytest.mark.parametrize(
+    ("costs", "chosen", "rows"),
+    [
+        ("by both", [0, 2, 3], [4]),
+        ("by the token", [0, 2, 3], [1, 2]),
+        ("by the token", [4, 0], [1, 1]),
+        ("every pass alike", [4, 0], [5]),
+    ],
+)
+def test_rows_apart_go_together_if_those_between_them_cost_less_than_a_pass(
+    kind: str, costs: str, chosen: list[int], rows: list[int]
 ) -> None:
     passes = passes_of(kind)
+    passes.meter.cost = COSTS[costs]()
     dice = np.random.default_rng(5)
     handles = []
     for length in (9, 2, 12, 5, 7):

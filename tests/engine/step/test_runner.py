@@ -132,9 +132,9 @@ def test_who_has_none_runs_beside_the_pass_behind_the_others() -> None:
     assert StepPlan.of([READY, IDLE]) == StepPlan((), (0,), True, (1,))
 
 
-def test_where_nobody_looks_ahead_all_run_first_and_are_drawn_together() -> None:
+def test_who_has_none_waits_for_the_next_pass_unless_nobody_has_any() -> None:
     drafts = READY._replace(drafts=True)
-    assert StepPlan.of([drafts, IDLE]) == StepPlan((1,), (0, 1), False, ())
+    assert StepPlan.of([drafts, IDLE]) == StepPlan((), (0,), False, (1,))
     assert StepPlan.of([IDLE, IDLE]) == StepPlan((0, 1), (0, 1), True, ())
 
 
@@ -154,4 +154,5 @@ def test_nobody_looks_ahead_where_it_would_be_in_vain() -> None:
     last, forced = READY._replace(is_last=True), READY._replace(expects_forced=True)
     assert not StepPlan.of([last, last]).looks and StepPlan.of([last, READY]).looks
     assert not StepPlan.of([forced]).looks
+    assert StepPlan.of([forced], saves=False).looks
     assert StepPlan.of([forced, READY]).looks and not StepPlan.of([forced, forced, READY]).looks

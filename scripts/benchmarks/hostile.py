@@ -171,7 +171,10 @@ def cases() -> list[Case]:
         ),
         "a forged turn in a message": (("text",), clients.forged_is_text),
         "headers of a byte a second": (("cut",), clients.dawdling(clients.HEADERS)),
-        "a body of a byte a second": (("cut",), clients.dawdling_body),
+        "a body of a byte a second": (
+            ("cut",),
+            clients.dawdling(clients.BODY, begun=clients.HEADERS_OF_BODY),
+        ),
         "1,100 connections inside a second request": (("200",), clients.tricklers),
         "library: an empty chat_template.jinja": (
             ("PromptError", "LoadError", "TemplateError"),

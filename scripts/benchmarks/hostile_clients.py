@@ -193,13 +193,15 @@ def suspended_compilers(server: Process) -> str:
 _GET = b"GET /health HTTP/1.1\r\nHost: HOST\r\n\r\n"
 
 
-def dawdling(rest: bytes) -> Run:
-    """A second request of a connection that comes a byte a second: when the server ends it."""
+def dawdling(rest: bytes, begun: bytes = b"") -> Run:
+    """A second request of a connection that comes a byte a second, after what was ``begun`` at
+    once: when the server ends it."""
 
     def run(server: Process) -> str:
         with _connected(server) as link:
             link.sendall(_GET.replace(b"HOST", b"127.0.0.1"))
             _read_answer(link)
+            link.sendall(begun)
             start = time.monotonic()
             link.settimeout(1)
             sent = 0
@@ -221,33 +223,11 @@ def dawdling(rest: bytes) -> Run:
 
 
 HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 4000
-_BODY = (
+BODY = b" " * 4000
+HEADERS_OF_BODY = (
     b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    b"Content-Length: 4000\r\n\r\n" + b" " * 4000
+    b"Content-Length: 4000\r\n\r\n"
 )
-_HEAD_SENT = _BODY.index(b"\r\n\r\n") + 4
-
-
-def dawdling_body(server: Process) -> str:
-    """The same, with headers at once and then a body of a byte a second."""
-    with _connected(server) as link:
-        link.sendall(_GET.replace(b"HOST", b"127.0.0.1"))
-        _read_answer(link)
-        link.sendall(_BODY[:_HEAD_SENT])
-        start = time.monotonic()
-        link.settimeout(1)
-        while time.monotonic() - start < CUT:
-            try:
-                link.sendall(b" ")
-                if not link.recv(4096):
-                    break
-            except TimeoutError:
-                continue
-            except OSError:
-                break
-        else:
-            return f"kept for {CUT:.0f} s"
-    return f"cut after {time.monotonic() - start:.0f} s"
 
 
 def tricklers(server: Process) -> str:

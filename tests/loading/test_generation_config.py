@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,18 +15,6 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen.engine import Options
 from mlxgen.loading.generation_config import GenerationConfig
-
-from ..fakes.checkpoints import write_checkpoint
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("models") / "tiny-llama")
-
-
-@pytest.fixture
-def folder(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "tiny-llama"))
 
 
 def write(folder: Path, value: Any) -> None:

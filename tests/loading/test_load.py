@@ -25,17 +25,6 @@ from mlxgen.loading import hub
 from ..fakes.checkpoints import arrays, tiny_model, write_adapter, write_checkpoint
 
 
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("models") / "tiny-llama")
-
-
-@pytest.fixture
-def folder(pristine: Path, tmp_path: Path) -> Path:
-    """A model that the test may break."""
-    return Path(shutil.copytree(pristine, tmp_path / "tiny-llama"))
-
-
 def change_config(folder: Path, **changes: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
     config.update(changes)

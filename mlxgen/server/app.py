@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from .docs_page import POLICY, docs_page
 from .errors import RequestError
-from .gate import Gate
+from .http.gate import Gate
+from .http.plain_form import PlainForm
+from .http.responses import JsonResponse, error_response
 from .logs import log_failure
 from .openai.props import in_force
 from .openapi import answers, describe
-from .plain_form import PlainForm
-from .responses import JsonResponse, error_response
 from .routes import make_router
 from .service import Service
 

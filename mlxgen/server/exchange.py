@@ -29,14 +29,14 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from ..engine import Request
-from .admission import Visit
-from .body import ClientGone, check_headers, read_body
 from .call import Event, Sent
-from .connection import link_of
+from .engine.mailbox import Mailbox
 from .errors import RequestError, error_body
+from .http.admission import Visit
+from .http.body import ClientGone, check_headers, read_body
+from .http.connection import link_of
+from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
 from .logs import log, log_failure
-from .mailbox import Mailbox
-from .responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
 from .service import Service
 
 LAST_WORDS = 1.0

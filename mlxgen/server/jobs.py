@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..engine import Request
 from ..errors import FilterError
-from .body import parse_body
 from .call import Call, Job
 from .errors import RequestError
-from .guard import Guard
+from .guard.guard import Guard
+from .http.body import parse_body
 from .line import CrowdedError, Line
 from .openai.constraints import constraining
 from .served_model import ServedModel

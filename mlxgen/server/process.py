@@ -28,12 +28,12 @@ from ..loading.sampling_defaults import in_words
 from ..open_files import FILES, count_open, raise_limit
 from . import stop_signals
 from .app import make_app
-from .boot import EngineBoot, booting
-from .connection import Connection, Patience
-from .gate import is_loopback
-from .listener import Listener
+from .engine.boot import EngineBoot, booting
+from .http.connection import Connection, Patience
+from .http.gate import is_loopback
+from .http.listener import Listener
+from .http.room import Room
 from .logs import log, set_up_logs
-from .room import Room
 from .service import REFUSED, Service, why
 from .settings import NAME, Settings
 

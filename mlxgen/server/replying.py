@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from ..errors import MlxgenError
 from .call import Reply, Sent
+from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
+from .http.responses import to_json, to_large_json
 from .jobs import Parse, Prepared
-from .mailbox import Delivery, Mailbox
-from .responses import to_json, to_large_json
 
 MOST = 1 << 20  # tokens and alternatives in a whole answer
 SMALL = 4096  # the same, in an answer that is written in one go

@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
-from .engine_thread import State
+from .engine.thread import State
 from .errors import RequestError
 from .exchange import Exchange, Work
+from .http.responses import JsonResponse
 from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
 from .openai.completion import parse_completion
@@ -27,7 +28,6 @@ from .openai.schemas import ChatRequest, CompletionRequest
 from .openapi import answers, body_of
 from .page import INDEX, read_page
 from .replying import reply_to
-from .responses import JsonResponse
 from .service import Service
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
 

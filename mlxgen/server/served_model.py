@@ -14,7 +14,7 @@ from ..chat.dialect import Dialect
 from ..loading.sampling_defaults import OPENAI, SamplingChoice, sampling_defaults
 from ..tokens import Vocabulary
 from .errors import RequestError
-from .openai.fields import shown
+from .fields import shown
 
 if TYPE_CHECKING:
     from ..model import LanguageModel

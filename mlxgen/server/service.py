@@ -14,15 +14,15 @@ import contextlib
 import logging
 
 from ..errors import MlxgenError
-from .admission import Admission
-from .boot import Engine, EngineBoot
-from .engine_thread import EngineThread, State
+from .engine.boot import Engine, EngineBoot
+from .engine.pulse import Pulse
+from .engine.thread import EngineThread, State
 from .errors import RequestError
-from .guard import Guard
+from .guard.guard import Guard
+from .http.admission import Admission
 from .jobs import Preparation
 from .logs import log, log_failure
 from .metrics import Metrics
-from .pulse import Pulse
 from .served_model import ServedModel
 from .settings import Settings
 

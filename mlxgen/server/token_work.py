@@ -16,13 +16,13 @@ from pydantic import Field
 from ..chat import Chat
 from ..chat.template.sandbox import RenderLimits
 from ..errors import MlxgenError
-from .body import parse_body
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
-from .openai.fields import Body, Int, Json
+from .fields import Body, Int, Json
+from .http.body import parse_body
+from .http.responses import to_large_json
 from .openai.messages import CHAT_FIELDS, Message, rendered
 from .openai.reading import read
-from .responses import to_large_json
 from .served_model import ServedModel
 
 MAX_TOKENS = 1 << 20

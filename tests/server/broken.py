@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxgen.server.boot import booting
+from mlxgen.server.engine.boot import booting
 from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 

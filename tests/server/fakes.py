@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from mlxgen.engine import Chunk, Progress, Usage
-from mlxgen.server.engine_thread import EngineThread, State
+from mlxgen.server.engine.thread import EngineThread, State
 
 WAIT = 30.0  # seconds after which a test fails instead of hanging
 

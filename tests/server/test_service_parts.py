@@ -16,20 +16,20 @@ import pytest
 
 from mlxgen.engine import Chunk, Stats, Usage
 from mlxgen.engine.chunk import Alternative
-from mlxgen.server.admission import Admission
 from mlxgen.server.app import make_app
 from mlxgen.server.docs_page import docs_page
-from mlxgen.server.engine_thread import State
+from mlxgen.server.engine.mailbox import Delivery, Mailbox
+from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
 from mlxgen.server.exchange import Exchange
-from mlxgen.server.mailbox import Delivery, Mailbox
+from mlxgen.server.http.admission import Admission
+from mlxgen.server.http.responses import to_json, to_large_json
 from mlxgen.server.metrics import Metrics
 from mlxgen.server.page import read_page
-from mlxgen.server.responses import to_json, to_large_json
 from mlxgen.server.service import Service
 from mlxgen.server.settings import Settings
 
-from .links import HOST, run, serving
+from .http.links import HOST, run, serving
 
 
 def never(error: BaseException) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import ConfigDict, Field
 
 from ..errors import RequestError
-from .fields import Body, Int, Json
+from ..fields import Body, Int, Json
 
 
 class Piece(Body):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import RequestError
-from .fields import got
+from ..fields import got
 
 Fields: TypeAlias = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..errors import RequestError
-from .fields import Path, check_body, got, place_of, shown
+from ..fields import Path, check_body, got, place_of, shown
 from .peers import renamed, translated
 from .schemas import GenerationRequest
 

@@ -14,7 +14,7 @@ from ...chat.events import Reasoning, Text
 from ...engine import Chunk, Progress, Usage
 from ..call import Event, Sent
 from ..errors import error_body
-from ..responses import to_text
+from ..http.responses import to_text
 from .choice_text import ChoiceText, Delta
 from .plan import ReplyPlan
 from .usage import prompt_progress, timed, usage_json

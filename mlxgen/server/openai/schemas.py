@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag, WithJsonSchema
 
 from ...chat.turn import Effort
-from .fields import (
+from ..fields import (
     Alternatives,
     Body,
     Budget,

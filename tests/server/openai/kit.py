@@ -19,7 +19,7 @@ from mlxgen.chat.splitter import Marks
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason, Usage
 from mlxgen.server.call import Call, Event, Sent
 from mlxgen.server.errors import RequestError
-from mlxgen.server.responses import to_text
+from mlxgen.server.http.responses import to_text
 from mlxgen.server.served_model import ServedModel
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary

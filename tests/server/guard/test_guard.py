@@ -14,10 +14,10 @@ from mlxgen.errors import GrammarError
 from mlxgen.filters import Choice, JsonSchema, Lark, Regex
 from mlxgen.filters.compiled import GrammarEngine
 from mlxgen.load import load
-from mlxgen.server.boot import engine_of
+from mlxgen.server.engine.boot import engine_of
 from mlxgen.server.errors import RequestError
-from mlxgen.server.guard import Guard, _digest
-from mlxgen.server.guard_child import Facts, Trial
+from mlxgen.server.guard.child import Facts, Trial
+from mlxgen.server.guard.guard import Guard, _digest
 from mlxgen.server.settings import read_settings
 from mlxgen.tokens import Vocabulary
 

@@ -17,8 +17,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from ..logs import log
 from .connection import Connection
-from .logs import log
 from .room import Room
 
 PAUSE = 0.25

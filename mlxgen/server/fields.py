@@ -21,8 +21,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from ...options.table import OPTIONS
-from ..errors import RequestError
+from ..options.table import OPTIONS
+from .errors import RequestError
 
 MAX_DEPTH = 64
 """How deep a body may be nested."""

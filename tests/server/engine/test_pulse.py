@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mlxgen.server.engine_thread import State
-from mlxgen.server.mailbox import Mailbox
-from mlxgen.server.pulse import Pulse
+from mlxgen.server.engine.mailbox import Mailbox
+from mlxgen.server.engine.pulse import Pulse
+from mlxgen.server.engine.thread import State
 
-from .fakes import WAIT, FakeScheduler, Watched
+from ..fakes import WAIT, FakeScheduler, Watched
 
 
 def pulse(limit: float = 10.0) -> Pulse:

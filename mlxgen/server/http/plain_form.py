@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import RequestError
+from ..errors import RequestError
 from .responses import error_response
 
 _SHORT = frozenset({"/chat/completions", "/completions", "/models"})  # without /v1

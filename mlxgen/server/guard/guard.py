@@ -22,12 +22,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..errors import GrammarError
+from ...errors import GrammarError
+from ..errors import RequestError
+from ..line import CrowdedError, Line, Turn
+from ..logs import log, log_failure
+from .child import Facts, Verdict
 from .compiler import STARTING, Compiler, Loss, LostError, within
-from .errors import RequestError
-from .guard_child import Facts, Verdict
-from .line import CrowdedError, Line, Turn
-from .logs import log, log_failure
 
 CPU_SECONDS = 0.8  # for one specification; most take milliseconds
 MEMORY = 128 << 20

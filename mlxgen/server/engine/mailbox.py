@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..engine import Chunk, Progress, Usage
-from .errors import RequestError
+from ...engine import Chunk, Progress, Usage
+from ..errors import RequestError
 
 LIMIT = 4096
 PER_ALTERNATIVE = 4  # this many alternatives take as much memory as a chunk

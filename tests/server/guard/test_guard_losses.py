@@ -17,10 +17,10 @@ import pytest
 from mlxgen.errors import GrammarError
 from mlxgen.filters import JsonSchema, Regex
 from mlxgen.load import load
-from mlxgen.server.compiler import Compiler, within
 from mlxgen.server.errors import RequestError
-from mlxgen.server.guard import Guard
-from mlxgen.server.guard_child import Facts, Verdict
+from mlxgen.server.guard.child import Facts, Verdict
+from mlxgen.server.guard.compiler import Compiler, within
+from mlxgen.server.guard.guard import Guard
 
 from .guarding import with_guard
 
@@ -110,7 +110,7 @@ def test_what_was_lost_again_and_again_is_not_remembered(facts: Facts, killed: l
 def test_a_process_that_stands_still_is_waited_for_or_replaced(
     facts: Facts, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlxgen.server.compiler.ANSWERING", 0.3)
+    monkeypatch.setattr("mlxgen.server.guard.compiler.ANSWERING", 0.3)
 
     async def test(guard: Guard) -> None:
         await until(lambda: guard.idle == 1)
@@ -162,7 +162,7 @@ def test_processes_come_back_whenever_they_can_be_started(
         return await start(known)
 
     monkeypatch.setattr(Compiler, "start", start_late)
-    monkeypatch.setattr("mlxgen.server.guard._PAUSES", (0.0, 0.01))
+    monkeypatch.setattr("mlxgen.server.guard.guard._PAUSES", (0.0, 0.01))
 
     async def test(guard: Guard) -> None:
         await guard.check(Regex("late"))

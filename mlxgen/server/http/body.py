@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from starlette.types import Receive
 
-from .errors import RequestError
-from .openai.fields import shown
+from ..errors import RequestError
+from ..fields import shown
 
 READING = 30.0  # seconds for a body to arrive
 

@@ -19,8 +19,8 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ..errors import RequestError
 from .body import READING
-from .errors import RequestError
 from .responses import to_json
 from .room import Phase, Room
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import RequestError
+from ..errors import RequestError
 from .responses import error_response
 
 Headers: TypeAlias = dict[bytes, bytes]

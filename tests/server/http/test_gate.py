@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.gate import Gate
+from mlxgen.server.http.gate import Gate
 
 HOST = {"host": "127.0.0.1:8080"}
 

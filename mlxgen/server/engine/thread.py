@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..engine import Handle, Request, Scheduler, Stats
+from ...engine import Handle, Request, Scheduler, Stats
 from .boot import Engine, EngineBoot
 from .mailbox import Delivery, Mailbox
 

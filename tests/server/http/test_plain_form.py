@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.gate import Gate
-from mlxgen.server.plain_form import PlainForm
+from mlxgen.server.http.gate import Gate
+from mlxgen.server.http.plain_form import PlainForm
 
+from ..running import Running
 from .links import GET, HOST, SOON, answered, run, serving
-from .running import Running
 
 POST = b"POST / HTTP/1.1\r\n" + HOST
 CHUNKED = b"Transfer-Encoding: chunked\r\n"

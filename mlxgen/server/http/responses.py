@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from fastapi import Response
 
-from .call import Sent
-from .errors import error_body
+from ..call import Sent
+from ..errors import error_body
 
 Header: TypeAlias = tuple[bytes, bytes]
 

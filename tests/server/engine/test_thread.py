@@ -12,12 +12,12 @@ import pytest
 
 from mlxgen.engine import Usage
 from mlxgen.errors import QueueFullError
-from mlxgen.server import engine_thread
-from mlxgen.server.engine_thread import STEPS_AHEAD, State
+from mlxgen.server.engine import thread as engine_thread
+from mlxgen.server.engine.mailbox import Mailbox
+from mlxgen.server.engine.thread import STEPS_AHEAD, State
 from mlxgen.server.errors import RequestError
-from mlxgen.server.mailbox import Mailbox
 
-from .fakes import WAIT, FakeEvent, FakeScheduler, Watched
+from ..fakes import WAIT, FakeEvent, FakeScheduler, Watched
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

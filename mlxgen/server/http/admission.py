@@ -15,7 +15,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 
-from .errors import RequestError
+from ..errors import RequestError
 
 BODIES = 128 << 20  # bytes of bodies that are read and not yet parsed
 _LONGEST_WAIT = 60

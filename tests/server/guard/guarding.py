@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from mlxgen.server.guard import Guard
-from mlxgen.server.guard_child import Facts
+from mlxgen.server.guard.child import Facts
+from mlxgen.server.guard.guard import Guard
 
 
 def with_guard(

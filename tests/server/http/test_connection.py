@@ -10,8 +10,8 @@ from typing import Any
 import h11
 import pytest
 
-from mlxgen.server.connection import Patience, link_of
-from mlxgen.server.room import Phase, Room
+from mlxgen.server.http.connection import Patience, link_of
+from mlxgen.server.http.room import Phase, Room
 
 from .links import GET, HOST, NEVER, SOON, Link, answered, run, serving
 
@@ -200,7 +200,7 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> l
     """What was logged, as it grows."""
     lines: list[str] = []
     monkeypatch.setattr(
-        "mlxgen.server.listener.log", lambda level, message, **fields: lines.append(message)
+        "mlxgen.server.http.listener.log", lambda level, message, **fields: lines.append(message)
     )
     caplog.set_level(logging.ERROR, "asyncio")
     return lines

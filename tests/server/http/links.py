@@ -11,10 +11,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from mlxgen.server.connection import Patience
-from mlxgen.server.listener import Listener
+from mlxgen.server.http.connection import Patience
+from mlxgen.server.http.listener import Listener
+from mlxgen.server.http.room import Room
 from mlxgen.server.process import Server, listen
-from mlxgen.server.room import Room
 
 WAIT = 30.0  # seconds after which a test fails instead of hanging
 HOST = b"Host: 127.0.0.1\r\n"

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from ..errors import DeadEndError, GrammarError, MlxgenError
-from ..filters import JsonSchema
-from ..filters.constraint import Constraint
-from ..tokens import Vocabulary
-from ..tokens.spelled import SpelledVocabulary, facts_of
+from ...errors import DeadEndError, GrammarError, MlxgenError
+from ...filters import JsonSchema
+from ...filters.constraint import Constraint
+from ...tokens import Vocabulary
+from ...tokens.spelled import SpelledVocabulary, facts_of
 
 OUT_OF_MEMORY = 77  # exit status
 OUT_OF_TIME = -signal.SIGPROF

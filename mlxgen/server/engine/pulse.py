@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from .logs import log
+from ..logs import log
 
 TICK = 1.0  # seconds between two checks
 

@@ -22,8 +22,8 @@ import sys
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from .guard_child import OUT_OF_MEMORY, OUT_OF_TIME, Verdict
-from .settings import KEY_VARIABLE
+from ..settings import KEY_VARIABLE
+from .child import OUT_OF_MEMORY, OUT_OF_TIME, Verdict
 
 STARTING = 60.0  # seconds for a new process to get ready
 ANSWERING = 5.0  # seconds for a process to begin what it was sent
@@ -68,7 +68,7 @@ class Compiler:
             sys.executable,
             *flags,
             "-m",
-            "mlxgen.server.guard_child",
+            "mlxgen.server.guard.child",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from ..arguments import load_model
-from ..engine import Limits, Options, Scheduler
-from ..errors import MlxgenError, OptionError
-from ..filters.compiled import GrammarEngine
-from ..model import LanguageModel
-from .guard import CPU_SECONDS, MEMORY
-from .guard_child import Facts
-from .served_model import ServedModel
-from .settings import Settings
+from ...arguments import load_model
+from ...engine import Limits, Options, Scheduler
+from ...errors import MlxgenError, OptionError
+from ...filters.compiled import GrammarEngine
+from ...model import LanguageModel
+from ..guard.child import Facts
+from ..guard.guard import CPU_SECONDS, MEMORY
+from ..served_model import ServedModel
+from ..settings import Settings
 
 
 class Engine(NamedTuple):

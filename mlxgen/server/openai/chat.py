@@ -13,14 +13,14 @@ from ...chat.template.sandbox import RenderLimits
 from ...chat.turn import Turn, plan_turn
 from ...engine import Prompt
 from ...errors import MlxgenError
+from ..asked import Row
 from ..call import Call
 from ..errors import RequestError, as_request_error
 from ..served_model import ServedModel
 from .chat_choice import CHAT
 from .constraints import form_of
 from .messages import CHAT_FIELDS, AssistantMessage, rendered
-from .options import call_of, keep_of, limit_of
-from .plan import Row
+from .options import call_of_request, keep_of, limit_of
 from .reading import read
 from .schemas import ChatRequest
 from .tool_choice import tool_use_of
@@ -36,7 +36,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     except MlxgenError as error:
         raise as_request_error(error, CHAT_FIELDS) from error
     prompt = Prompt(plan.ids, plan.opens_text)
-    return call_of(
+    return call_of_request(
         request,
         model,
         [Row(at="messages", prompt=prompt, reading=plan.reading)],

@@ -5,20 +5,21 @@ Invariant: that of chat requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...engine import Prompt
 from ...errors import PromptError
 from ...tokens import Token
-from ..call import Call
+from ..asked import Row
+from ..call import Call, Reply
 from ..errors import RequestError
 from ..served_model import ServedModel
 from .completion_choice import COMPLETION
 from .constraints import form_of
-from .options import MakeReply, call_of, keep_of, limit_of
-from .plan import Row
+from .options import call_of_request, keep_of, limit_of
+from .plan import ReplyPlan
 from .reading import read
 from .schemas import MAX_ROWS, CompletionRequest
 
@@ -31,7 +32,11 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     return understood(read(body, CompletionRequest), model, COMPLETION)
 
 
-def understood(request: CompletionRequest, model: ServedModel, make_reply: MakeReply) -> Call:
+def understood(
+    request: CompletionRequest,
+    model: ServedModel,
+    make_reply: Callable[[ReplyPlan, str, int], Reply],
+) -> Call:
     """The call of a request; raises as ``parse_completion``."""
     model.check_name(request.model)
     form = form_of(request)
@@ -49,7 +54,7 @@ def understood(request: CompletionRequest, model: ServedModel, make_reply: MakeR
         )
     rows = [_row(at, prompt, request, model) for at, prompt in prompts]
     scores = [request.prompt_logprobs, request.logprobs if scored else None]
-    return call_of(
+    return call_of_request(
         request,
         model,
         rows,

@@ -5,26 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...chat.splitter import Reading
-from ...engine import Options, Prompt
+from ...engine import Options
 from ...tokens import Vocabulary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A prompt, and how to read the text of each answer to it.
-
-    - ``at``: the field that it came from.
-    - ``echo``: its text, if that is to come before each answer.
-    - ``reading``: that of the answer's events.
-    - ``skip``: bytes of the prompt that the text spells again.
-    """
-
-    at: str
-    prompt: Prompt
-    echo: str = ""
-    reading: Reading = field(default_factory=Reading)
-    skip: int = 0
+from ..asked import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

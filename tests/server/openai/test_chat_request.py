@@ -11,8 +11,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlxgen.filters import After, Choice, JsonObject, JsonSchema, Lark, Regex
 from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.sampling import derive_seed
+from mlxgen.server.asked import UNBOUNDED
 from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.options import UNBOUNDED
 from mlxgen.server.token_work import tokenize
 from tests.chat.kit import tool
 from tests.fakes import byte_level_tokenizer

@@ -110,11 +110,13 @@ class Gate:
     def _check_key(self, scope: Scope, headers: Headers) -> None:
         if self._key is None or scope["path"] in OPEN or scope["path"].startswith(PAGE):
             return
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        known = hmac.compare_digest(given.strip(), self._key)
-        if scheme.lower() != b"bearer" or not known:
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        given = [headers.get(b"x-api-key", b"")]
+        given += [token] if scheme.lower() == b"bearer" else []
+        if not any([hmac.compare_digest(each.strip(), self._key) for each in given]):
             raise RequestError(
-                "the API key is missing or wrong; send it in the header Authorization: Bearer KEY",
+                "the API key is missing or wrong; send it in the header Authorization: Bearer KEY, "
+                "or X-Api-Key: KEY",
                 status=401,
                 code="invalid_api_key",
             )

@@ -1,7 +1,8 @@
 """JSON answers and server-sent events.
 
 Owns the format of both. Must never know what an event says. Invariant: one event is one
-``data:`` line, whatever text is in it.
+``data:`` line, whatever text is in it, and one that says its ``type`` has an ``event:`` line of that
+name before it, as the APIs with such events have.
 """
 
 from __future__ import annotations
@@ -79,8 +80,14 @@ def _parts(value: Any, depth: int) -> Iterator[bytes]:
 
 def encode_events(events: Iterable[Sent]) -> bytes:
     """Events as bytes of the stream."""
-    texts = [event if isinstance(event, str) else to_text(event) for event in events]
-    return _utf8("".join([f"data: {text}\n\n" for text in texts]))
+    return _utf8("".join([_framed(event) for event in events]))
+
+
+def _framed(event: Sent) -> str:
+    if isinstance(event, str):
+        return f"data: {event}\n\n"
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {to_text(event)}\n\n"
 
 
 class JsonResponse(Response):

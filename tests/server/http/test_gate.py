@@ -104,6 +104,8 @@ def test_a_missing_or_wrong_key_is_refused(given: str | None) -> None:
 
 def test_the_key_lets_in_and_health_and_the_page_need_none() -> None:
     assert ask(HOST | {"authorization": "bearer  secret "}, key="secret")[0] == 200
+    assert ask(HOST | {"x-api-key": "secret"}, key="secret")[0] == 200
+    assert ask(HOST | {"x-api-key": "secrets"}, key="secret")[0] == 401
     for path in ("/health", "/health/live", "/health/ready", "/", "/page/page.js"):
         assert ask(HOST, key="secret", method="GET", path=path)[0] == 200
     for path in ("/metrics", "/docs", "/openapi.json", "/v1/models", "/health/", "//"):

@@ -1,0 +1,13 @@
+"""Events as they go over the line."""
+
+from __future__ import annotations
+
+from mlxgen.server.http.responses import encode_events
+
+
+def test_an_event_that_says_its_type_is_named_and_others_are_not() -> None:
+    events = encode_events([{"type": "ping", "text": "a\nb"}, {"choices": []}, '{"choices":[]}'])
+    assert events == (
+        b'event: ping\ndata: {"type":"ping","text":"a\\nb"}\n\n'
+        b'data: {"choices":[]}\n\ndata: {"choices":[]}\n\n'
+    )

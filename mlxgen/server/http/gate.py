@@ -113,7 +113,7 @@ class Gate:
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         given = [headers.get(b"x-api-key", b"")]
         given += [token] if scheme.lower() == b"bearer" else []
-        if not any([hmac.compare_digest(each.strip(), self._key) for each in given]):
+        if not any(hmac.compare_digest(each.strip(), self._key) for each in given):
             raise RequestError(
                 "the API key is missing or wrong; send it in the header Authorization: Bearer KEY, "
                 "or X-Api-Key: KEY",

@@ -1,7 +1,7 @@
 """JSON answers and server-sent events.
 
 Owns the format of both. Must never know what an event says. Invariant: one event is one
-``data:`` line, whatever text is in it, and one that says its ``type`` has an ``event:`` line of that
+``data:`` line, whatever text is in it; one that says its ``type`` has an ``event:`` line of that
 name before it, as the APIs with such events have.
 """
 

@@ -20,7 +20,8 @@ from .batch import prompt_of
 from .simulated import HOST_LAYER, HOST_ROW, Device, Shape, SimulatedModel, Timeline
 from .steering import RECORDS
 
-PREFILL, PROMPTS = 2048, 8  # mlx_lm.generate.BatchGenerator: tokens between two steps, of prompts
+# mlx_lm.generate.BatchGenerator: tokens between two steps, of so many prompts; rows that generate
+PREFILL, PROMPTS, ROWS = 2048, 8, 32
 WARM = 40  # tokens of those that run already when others arrive
 
 
@@ -134,7 +135,8 @@ class _Row:
 
 
 def theirs(device: Device, shape: Shape, load: Workload) -> Outcome:
-    """What ``BatchGenerator`` would: a step of all, then up to 2,048 tokens of up to 8 prompts.
+    """What ``BatchGenerator`` would: a step of all, then up to 2,048 tokens of up to 8 prompts, as
+    long as fewer than 32 rows generate.
 
     It knows no forced runs, and no drafts in a batch: all tokens are generated one by one.
     """
@@ -165,7 +167,7 @@ def theirs(device: Device, shape: Shape, load: Workload) -> Outcome:
                 each.left -= 1
                 each.is_new = False
             rows = [each for each in rows if each.left]
-        batch = queue[:PROMPTS]
+        batch = queue[: max(0, min(PROMPTS, ROWS - len(rows)))]
         if batch:
             width = max(min(PREFILL, total - ran) for ran, total, _ in batch)
             places = max(ran for ran, _, _ in batch) + width

@@ -101,6 +101,12 @@ def test_rows_with_schemas_generate_as_much_as_rows_without(device: Device, shap
     assert steered >= 0.97 * free  # what filters cost the host is not simulated
 
 
+def test_mlx_lms_policy_generates_32_rows_at_a_time_at_most() -> None:
+    load = Workload("", [], [Asked(8, 64)] * 33)
+    *others, last = sorted(simulate.theirs(DEVICES[0], SHAPES[0], load).first)
+    assert last > 2 * others[-1]
+
+
 def test_where_nothing_else_runs_a_prompt_takes_what_its_passes_take() -> None:
     device, shape = DEVICES[0], SHAPES[1]
     parts = [shape.seconds(device, 1, 2048, end) for end in (2048, 4096)]

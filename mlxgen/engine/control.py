@@ -103,6 +103,12 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     def __init__(self, scheduler: Scheduler, request: Request, controller: C) -> None:
         super().__init__("control")
+        if not callable(getattr(controller, "mid_process", None)):
+            raise OptionError(
+                "controller",
+                "expected a controller, which has mid_process, or a Program, got "
+                f"{type(controller).__name__}",
+            )
         self._scheduler = scheduler
         self.controller: C = controller
         self.results: dict[Path, Result] = {}

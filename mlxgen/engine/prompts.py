@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -26,6 +26,8 @@ def requests_of(
 
     ``each`` has the options of each prompt that differ from ``options``.
     """
+    if each is not None:
+        _check_each(each, prompts)
     makers = _makers(prompts, each, options, prepare)
     if not isinstance(prompts, Sequence):
         return makers
@@ -37,6 +39,20 @@ def requests_of(
             error.add_note(f"in prompts[{index}]")
             raise
     return (partial(_given, request) for request in ready)
+
+
+def _check_each(each: Any, prompts: Iterable[AnyPrompt]) -> None:
+    if isinstance(each, (str, bytes, Mapping)) or not isinstance(each, Iterable):
+        raise OptionError(
+            "each",
+            f"expected a list with a mapping of options for each prompt, got {type(each).__name__}",
+        )
+    if isinstance(each, Sized) and isinstance(prompts, Sized) and len(each) > len(prompts):
+        raise OptionError(
+            "each",
+            f"expected a mapping of options for each prompt, got {len(each)} for "
+            f"{len(prompts)} prompts",
+        )
 
 
 def _given(request: Request) -> Request:
@@ -71,6 +87,11 @@ def _makers(
             raise OptionError(
                 "each",
                 f"expected a mapping of options for each prompt, got none for prompts[{index}]",
+            )
+        if not isinstance(own, Mapping):
+            raise OptionError(
+                "each",
+                f"expected a mapping of options for each prompt, got {own!r} for prompts[{index}]",
             )
         yield partial(make, index, prompt, {**options, **own})
 

@@ -109,8 +109,13 @@ def test_a_list_is_checked_whole_before_anything_runs() -> None:
     with pytest.raises(PromptError) as error:
         speaker.lm.batch([PROMPT, PROMPT, []])
     assert error.value.__notes__ == ["in prompts[2]"]
-    with pytest.raises(OptionError, match="each"):
+    with pytest.raises(OptionError, match=r"each: .*got none for prompts\[1\]"):
         speaker.lm.batch([PROMPT] * 3, each=[{}])
+    with pytest.raises(OptionError, match=r"each: .*got 2 for 1 prompts"):
+        speaker.lm.batch([PROMPT], each=[{}, {}])
+    for other in ({"seed": 1}, ["seed"], 5):
+        with pytest.raises(OptionError, match=r"each: expected a .*mapping of options"):
+            speaker.lm.batch([PROMPT], each=other)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="no such option"):
         speaker.lm.batch([PROMPT], each=[{"temprature": 1.0}])  # type: ignore[typeddict-unknown-key]
     with pytest.raises(GrammarError):

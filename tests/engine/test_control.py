@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mlxgen
-from mlxgen import Branch, DeadEndError, FilterError, Splice
+from mlxgen import Branch, DeadEndError, FilterError, OptionError, Splice
 from mlxgen.tokens import Token
 from tests.fakes.controllers import Call, Recited, Told, alphabet, anything, finish
 from tests.fakes.speaking import END, PROMPT, Speaker, reciter
@@ -19,6 +19,13 @@ SCHEMA = {
     "required": ["name", "ok"],
     "additionalProperties": False,
 }
+
+
+def test_what_is_not_a_controller_is_refused_before_anything_runs() -> None:
+    wrong: Any
+    for wrong in (3, object(), lambda: None):
+        with pytest.raises(OptionError, match="controller: expected a controller"):
+            alphabet().lm.control(PROMPT, wrong)
 
 
 # ---- nothing restricted

@@ -101,16 +101,18 @@ class Outbox:
         target = position + 1 - back
         if target < first:
             given = f" after the prefix of {first}" if first else ""
+            count = position + 1 - first
             raise RewindError(
-                f"{asked} {position + 1 - first} were generated{given}; ask for at most "
-                f"can_rewind={possible}",
+                f"{asked} {count} {'was' if count == 1 else 'were'} generated{given}; ask for at "
+                f"most can_rewind={possible}",
                 possible=possible,
             )
         # Counts from the most tokens there were at a release, whatever was taken back since.
         needed = self._longest - target
         raise RewindError(
-            f"{asked} {possible} are not delivered yet; ask for at most can_rewind={possible}, or "
-            f"use hold_tokens={needed} (it is {self._hold}) or allow_retract=True",
+            f"{asked} {possible} {'is' if possible == 1 else 'are'} not delivered yet; ask for at "
+            f"most can_rewind={possible}, or use hold_tokens={needed} (it is {self._hold}) or "
+            "allow_retract=True",
             possible=possible,
         )
 

@@ -283,9 +283,10 @@ class Request:
         target = have - tokens if tokens is not None else to
         assert target is not None
         if not self.first <= target <= have:
+            given = f", of which the first {self.first} are the prefix" if self.first else ""
             raise RewindError(
-                f"cannot rewind to {target} of {have} generated tokens, the first {self.first} of "
-                f"which are the prefix; take back at most {have - self.first}",
+                f"cannot rewind to length {target}: the length is {have}{given}; take back at most "
+                f"{have - self.first} tokens",
                 possible=have - self.first,
             )
         return target

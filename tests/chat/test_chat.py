@@ -37,6 +37,21 @@ def test_what_is_not_a_chat_is_refused(messages: list[Any]) -> None:
         Chat(messages).tokens(BYTE_LEVEL)
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": "hi"}, r"messages\[1\].role: expected a role such as 'user', got none"),
+        ({"role": 5, "content": "hi"}, r"messages\[1\].role: .* got int"),
+        ({"role": "user", "content": 5}, r"messages\[1\].content: expected text, got int"),
+    ],
+)
+def test_a_message_without_role_or_text_is_refused_with_its_place(
+    message: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(PromptError, match=said):
+        Chat([*MESSAGES, message]).tokens(BYTE_LEVEL)
+
+
 def test_half_a_character_in_a_message_is_refused_with_its_place() -> None:
     for half in (
         {"role": "user", "content": "a\ud83d"},

@@ -35,6 +35,7 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
     all of its names."""
     copies = []
     for i, message in enumerate(messages):
+        _check_message(message, f"messages[{i}]")
         copy: Values = {
             key: _plain(value, f"messages[{i}].{key}")
             for key, value in message.items()
@@ -47,6 +48,16 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
             copy["role"] = Authored(copy["role"])
         copies.append(copy)
     return copies
+
+
+def _check_message(message: Mapping[str, Any], at: str) -> None:
+    """Refuse what no template takes, as their own reasons are those of a program."""
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        got = "none" if role is None else type(role).__name__
+        raise PromptError(f"{at}.role: expected a role such as 'user', got {got}")
+    if isinstance(content, (bool, int, float)):
+        raise PromptError(f"{at}.content: expected text, got {type(content).__name__}")
 
 
 def plain_tools(tools: Sequence[Any] | None) -> list[Any] | None:

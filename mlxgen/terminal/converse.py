@@ -165,7 +165,9 @@ class _Screen:
 
     def _write(self, text: str, *, dim: bool) -> None:
         if self.dims and dim != self.is_dim:
-            self.out.write(_DIM if dim else _RESET)
+            # An answer that must match something begins right after the mark
+            apart = "" if dim or self.ends_line or text.startswith("\n") else "\n"
+            self.out.write(_DIM if dim else _RESET + apart)
             self.is_dim = dim
         self.out.write(text)
         self.out.flush()

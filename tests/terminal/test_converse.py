@@ -96,6 +96,12 @@ def test_reasoning_is_dimmed_where_that_can_be_and_kept_apart() -> None:
     assert re.sub(r"\x1b\[\dm", "", dimmed.shown) == plain.shown
 
 
+def test_an_answer_right_after_the_reasoning_has_a_line_of_its_own_where_that_is_dimmed() -> None:
+    chatter = Chatter(lambda message: f"{THINK}\nhm\n{THOUGHT}{message.upper()}", thinks=True)
+    assert Talk(chatter, "one", dims=True).shown == f"\x1b[2m{THINK}\nhm\n{THOUGHT}\x1b[0m\nONE\n"
+    assert Talk(chatter, "one").shown == f"{THINK}\nhm\n{THOUGHT}ONE\n"
+
+
 def test_text_that_ends_in_its_reasoning_is_not_dim_for_ever() -> None:
     chatter = Chatter(lambda message: f"{THINK}\nhm", thinks=True)
     talk = Talk(chatter, "one", dims=True)

@@ -21,6 +21,7 @@ def test_a_setting_that_the_server_refuses_is_said_and_led_to(chat: Chat) -> Non
     chat.ask(FACT)
     problem = chat.answers.last.get_by_role("alert").inner_text()
     assert problem.startswith("The server refused this: temperature: ")
+    assert "interrupted" not in chat.answers.last.inner_text()  # it never began
     chat.press("Show the setting")
     field = chat.page.get_by_label("Temperature", exact=True)
     assert field.get_attribute("aria-invalid") == "true"

@@ -7,6 +7,7 @@ escaped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -26,6 +27,7 @@ th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; }
 code { font-family: ui-monospace, monospace; font-size: .9em; }
 summary { cursor: pointer; }
 """
+_CODE = re.compile("``(.+?)``")
 _DEEP = 6  # levels of a field's type that are shown
 
 
@@ -36,7 +38,7 @@ def docs_page(whole: Mapping[str, Any]) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width">',
         f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>",
-        f"<p>{escape(whole['info'].get('description', ''))}</p>",
+        f"<p>{_prose(whole['info'].get('description', ''))}</p>",
         '<p>For programs: <a href="openapi.json">openapi.json</a>.</p>',
     ]
     for path, methods in whole["paths"].items():
@@ -45,7 +47,7 @@ def docs_page(whole: Mapping[str, Any]) -> str:
     parts.append("<h2>Objects</h2>")
     for name, schema in whole["components"]["schemas"].items():
         if "properties" in schema:
-            about = escape(schema.get("description", "").partition("\n")[0])
+            about = _prose(schema.get("description", "").partition("\n")[0])
             parts.append(f"<h3><code>{escape(name)}</code></h3><p>{about}</p>")
             parts.append(_fields(whole, schema))
     return "".join(parts)
@@ -56,14 +58,14 @@ def _operation(
 ) -> str:
     parts = [
         f"<h2><code>{escape(method.upper())} {escape(path)}</code></h2>",
-        f"<p>{escape(operation.get('description') or operation.get('summary', ''))}</p>",
+        f"<p>{_prose(operation.get('description') or operation.get('summary', ''))}</p>",
     ]
     body = operation.get("requestBody")
     if body is not None:
         schema = resolve(whole, body["content"]["application/json"]["schema"])
         parts.append(_fields(whole, schema))
     rows = "".join(
-        f"<tr><td><code>{escape(status)}</code></td><td>{escape(answer['description'])}</td></tr>"
+        f"<tr><td><code>{escape(status)}</code></td><td>{_prose(answer['description'])}</td></tr>"
         for status, answer in operation["responses"].items()
     )
     parts.append(f"<details><summary>Answers</summary><table>{rows}</table></details>")
@@ -82,9 +84,14 @@ def _fields(whole: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         rows.append(
             f"<tr><td><code>{escape(name)}</code></td>"
             f"<td><code>{escape(_type(whole, field))}</code></td>"
-            f"<td>{escape(needed + about)}</td></tr>"
+            f"<td>{_prose(needed + about)}</td></tr>"
         )
     return f"<table><tr><th>Field</th><th>Type</th><th></th></tr>{''.join(rows)}</table>"
+
+
+def _prose(text: str) -> str:
+    """A sentence, in which double backquotes mark code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def _type(whole: Mapping[str, Any], field: Mapping[str, Any], deep: int = 0) -> str:

@@ -75,6 +75,7 @@ def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> di
     components: dict[str, Any] = whole.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     schemas |= _without_discriminators(bodies.get("$defs", {}))
+    _drop_validation_errors(whole["paths"], schemas)
     for model in (ChatRequest, CompletionRequest):
         properties = schemas[model.__name__]["properties"]
         for name, value in defaults.items():
@@ -84,6 +85,15 @@ def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> di
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         whole["security"] = [{"key": []}]
     return whole
+
+
+def _drop_validation_errors(paths: Mapping[str, Any], schemas: dict[str, Any]) -> None:
+    """Leave out the answer that FastAPI adds where a path has parameters: none here gives it."""
+    for methods in paths.values():
+        for operation in methods.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
 
 
 def _without_discriminators(schema: Any) -> Any:

@@ -237,7 +237,7 @@ def test_the_documentation_escapes_what_it_shows() -> None:
             "paths": {
                 "/x": {
                     "post": {
-                        "description": "does <x>",
+                        "description": "does <x> to ``a < b``",
                         "requestBody": {
                             "content": {
                                 "application/json": {"schema": {"$ref": "#/components/schemas/B"}}
@@ -252,6 +252,7 @@ def test_the_documentation_escapes_what_it_shows() -> None:
     for raw in ("<t>", "<i>", "<b>", "<x>", "<script", "http:", "https:"):
         assert raw not in page
     assert "list of &#x27;&lt;b&gt;&#x27;" in page
+    assert "<p>does &lt;x&gt; to <code>a &lt; b</code></p>" in page
 
 
 def test_while_the_model_is_loaded_only_liveness_is_good_and_a_signal_ends_it() -> None:

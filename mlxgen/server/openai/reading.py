@@ -107,7 +107,8 @@ def _sentence(wrong: Sequence[Any], path: Path, model: type[BaseModel]) -> str:
     if kind in ("missing", "union_tag_not_found"):
         return "is required"
     if kind == "union_tag_invalid":
-        return f"expected {context['expected_tags']}, got {shown(context['tag'])}"
+        others, _, last = context["expected_tags"].rpartition(", ")
+        return f"expected {f'{others} or ' if others else ''}{last}, got {shown(context['tag'])}"
     if kind in _LIMITS:
         return _LIMITS[kind](value, context)
     return f"{shown(value)}: {detail['msg']}"

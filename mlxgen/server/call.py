@@ -20,7 +20,7 @@ Sent: TypeAlias = Event | str
 
 
 class Job(NamedTuple):
-    """One row: ``lm.prepare(job.prompt, job.options)``."""
+    """One sequence: ``lm.prepare(job.prompt, job.options)``."""
 
     prompt: Prompt
     options: Options

@@ -9,8 +9,8 @@ the server stopping or the engine failing. Then it is cancelled, and the client 
 as an answer or, if a stream has begun, as its last event. A client that does not read even that
 within ``LAST_WORDS`` seconds is disconnected.
 
-Invariant: when ``run`` returns, the rows of the request are finished or cancelled, its place is
-free, and the answer is complete or its connection is closed.
+Invariant: when ``run`` returns, the sequences of the request are finished or cancelled, its place
+is free, and the answer is complete or its connection is closed.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class Exchange:
         assert self._visit is not None
         self._visit.understood()
 
-    def submit(self, rows: Sequence[Request], *, watched: bool = False) -> Mailbox:
-        """Let the engine generate rows until they end or the exchange does."""
-        self._mailbox = Mailbox(len(rows), on_overflow=self._hang_up, watched=watched)
-        self.service.engine.submit(rows, self._mailbox)
+    def submit(self, sequences: Sequence[Request], *, watched: bool = False) -> Mailbox:
+        """Let the engine generate sequences until they end or the exchange does."""
+        self._mailbox = Mailbox(len(sequences), on_overflow=self._hang_up, watched=watched)
+        self.service.engine.submit(sequences, self._mailbox)
         return self._mailbox
 
     async def answer(self, body: bytes) -> None:

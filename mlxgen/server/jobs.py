@@ -1,4 +1,4 @@
-"""From the bytes of a body to rows that are ready to run, in threads of their own.
+"""From the bytes of a body to sequences that are ready to run, in threads of their own.
 
 Owns the threads in which requests are parsed, chats rendered, prompts tokenized and grammars
 compiled. Must never know HTTP or the engine's thread. There are two lanes, so that a short
@@ -39,10 +39,10 @@ Parse: TypeAlias = Callable[[Body, ServedModel], Call]
 
 
 class Prepared(NamedTuple):
-    """A parsed request, and its rows in the order of its jobs."""
+    """A parsed request, and its sequences in the order of its jobs."""
 
     call: Call
-    rows: Sequence[Request]
+    sequences: Sequence[Request]
 
 
 class Preparation:
@@ -54,12 +54,12 @@ class Preparation:
         model: ServedModel,
         guard: Guard,
         *,
-        max_rows: int,
+        max_sequences: int,
     ) -> None:
         self._prepare = prepare
         self._model = model
         self._guard = guard
-        self._max_rows = max_rows
+        self._max_sequences = max_sequences
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
         self._line = Line(SLOW_THREADS)  # for the slow lane
@@ -130,20 +130,22 @@ class Preparation:
         finally:
             self._running.pop(work, None)
 
-    async def rows(self, data: bytes, parse: Parse, client: str) -> Prepared:
-        """Parse a body and make its rows; raises for what is wrong with it."""
+    async def sequences(self, data: bytes, parse: Parse, client: str) -> Prepared:
+        """Parse a body and make its sequences; raises for what is wrong with it."""
         size = len(data)
-        body, call, rows = await self.run(size, lambda: self._understood(data, parse), client)
-        if rows is not None:
-            return Prepared(call, rows)
+        body, call, sequences = await self.run(size, lambda: self._understood(data, parse), client)
+        if sequences is not None:
+            return Prepared(call, sequences)
         try:
             for spec in call.specs:
                 await self._guard.check(spec, client)
             costly = self._guard.seconds(call.specs) > COSTLY
-            rows = await self.run(size, lambda: self._prepare(call.jobs), client, costly=costly)
+            sequences = await self.run(
+                size, lambda: self._prepare(call.jobs), client, costly=costly
+            )
         except FilterError as error:
             raise _blamed(error, body) from error
-        return Prepared(call, rows)
+        return Prepared(call, sequences)
 
     def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, Sequence[Request] | None]:
         body = parse_body(data)
@@ -152,10 +154,10 @@ class Preparation:
         return body, call, None if call.specs else self._prepare(call.jobs)
 
     def _check(self, call: Call) -> None:
-        if len(call.jobs) > self._max_rows:
+        if len(call.jobs) > self._max_sequences:
             raise RequestError.at(
                 "n",
-                f"expected at most {self._max_rows} answers, as no more may wait here, got "
+                f"expected at most {self._max_sequences} answers, as no more may wait here, got "
                 f"{len(call.jobs)}; ask for fewer at a time",
             )
 

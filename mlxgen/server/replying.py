@@ -1,6 +1,6 @@
 """How a request for generated text is replied to, streamed or whole.
 
-Owns the way from a body to the last chunk of its rows. Must never know how a request is
+Owns the way from a body to the last chunk of its sequences. Must never know how a request is
 interrupted or how events look. Invariant: the same chunks are pushed into the reply, in the
 same order, whether the client streams or not.
 """
@@ -25,14 +25,14 @@ SMALL = 4096  # the same, in an answer that is written in one go
 async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
     """The work of one endpoint: ``parse`` reads its bodies, and its ids begin with ``prefix``."""
     preparation = exchange.service.preparation
-    prepared = await preparation.rows(await exchange.body(), parse, exchange.client)
+    prepared = await preparation.sequences(await exchange.body(), parse, exchange.client)
     exchange.understood()
     call = prepared.call
     reply = call.reply(id=f"{prefix}-{exchange.id}", created=int(time.time()))
     exchange.describe_failure = reply.fail
     if not call.ends_with_done:
         exchange.end = b""
-    mailbox = exchange.submit(prepared.rows, watched=call.watched)
+    mailbox = exchange.submit(prepared.sequences, watched=call.watched)
     send = _stream if call.stream else _whole
     try:
         await send(exchange, reply, mailbox)
@@ -129,7 +129,7 @@ def _account(exchange: Exchange, prepared: Prepared, mailbox: Mailbox) -> None:
     exchange.fields |= {
         "prompt": sum(usage.prompt_tokens for usage in usages),
         "completion": completion,
-        "rows": len(prepared.rows),
+        "sequences": len(prepared.sequences),
         "stream": prepared.call.stream,
     }
     longest = max(usage.completion_tokens for usage in usages)

@@ -185,12 +185,14 @@ def _add_state(router: APIRouter, service: Service) -> None:
 
     def health(status: int) -> Response:
         stats = service.engine.stats
-        rows = {name: getattr(stats, name, 0) or 0 for name in ("running", "prefilling", "queued")}
+        counts = {
+            name: getattr(stats, name, 0) or 0 for name in ("running", "prefilling", "queued")
+        }
         stuck = service.stuck
         ready = service.is_ready and stuck is None
         state = {"status": service.status, "alive": is_alive(), "ready": ready}
         reason = {} if stuck is None else {"reason": stuck}
-        return JsonResponse(state | reason | rows, status_code=status)
+        return JsonResponse(state | reason | counts, status_code=status)
 
     @router.get("/health", responses=_HEALTH)
     @router.get("/health/ready", responses=_HEALTH)
@@ -205,12 +207,12 @@ def _add_state(router: APIRouter, service: Service) -> None:
 
     @router.get("/slots", responses=_good(_LIST) | answers(401, 403))
     async def slots() -> Response:
-        """The rows that may run at a time, and which of them are running."""
+        """The sequences that may run at a time, and which of them are running."""
         stats = service.engine.stats
         busy = sum(getattr(stats, name, 0) or 0 for name in ("running", "prefilling"))
         most = service.settings.max_batch
-        rows = [{"id": index, "is_processing": index < busy} for index in range(most)]
-        return JsonResponse(rows)
+        slots = [{"id": index, "is_processing": index < busy} for index in range(most)]
+        return JsonResponse(slots)
 
     @router.get("/version", responses=_ANSWER | answers(401, 403))
     async def version() -> Response:

@@ -43,9 +43,9 @@ class Service:
         self.settings = settings
         self.engine = EngineThread(boot, self._on_engine, loop=loop)
         self.pulse = Pulse(lambda: self.engine.beats, settings.stall_timeout)
-        rows = settings.max_batch + settings.max_queue
+        places = settings.max_batch + settings.max_queue
         self.admission = Admission(
-            max_batch=settings.max_batch, most=rows if most is None else min(rows, most)
+            max_batch=settings.max_batch, most=places if most is None else min(places, most)
         )
         self.metrics = Metrics(stats=lambda: self.engine.stats, is_ready=lambda: self.is_ready)
         self.metrics.in_progress.set_function(lambda: len(self.admission.visits))
@@ -59,7 +59,7 @@ class Service:
         """What is served, once it is loaded."""
         self._guard: Guard  # from then on, too
         self.preparation: Preparation
-        """The lanes in which requests become rows, once there is a model."""
+        """The lanes in which requests become sequences, once there is a model."""
         self._stopping: asyncio.Task[None] | None = None
 
     # ---- what requests ask -------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Service:
         self._guard = Guard(engine.facts, costly=self.metrics.costly_grammars.inc)
         self._guard.start()
         self.preparation = Preparation(
-            engine.lm.prepare_all, model, self._guard, max_rows=self.settings.max_queue
+            engine.lm.prepare_all, model, self._guard, max_sequences=self.settings.max_queue
         )
         self.loaded = model
         self.became_ready.set_result(None)

@@ -20,7 +20,7 @@ def test_a_lane_that_never_ends_what_it_does_is_stuck(
 ) -> None:
     async def scene() -> None:
         unused: Any = None
-        lanes = Preparation(unused, plain(), unused, max_rows=1)
+        lanes = Preparation(unused, plain(), unused, max_sequences=1)
         over, begun = threading.Event(), threading.Semaphore(0)
 
         def work() -> None:
@@ -46,7 +46,7 @@ def test_a_lane_that_never_ends_what_it_does_is_stuck(
 def test_lanes_that_are_only_busy_are_not_stuck() -> None:
     async def scene() -> None:
         unused: Any = None
-        lanes = Preparation(unused, plain(), unused, max_rows=1)
+        lanes = Preparation(unused, plain(), unused, max_sequences=1)
         over = threading.Event()
         jobs = [asyncio.create_task(lanes.run(1, lambda: over.wait())) for _ in range(9)]
         await asyncio.sleep(0.05)

@@ -35,7 +35,7 @@ class Work:
 def with_lanes(test: Callable[[Preparation], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         nothing = cast(Any, None)
-        preparation = Preparation(nothing, nothing, nothing, max_rows=1)
+        preparation = Preparation(nothing, nothing, nothing, max_sequences=1)
         async with asyncio.timeout(30):
             await test(preparation)
         assert await preparation.close()

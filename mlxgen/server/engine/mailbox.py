@@ -1,7 +1,7 @@
 """What the engine has generated for one request and its handler has not taken yet.
 
 Owns the handover from the engine's thread to the handler of a request. Must never
-know HTTP, rows or how chunks look as JSON. It belongs to the event loop's thread.
+know HTTP, sequences or how chunks look as JSON. It belongs to the event loop's thread.
 
 If a client does not read, its handler is stuck in a send and chunks pile up here. Beyond a limit
 everything is dropped, and ``on_overflow`` is called to end the request.
@@ -24,9 +24,9 @@ PER_ALTERNATIVE = 4  # this many alternatives take as much memory as a chunk
 
 
 class Delivery(NamedTuple):
-    """News of one row: chunks, and at its end ``usage``.
+    """News of one sequence: chunks, and at its end ``usage``.
 
-    ``progress`` is for a watched row: with chunks, and without any while its prompt is run.
+    ``progress`` is for a watched sequence: with chunks, and without any while its prompt is run.
     """
 
     place: int
@@ -40,21 +40,21 @@ Use: TypeAlias = Callable[[list[Delivery]], bool]
 
 
 class Mailbox:
-    """The rows of one request, by index, as far as they have come.
+    """The sequences of one request, by index, as far as they have come.
 
-    ``watched``: deliveries report the progress of the rows.
+    ``watched``: deliveries report the progress of the sequences.
     """
 
     def __init__(
         self,
-        rows: int,
+        sequences: int,
         *,
         on_overflow: Callable[[], None],
         limit: int = LIMIT,
         watched: bool = False,
     ) -> None:
         self.watched = watched
-        self._usages: list[Usage | None] = [None] * rows
+        self._usages: list[Usage | None] = [None] * sequences
         self._waiting: list[Delivery] = []
         self._cost = 0
         self._limit = limit
@@ -65,16 +65,16 @@ class Mailbox:
 
     @property
     def finished(self) -> bool:
-        """Whether every row has ended."""
+        """Whether every sequence has ended."""
         return None not in self._usages
 
     @property
     def usages(self) -> list[Usage]:
-        """The usage of each row; zero for those that have not ended."""
+        """The usage of each sequence; zero for those that have not ended."""
         return [usage or Usage() for usage in self._usages]
 
     def put(self, delivery: Delivery) -> None:
-        """Add news of a row; ``tell`` once all that is known has been added."""
+        """Add news of a sequence; ``tell`` once all that is known has been added."""
         if self._error is not None:
             return
         if delivery.chunks or delivery.progress is not None:

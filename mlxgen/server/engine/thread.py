@@ -7,12 +7,13 @@ never know requests, JSON or HTTP.
     submit, cancel, stop  --- inbox --->      obey, step, obey, step, ...
     Mailbox.put           <-- news ------     one wake-up of the loop for each step at most
 
-Commands are obeyed between two steps, so a cancelled row is gone before the next one. When the loop
-is ``STEPS_AHEAD`` steps behind, the thread waits for it, so a delayed loop costs bounded memory.
+Commands are obeyed between two steps, so a cancelled sequence is gone before the next one. When
+the loop is ``STEPS_AHEAD`` steps behind, the thread waits for it, so a delayed loop costs bounded
+memory.
 
 While steps are so quick that the loop would be woken more often than every ``GLANCE`` seconds, it
 looks for news by itself that often, and takes those of several steps together. It is still woken at
-once for the beginning and the end of a row.
+once for the beginning and the end of a sequence.
 
 Invariant: only this thread ever calls the scheduler, and whatever ends the thread is reported to
 ``listener``, on the event loop's thread, as the last thing that comes from it.
@@ -51,9 +52,9 @@ class State(enum.Enum):
 
 
 class _Submit(NamedTuple):
-    """Rows of one request; the position of a row is its index in the mailbox."""
+    """Sequences of one request; the position of a sequence is its index in the mailbox."""
 
-    rows: Sequence[Request]
+    sequences: Sequence[Request]
     mailbox: Mailbox
 
 
@@ -106,12 +107,12 @@ class EngineThread:
         """Start loading."""
         self._thread.start()
 
-    def submit(self, rows: Sequence[Request], mailbox: Mailbox) -> None:
-        """Generate rows; what comes of them, errors included, goes to the mailbox."""
-        self._inbox.put(_Submit(rows, mailbox))
+    def submit(self, sequences: Sequence[Request], mailbox: Mailbox) -> None:
+        """Generate sequences; what comes of them, errors included, goes to the mailbox."""
+        self._inbox.put(_Submit(sequences, mailbox))
 
     def cancel(self, mailbox: Mailbox) -> None:
-        """Drop the rows of a mailbox wherever they are; nothing more comes from them."""
+        """Drop the sequences of a mailbox wherever they are; nothing more comes from them."""
         self._inbox.put(_Cancel(mailbox))
 
     def stop(self) -> None:
@@ -173,13 +174,13 @@ class EngineThread:
             if isinstance(command, _Cancel):
                 self._drop(scheduler, command.mailbox)
             else:
-                self._submit(scheduler, command.rows, command.mailbox)
+                self._submit(scheduler, command.sequences, command.mailbox)
 
-    def _submit(self, scheduler: Scheduler, rows: Sequence[Request], mailbox: Mailbox) -> None:
-        """All rows of a request, or none of them."""
+    def _submit(self, scheduler: Scheduler, sequences: Sequence[Request], mailbox: Mailbox) -> None:
+        """All sequences of a request, or none of them."""
         try:
-            for index, row in enumerate(rows):
-                handle = scheduler.submit(row)
+            for index, sequence in enumerate(sequences):
+                handle = scheduler.submit(sequence)
                 self._rows[handle] = mailbox, index
                 if mailbox.watched:
                     self._reading[handle] = 0

@@ -79,7 +79,7 @@ class Trial:
         self._most = memory() + facts.memory // 4
 
     def judge(self, spec: Any) -> Verdict:
-        """Compile one, and do everything that preparing and starting a row does with it."""
+        """Compile one, and do everything that preparing and starting a sequence does with it."""
         self._jobs += 1
         began = time.process_time()
         error: str | None = None

@@ -22,7 +22,8 @@ def in_force(model: ServedModel) -> dict[str, Any]:
 
 
 def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
-    """The answer; ``path`` is the model as given to the server, ``slots`` its rows."""
+    """The answer; ``path`` is the model as given to the server, ``slots``: how many
+    sequences may run at a time."""
     sampling = in_force(model)
     return {
         "default_generation_settings": {

@@ -44,32 +44,32 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
     }
 
 
-def timed(event: Event, plan: ReplyPlan, rows: Sequence[Progress | None]) -> Event:
-    """An event with the timings of these rows, if they are wanted and known."""
-    known = [row for row in rows if row is not None]
+def timed(event: Event, plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Event:
+    """An event with the timings of these sequences, if they are wanted and known."""
+    known = [one for one in sequences if one is not None]
     if plan.timings and known:
         event["timings"] = timings(known, given=plan.given)
     return event
 
 
-def timings(rows: Sequence[Progress], *, given: int) -> dict[str, Any]:
-    """Tokens and milliseconds of rows that ran together; ``given`` tokens of each took no work.
+def timings(sequences: Sequence[Progress], *, given: int) -> dict[str, Any]:
+    """Tokens and milliseconds of sequences that ran together; ``given`` tokens of each took none.
 
     The prompt's time ends with the first generated token, and the rest is the time of those after
     it. So ``predicted_per_second`` counts one token less than ``predicted_n``.
     """
-    usages = [row.usage for row in rows]
+    usages = [one.usage for one in sequences]
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
     predicted = sum(usage.completion_tokens - given for usage in usages)
-    read = max(row.usage.prompt_seconds - row.queued_seconds for row in rows)
+    read = max(one.usage.prompt_seconds - one.queued_seconds for one in sequences)
     wrote = max(usage.generation_seconds for usage in usages)
     return {
         "cache_n": cached,
         "prompt_n": prompt,
         **_rates("prompt", prompt, read),
         "predicted_n": predicted,
-        **_rates("predicted", predicted - len(rows), wrote),
+        **_rates("predicted", predicted - len(sequences), wrote),
     }
 
 

@@ -96,6 +96,11 @@ class Handle:
         return self.logits is not None and self.logits.of(self.history, self.kv)
 
     @property
+    def draws(self) -> int:
+        """How many draws are due at once: one, and one after each drafted token."""
+        return 1 if self.guess is None else len(self.guess.requests)
+
+    @property
     def missing(self) -> int:
         """How many tokens of the history its cache does not hold."""
         return len(self.history) - self.kv.common(self.history)
@@ -221,8 +226,7 @@ def logits_of(handles: Iterable[Handle]) -> mx.array:
         assert handle.logits is not None
         logits, places, length = handle.logits
         first = len(handle.history) - length
-        count = 1 if handle.guess is None else len(handle.guess.requests)
-        for place in places[first : first + count]:
+        for place in places[first : first + handle.draws]:
             if runs and runs[-1][0] is logits and runs[-1][2] == place:
                 runs[-1] = (logits, runs[-1][1], place + 1)
             else:

@@ -164,7 +164,7 @@ class Loop:
         if drawn is None:
             self._forward(beside)
             return
-        blind = self._look_ahead(list(places), drawn, beside) if plan.looks else None
+        blind = self._look_ahead(places, drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
         self.meter.read(drawn.after)
         for handle, place in places.items():
@@ -257,15 +257,18 @@ class Loop:
 
     # running the model
 
-    def _look_ahead(self, ready: list[Handle], drawn: Drawn, idle: list[Handle]) -> Drawn | None:
+    def _look_ahead(
+        self, places: dict[Handle, int], drawn: Drawn, idle: list[Handle]
+    ) -> Drawn | None:
         """Submit the pass after tokens that are not known yet, with what others have pending.
 
-        Returns the next draw, if nothing that the host decides goes into it.
+        After drafts, it is the pass after the last of their draws. Returns the next draw, if
+        nothing that the host decides goes into it.
         """
-        work = []
-        for i, handle in enumerate(ready):
+        work, ready = [], list(places)
+        for handle, place in places.items():
             if handle.slot is not None or not _in_vain(handle):
-                work.append(Work(handle, [drawn.later(i)]))
+                work.append(Work(handle, [drawn.later(place + handle.draws - 1)]))
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         # Not if a slot that is not drawn takes part in the pass
         alike = not idle and len(arrays) == 1 and arrays[0].shape[0] == len(ready)

@@ -11,8 +11,9 @@ import pytest
 
 import mlxgen
 from mlxgen import JsonSchema, Regex
+from mlxgen.engine.step import step
 from mlxgen.engine.step.step import Loop
-from tests.fakes.speaking import PROMPT, reciter
+from tests.fakes.speaking import PROMPT, Hall, endless, letters, reciter
 
 
 class Aheads:
@@ -71,3 +72,14 @@ def test_free_text_between_forced_runs_is_looked_ahead_of(aheads: Aheads) -> Non
     assert result.text == text
     drawn = len(text) - result.usage.forced_tokens
     assert drawn - 3 <= aheads.count <= drawn
+
+
+def test_after_drafts_every_row_goes_on_from_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-ahead beside drafts, which no plan asks for yet."""
+    monkeypatch.setattr(step, "_drafts", lambda handle: False)
+    speaker = endless(costs="every pass alike", prompt_length=10)
+    hall = Hall(speaker, keep_prefixes=False)
+    drafting = hall.submit(list(b"xyabcdefxy"), max_tokens=12, draft="ngram")
+    plain = [hall.submit(list(b"0123456789"), max_tokens=12) for _ in range(2)]
+    assert hall.finish() == [letters(12)] * 3
+    assert [handle.passes for handle in (drafting, *plain)] == [9, 12, 12]

@@ -21,7 +21,15 @@ class Fixed(PassCost):
     def _of(self, tokens: int, *, most: bool = False) -> float:
         return self._shape(tokens)
 
-    def saw(self, tokens: int, seconds: float, *, least: bool = False, most: bool = False) -> None:
+    def saw(
+        self,
+        tokens: int,
+        seconds: float,
+        *,
+        after: int = 0,
+        least: bool = False,
+        most: bool = False,
+    ) -> None:
         pass
 
 

@@ -85,6 +85,7 @@ class Prefill:
                     continue
                 copied = self._look_up(handle) // COPIED_PER_RUN
             missing = len(handle.align()) - 1
+            held = handle.kv.length
             if alone and self._loop.runs_whole(handle):
                 missing = 0
             shared = self._seconds_with(handle, missing, together, budget.tokens)
@@ -92,14 +93,14 @@ class Prefill:
                 together.append(handle)
                 count, takes = missing, shared
             else:
-                count = min(missing, cost.most(seconds, tokens))
-                if count == missing:  # the pass for its first draw comes in the same gap
-                    count = min(count, cost.most(max(0.0, seconds - cost.of(1)), tokens))
-                takes = cost.of(count) if count else 0.0
+                count = min(missing, cost.most(seconds, tokens, held))
+                takes = cost.of(count, held) if count else 0.0
                 if count:
                     self._loop.passes.prefill(handle, count)
-            if count == missing:
+            first = cost.of(1, held)  # the pass for its first draw, which comes in the same gap
+            if count == missing and (not count or takes + first <= seconds):
                 done.append(handle)
+                takes += first
             tokens -= count + copied
             seconds -= takes + (cost.of(copied) if copied else 0.0)
             self._uncleared += count

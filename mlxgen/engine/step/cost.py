@@ -1,9 +1,10 @@
 """What a forward pass takes by its number of tokens, learned while the engine runs.
 
 On a GPU a pass of a few tokens takes as long as one of a single token, and from some number on it
-takes as long as its tokens are many; on a CPU nearly every token counts. So whatever weighs passes
-against each other asks here: how much of a prompt to run between two steps, which rows share a
-pass, how wide that is.
+takes as long as its tokens are many; on a CPU nearly every token counts. The more is before
+a piece of a prompt, the longer it takes, as each of its tokens looks at all of that. So whatever
+weighs passes against each other asks here: how much of a prompt to run between two steps, which
+rows share a pass, how wide that is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from ..kv import PREFILL_STEP
 from ..kv.here import Here
 
 OWN = 8  # tokens that a pass costs besides its own, where it is larger than any that was seen
@@ -31,12 +33,15 @@ class PassCost:
 
     A larger pass takes at least as long as a smaller one, and at most as much longer as it is
     larger. So what is seen of one size moves the means of others, which may be old: requests get
-    longer, and rows come and go. Threads may share it, as no figure is exact.
+    longer, and rows come and go. A piece of a prompt takes longer in proportion to the tokens
+    before it: pieces that come after many teach this slope, and nothing else. Threads may share it,
+    as no figure is exact.
     """
 
-    __slots__ = ("_counts", "_seconds", "_tokens")
+    __slots__ = ("_counts", "_lengths", "_rises", "_seconds", "_tokens")
 
     def __init__(self) -> None:
+        self._rises = self._lengths = 0.0  # sums whose quotient is the slope
         self._tokens = [0.0] * _BUCKETS
         self._seconds = [0.0] * _BUCKETS
         self._counts = [0] * _BUCKETS
@@ -46,14 +51,29 @@ class PassCost:
         """Whether any pass was seen."""
         return any(self._counts)
 
-    def saw(self, tokens: int, seconds: float, *, least: bool = False, most: bool = False) -> None:
-        """Learn what a pass took; that it takes so long at ``least`` or at ``most`` tells nothing
-        new of a size that is known to take longer, or less."""
+    def saw(
+        self,
+        tokens: int,
+        seconds: float,
+        *,
+        after: int = 0,
+        least: bool = False,
+        most: bool = False,
+    ) -> None:
+        """Learn what a pass took, ``after`` so many tokens of a prompt; that it takes so long at
+        ``least`` or at ``most`` tells nothing new of a size that is known to take longer, or
+        less."""
         at = tokens.bit_length() - 1
         if self._counts[at] and (least or most):
-            known = self._seconds[at] * tokens / self._tokens[at]
+            known = self._slower(after) * self._seconds[at] * tokens / self._tokens[at]
             if seconds <= known if least else seconds >= known:
                 return
+        if after >= PREFILL_STEP and self._counts[at]:  # after fewer, the slope is lost in noise
+            self._rises += after * (seconds / self.of(tokens) - 1.0) - _WEIGHT * self._rises
+            self._lengths += after * after - _WEIGHT * self._lengths
+            if self._rises > 0.0:
+                return
+        seconds /= self._slower(after)
         self._counts[at] += 1
         weight = max(_WEIGHT, 1 / self._counts[at])
         if 2 * seconds < self._seconds[at]:
@@ -66,9 +86,13 @@ class PassCost:
                 ends = took, took * self._tokens[other] / size
                 self._seconds[other] = min(max(ends), max(min(ends), self._seconds[other]))
 
-    def of(self, tokens: int) -> float:
+    def of(self, tokens: int, after: int = 0) -> float:
         """The seconds of a pass; in units of a token as long as nothing is known."""
-        return self._of(tokens)
+        return self._slower(after) * self._of(tokens)
+
+    def _slower(self, after: int) -> float:
+        """How many times as long a piece of a prompt takes ``after`` so many tokens."""
+        return 1.0 + after * max(0.0, self._rises / self._lengths) if self._lengths else 1.0
 
     def _of(self, tokens: int, *, most: bool = False) -> float:
         """The same, or what it may take at most: what is smaller or larger than all that was seen
@@ -87,8 +111,8 @@ class PassCost:
                 size, took = tokens_seen, seconds
         return took * (own + tokens) / (own + size) if size else float(OWN + tokens)
 
-    def most(self, seconds: float, tokens: int) -> int:
-        """How many of ``tokens`` fit in that time.
+    def most(self, seconds: float, tokens: int, after: int = 0) -> int:
+        """How many of ``tokens`` fit in that time, ``after`` so many others of a prompt.
 
         At least as many as take no longer than a single one. Sizes that were never tried are come
         to by steps.
@@ -98,7 +122,7 @@ class PassCost:
         if not self.is_known:
             return min(tokens, FIRST)
         longest = partial(self._of, most=True)
-        allowed = max(seconds, _ALIKE * longest(1))
+        allowed = max(seconds / self._slower(after), _ALIKE * longest(1))
         if longest(tokens) <= allowed:
             return tokens
         fitting = bisect_right(_SIZES, allowed, key=longest)
@@ -106,10 +130,11 @@ class PassCost:
 
 
 class Pass(NamedTuple):
-    """Of how many ``tokens``, all rows and their padding together, and whether of a prompt."""
+    """Of how many ``tokens``, all rows and their padding together, and ``after`` how many others,
+    if it is of a prompt."""
 
     tokens: int
-    is_prompt: bool = False
+    after: int | None = None
 
 
 class Meter:
@@ -155,11 +180,11 @@ class Meter:
         """Note that a step, or what follows from it, is over."""
         self._left = self._device.now()
 
-    def run(self, tokens: int, *, is_prompt: bool = False) -> None:
-        """Note that a pass is about to be submitted."""
+    def run(self, tokens: int, *, after: int | None = None) -> None:
+        """Note that a pass is about to be submitted; of a prompt, ``after`` so many tokens."""
         if not self._passes:
             self._since = self._device.now()
-        self._passes.append(Pass(tokens, is_prompt))
+        self._passes.append(Pass(tokens, after))
         self._submitted += 1
         self.ran += 1
 
@@ -184,18 +209,20 @@ class Meter:
         self._submitted = 0
 
     def _learn(self, passes: Sequence[Pass], seconds: float, more: int) -> None:
-        """The largest pass takes what the others leave, and as much as one of them at least;
+        """The longest pass takes what the others leave, and as much as one of them at least;
         ``more`` were submitted in that time than those."""
-        cost, sizes = self.cost, [tokens for tokens, _ in passes]
+        cost = self.cost
+        thought = [cost.of(each.tokens, each.after or 0) for each in passes]
         if cost.is_known or len(passes) == 1:
-            largest = max(sizes)
-            alike = sizes.count(largest)
-            left = seconds - sum(cost.of(each) for each in sizes if each != largest)
-            took = max(left / alike, seconds / len(sizes))
-            cost.saw(largest, took, least=more < 0, most=more > 0)
+            longest = max(thought)
+            tokens, after = passes[thought.index(longest)]
+            alike = thought.count(longest)
+            left = seconds - sum(each for each in thought if each != longest)
+            took = max(left / alike, seconds / len(passes))
+            cost.saw(tokens, took, after=after or 0, least=more < 0, most=more > 0)
         else:
-            cost.saw(sum(sizes), seconds)
-        steps = [tokens for tokens, is_prompt in passes if not is_prompt]
+            cost.saw(sum(each.tokens for each in passes), seconds)
+        steps = [each.tokens for each in passes if each.after is None]
         if steps:
             plain = sum(map(cost.of, steps))
             self.plain += (_WEIGHT if self.plain else 1.0) * (plain - self.plain)

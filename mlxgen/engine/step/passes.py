@@ -88,7 +88,7 @@ class Passes:
             self._prefill_scored(handle, count)
             return
         piece = kv.align(history)[:-1][:count]
-        self.meter.run(len(piece), is_prompt=True)
+        self.meter.run(len(piece), after=kv.length)
         try:
             kv.run(piece)
         except Exception as error:
@@ -114,7 +114,7 @@ class Passes:
         try:
             while kv.length < end:
                 piece, start = pending[: min(PIECE, end - kv.length)], kv.length
-                self.meter.run(len(piece), is_prompt=True)
+                self.meter.run(len(piece), after=kv.length)
                 scores.add(start, kv.run(piece)[0])
                 kv.wait()
                 self.meter.read()
@@ -129,7 +129,7 @@ class Passes:
         Each has ``longest_padded`` tokens to run at most.
         """
         rows = [(handle.kv, handle.pending[:-1]) for handle in handles]
-        self.meter.run(len(rows) * max(len(tokens) for _, tokens in rows), is_prompt=True)
+        self.meter.run(len(rows) * max(len(tokens) for _, tokens in rows), after=0)
         try:
             self.runner.do(_run(rows))
         except Exception:  # then each in a pass of its own, so that it is known whose it was

@@ -74,6 +74,36 @@ def test_what_is_no_longer_true_is_unlearned() -> None:
     assert cost.of(512) <= 52 and cost.of(8) <= 6.5
 
 
+@pytest.mark.parametrize("device", [gpu, cpu])
+def test_pieces_of_a_prompt_take_longer_by_what_is_before_them_and_fresh_ones_do_not(
+    device: Callable[[int], float],
+) -> None:
+    cost, slope = PassCost(), 1 / 10_000
+    for size in (1, 4, 16, 64, 256):
+        cost.saw(size, device(size))
+    fresh = [cost.of(size) for size in (1, 16, 200)]
+    held = 0
+    while held < 40_000:
+        piece = cost.most(0.1, 4096, held)
+        took = device(piece) * (1 + slope * held)
+        assert held < 4_096 or 0.05 < took <= 0.101
+        cost.saw(piece, took, after=held)
+        held += piece
+    assert cost.of(200, 20_000) == pytest.approx(3 * device(200), rel=0.1)
+    assert [cost.of(size) for size in (1, 16, 200)] == pytest.approx(fresh, rel=0.2)
+    assert cost.most(0.1, 4096) > 2 * cost.most(0.1, 4096, 20_000)
+
+
+def test_where_no_short_prompt_ever_runs_pieces_grow_all_the_same() -> None:
+    cost = PassCost()
+    cost.saw(1, gpu(1))
+    tried = 1
+    for held in range(20_000, 20_040):
+        tried = cost.most(0.1, 4096, held)
+        cost.saw(tried, 3 * gpu(tried), after=held)
+    assert 0.05 < 3 * gpu(tried) <= 0.101
+
+
 def test_nothing_is_known_at_first_but_that_passes_cost_something_themselves() -> None:
     cost = PassCost()
     assert not cost.is_known
@@ -97,8 +127,8 @@ class Line(Here):
     def now(self) -> float:
         return self.time
 
-    def run(self, tokens: int, *, is_prompt: bool = False) -> None:
-        self.meter.run(tokens, is_prompt=is_prompt)
+    def run(self, tokens: int, *, after: int | None = None) -> None:
+        self.meter.run(tokens, after=after)
         self.time += self.host
         self.busy = max(self.busy, self.time) + self.device(tokens)
 
@@ -129,7 +159,7 @@ def test_a_piece_that_comes_after_the_look_ahead_counts_where_it_is_waited_for(
         following = line.draw() if ahead else None
         line.wait_for(draw)
         if size:
-            line.run(size, is_prompt=True)
+            line.run(size, after=0)
         draw = following or line.draw()
     cost = line.meter.cost
     for size in (1, 32, 128, 512):
@@ -141,8 +171,8 @@ def test_submitting_a_pass_is_a_part_of_what_it_takes() -> None:
     """A small model on a fast device: what comes back from the last pass of a row came soon."""
     line = Line(host=0.002, device=lambda _: 0.0005)
     for _ in range(4):  # requests one after the other
-        line.run(7, is_prompt=True)
-        line.run(7, is_prompt=True)
+        line.run(7, after=0)
+        line.run(7, after=0)
         line.run(1)
         draw = line.draw()
         for _ in range(5):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import OptionError
 from ..options.rule import ABOVE_ZERO, integer, number
 
 
@@ -19,8 +20,8 @@ class Limits:
     - ``longest_gap``: the seconds between two tokens of a sequence while the prompts of others are
       run, as far as single passes allow it; ``None`` for four times what a step takes, or a
       twentieth of a second if that is more. A longer gap lets prompts be done sooner.
-    - ``prefill_chunk``: prompt tokens to run between two steps, whatever they take; ``None`` to go
-      by ``longest_gap``.
+    - ``prefill_chunk``: prompt tokens to run between two steps, however long that takes; ``None``
+      to go by ``longest_gap``, which cannot be set as well.
     """
 
     max_batch: int = 32
@@ -37,6 +38,12 @@ class Limits:
                 integer(None, least).check(name, value)
         if self.longest_gap is not None:
             number(0, ABOVE_ZERO, 1e6).check("longest_gap", self.longest_gap)
+            if self.prefill_chunk is not None:
+                raise OptionError(
+                    "prefill_chunk",
+                    "cannot be used with longest_gap, as it is run however long that takes; leave "
+                    "out one of them",
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,5 +186,6 @@ def _shown(value: Any) -> str:
 
 def _written(value: Any) -> str:
     """A number without an exponent or needless zeros; any other value as Python writes it."""
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return f"{value:,.10g}" if plain else repr(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return repr(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"

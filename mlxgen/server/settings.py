@@ -80,7 +80,8 @@ class Settings(ModelSettings):
     """Seconds between two tokens of a sequence while the prompts of others are run (default: four
     times what a step takes, and at least 0.05)."""
     prefill_chunk: int | None = _count(None, 1, 1 << 20)
-    """Prompt tokens to run between two steps of the others, whatever they take."""
+    """Prompt tokens to run between two steps of the others, however long that takes; not with
+    --longest-gap."""
     max_context: int | None = _count(None, 2, 1 << 31)
     """Maximum number of tokens of prompt and answer together (default: the model's)."""
     cache_bytes: int | None = setting(
@@ -106,6 +107,12 @@ class Settings(ModelSettings):
             value, allowed = getattr(self, each.name), each.metadata["allowed"]
             if allowed is not None and value is not None:
                 allowed.check(each.name, value)
+        if self.longest_gap is not None and self.prefill_chunk is not None:
+            raise OptionError(
+                "prefill_chunk",
+                "cannot be used with --longest-gap, as it is run however long that takes; leave "
+                "out one of them",
+            )
         if not self.host:
             raise OptionError("host", "is empty; pass an address such as 127.0.0.1")
         if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):

@@ -69,7 +69,11 @@ def test_options_become_settings() -> None:
         ("--port x", "argument --port: invalid int value: 'x'"),
         ("--max-batch 0", "--max-batch: expected an integer from 1 to 4,096, got 0"),
         ("--cache-bytes lots", "expected a size such as 1000000, 512MB or 2GiB, got 'lots'"),
-        ("--cache-bytes 1", "--cache-bytes: expected an integer from 1,048,576 to "),
+        ("--cache-bytes 1", "an integer from 1,048,576 to 1,125,899,906,842,624, got 1"),
+        (
+            "--prefill-chunk 64 --longest-gap 1",
+            "--prefill-chunk: cannot be used with --longest-gap",
+        ),
         (
             "--request-timeout nan",
             "--request-timeout: expected a number from 0 to 10,000,000, got nan",

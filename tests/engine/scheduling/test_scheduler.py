@@ -13,7 +13,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache
 
-from mlxgen import Choice, OptionError, Regex, RewindError, StateError
+from mlxgen import Choice, Limits, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV, Footprint
 from mlxgen.engine.scheduling.pace import Budget, Pace
 from mlxgen.engine.step.handle import Handle
@@ -429,6 +429,11 @@ def test_the_buffer_cache_is_cleared_again_and_again_while_a_prompt_is_run(
         hall.step()
     assert len(cleared) == 3
     assert all(later - before < 2_200 for before, later in itertools.pairwise(cleared))
+
+
+def test_a_chunk_and_a_gap_cannot_both_be_set() -> None:
+    with pytest.raises(OptionError, match="prefill_chunk: cannot be used with longest_gap"):
+        Limits(prefill_chunk=64, longest_gap=0.5)
 
 
 def test_the_caller_may_set_how_much_of_a_prompt_is_run_between_two_steps() -> None:

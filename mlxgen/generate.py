@@ -335,6 +335,8 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
         from .terminal.conversation import FORMS
 
         options["filters"] = [FORMS[kind](source) for kind, source in forms.items()]
+    elif arguments.close_json:
+        raise OptionError("close_json", "needs a filter; add --json-schema, --regex or --lark")
     if arguments.json:
         options["top_logprobs"] = arguments.top_logprobs or 0
     elif arguments.show_probs:

@@ -41,7 +41,7 @@ class Answerer:
             if not self._dialect.takes_forms:
                 raise OptionError(
                     "filters",
-                    "this model writes headers before its text, so it cannot follow a form; say "
+                    "this model writes headers before its text, so it cannot follow a form; use "
                     "/json off, /regex off or /lark off",
                 )
 

@@ -100,7 +100,7 @@ def parse_body(data: bytes) -> dict[str, Any]:
             parse_int=_integer,
         )
     except RecursionError:
-        raise _malformed("nested too deep; make it flatter") from None
+        raise _malformed("nested too deeply; make it flatter") from None
     except ValueError as error:
         raise _malformed(str(error)) from None
     if not isinstance(value, dict):

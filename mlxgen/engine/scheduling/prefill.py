@@ -18,6 +18,7 @@ from ...tokens import in_common
 from ..kv import PREFILL_STEP
 from ..prefix.cache import PrefixCache
 from ..step.handle import Handle
+from ..step.scores import PIECE
 from ..step.step import Loop
 from .pace import Budget
 
@@ -93,7 +94,8 @@ class Prefill:
                 together.append(handle)
                 count, takes = missing, shared
             else:
-                count = min(missing, cost.most(seconds, tokens, held))
+                most = min(tokens, PIECE) if handle.is_scored else tokens
+                count = min(missing, cost.most(seconds, most, held))
                 takes = cost.of(count, held) if count else 0.0
                 if count:
                     self._loop.passes.prefill(handle, count)
@@ -104,17 +106,20 @@ class Prefill:
             tokens -= count + copied
             seconds -= takes + (cost.of(copied) if copied else 0.0)
             self._uncleared += count
-            if seconds < cost.of(1):
+            if seconds < cost.of(1) or handle.is_scored:  # one at a time, as their logits are large
                 break
         if len(together) == 1:
             self._loop.passes.prefill(together[0], len(together[0].pending))
         elif together:
             self._loop.passes.prefill_together(together)
-        if self._uncleared >= PREFILL_STEP:
+        full = self._uncleared >= PREFILL_STEP
+        if (
+            full or handle.is_scored
+        ) and not self._loop.handles:  # else the steps wait often enough
+            handle.kv.wait()
+            self._loop.meter.read()
+        if full:
             self._uncleared = 0
-            if not self._loop.handles:  # else the steps wait often enough
-                handle.kv.wait()
-                self._loop.meter.read()
             mx.clear_cache()  # of the buffers of shorter KV, which are of no use again
         for handle in done:  # not before: what an interrupt cut off is done again
             self.remove(handle)

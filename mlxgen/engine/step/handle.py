@@ -159,7 +159,8 @@ class Handle:
         """
         if not self.is_ready:
             self.logits = self.guess = None
-            self.pending = self.kv.align(self.history)
+            most = self.scores.done - 1 if self.scores is not None and self.is_scored else None
+            self.pending = self.kv.align(self.history, most)  # less, if scores were cut off
         else:
             self.pending = []
             if self.guess is None and self.kv.length > len(self.history):
@@ -184,6 +185,8 @@ class Handle:
         self.kv.restart()
         if self.drafter is not None:
             self.drafter.restart()
+        if self.scores is not None:
+            self.scores.restart()
         if self.request.may_decline:
             self.kv.expect_rewinds()
         self.cached = 0

@@ -3,7 +3,7 @@
 Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
 know when a pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits
 after its last pending token, and after every drafted one, but nothing if it is not come to that
-token; nothing is evaluated but the pieces of a long prompt. What a pass of one handle raises
+token; nothing is evaluated but the pieces of a long run. What a pass of one handle raises
 while it is built is its ``Fault``.
 """
 
@@ -82,15 +82,17 @@ class Passes:
         return count <= PIECE and LOGITS * (cost.of(count) - cost.of(1)) <= cost.of(1)
 
     def prefill(self, handle: Handle, count: int) -> None:
-        """Run ``count`` pending tokens of a handle outside of the slots, but not the last one."""
-        kv, history = handle.kv, handle.history
-        if handle.is_scored:
-            self._prefill_scored(handle, count)
-            return
-        piece = kv.align(history)[:-1][:count]
-        self.meter.run(len(piece), after=kv.length)
+        """Run ``count`` pending tokens of a handle outside of the slots, but not the last one; with
+        the log-probabilities of what comes next if they are wanted, ``PIECE`` at most."""
+        kv, scores = handle.kv, handle.scores if handle.is_scored else None
+        piece, held = kv.align(handle.history)[:-1][:count], kv.length
+        if scores is not None:
+            piece = piece[:PIECE]
+        self.meter.run(len(piece), after=held)
         try:
-            kv.run(piece)
+            logits = kv.run(piece)
+            if scores is not None:
+                scores.add(held, logits[0])
         except Exception as error:
             raise Fault(error, handle) from error
         kv.submit()
@@ -104,24 +106,6 @@ class Passes:
             handle.kv.wait()
             self.meter.read()
             mx.clear_cache()
-
-    def _prefill_scored(self, handle: Handle, count: int) -> None:
-        """The same, with the log-probabilities of the tokens that come next; evaluated."""
-        kv, scores, history = handle.kv, handle.scores, handle.history
-        assert scores is not None
-        end = min(len(history) - len(kv.align(history)) + count, len(history) - 1)
-        pending = kv.align(history, scores.done - 1)  # if an interrupt came before the scores
-        try:
-            while kv.length < end:
-                piece, start = pending[: min(PIECE, end - kv.length)], kv.length
-                self.meter.run(len(piece), after=kv.length)
-                scores.add(start, kv.run(piece)[0])
-                kv.wait()
-                self.meter.read()
-                kv.snapshot()
-                pending = pending[len(piece) :]
-        except Exception as error:
-            raise Fault(error, handle) from error
 
     def prefill_together(self, handles: Sequence[Handle]) -> None:
         """Run what handles that hold nothing have pending, but not the last token, in one pass.

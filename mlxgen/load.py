@@ -101,6 +101,10 @@ def _find(name: ModelName | None, revision: str | None) -> tuple[str, Checkpoint
     if name is None:
         _refuse_revision(revision, "the demo model")
         return "demo", _bundled()
+    if not isinstance(name, (str, os.PathLike)):
+        raise OptionError(
+            "path_or_hf_repo", f"expected a folder or a hub id, got {type(name).__name__}"
+        )
     text = os.fspath(name)
     if not text.strip():
         raise ModelNotFoundError("the model's name is empty; pass a folder or a hub id")

@@ -306,6 +306,12 @@ def test_a_path_that_is_not_there_is_refused(name: str | Path, message: str) -> 
         mlxgen.load(name)
 
 
+def test_what_is_neither_a_path_nor_a_name_is_refused() -> None:
+    for wrong in (5, b"model", object()):
+        with pytest.raises(mlxgen.OptionError, match="path_or_hf_repo: expected a folder"):
+            mlxgen.load(wrong)  # type: ignore[arg-type]
+
+
 def test_a_file_is_refused(folder: Path) -> None:
     with pytest.raises(mlxgen.ModelNotFoundError, match="pass the folder"):
         mlxgen.load(folder / "model.safetensors")

@@ -43,7 +43,7 @@ class MemoryPlan:
     - ``device``: all that may be used.
     - ``weights``: of the model, and of whatever else MLX held when the plan was made.
     - ``caches``: for all KV caches, including the prefix cache.
-    - ``activations``: for what a pass over a piece of a prompt holds beside them.
+    - ``activations``: for what a pass over a piece of a prompt holds besides them.
     - ``reserve``: for the rest, such as the logits of a step and MLX's own buffers.
     - ``wired``: what the system keeps from being paged out; 0 if that was not changed.
     """

@@ -1,4 +1,4 @@
-"""How much memory a pass over a piece of a prompt takes beside the KV that it leaves.
+"""How much memory a pass over a piece of a prompt takes besides the KV that it leaves.
 
 Owns the arithmetic of a pass's intermediate arrays: the hidden states of one layer, and attention
 scores where MLX has no fused kernel for them. Must never evaluate anything. Invariant: an estimate

@@ -103,7 +103,7 @@ def check_pieces(activations: Activations, length: int, room: int) -> None:
     needed = activations.nbytes(min(SMALLEST, length), length)
     if needed > room:
         raise CapacityError(
-            f"a prompt of {length} tokens needs {needed:,} bytes beside its KV cache, even in "
+            f"a prompt of {length} tokens needs {needed:,} bytes besides its KV cache, even in "
             f"pieces of {SMALLEST} tokens, but {max(0, room):,} are left; shorten it, or allow "
             "fewer bytes for KV caches"
         )

@@ -58,6 +58,12 @@ class Dialect:
         """Whether the model has marks for thinking."""
         return self.marks.think_start is not None
 
+    def nearest(self, effort: str | None) -> Any:
+        """The effort that this model can be asked for; None leaves it to the model."""
+        if effort is None or self.grades_thinking:
+            return effort
+        return "none" if effort == "none" and (self.switches_thinking or not self.thinks) else None
+
     @property
     def takes_forms(self) -> bool:
         """Whether the text can be held to a form: not if a header comes before each part."""

@@ -6,6 +6,7 @@ Invariant: what a plan demands of the text is exactly what its reading expects t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -14,8 +15,9 @@ from ..filters import Specification
 from ..tokens import Token
 from .calls.use import Form, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
+from .roles import retold
 from .splitter import Reading
-from .template.format import Chat
+from .template.format import Chat, RefusedError
 from .template.sandbox import RenderLimits
 from .thinking import after_thinking, thinking_of
 
@@ -64,7 +66,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         tools=None if turn.tools is None else turn.tools.tools,
         template=_variables(turn, dialect),
     )
-    ids = chat.tokens(dialect.vocabulary, limits)[-turn.keep if turn.keep else 0 :]
+    ids = _rendered(chat, dialect, limits)[-turn.keep if turn.keep else 0 :]
     continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
     thinking = thinking_of(ids, dialect, continued)
     spec = tools.spec
@@ -90,6 +92,17 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         stop=tools.stop,
         field=tools.field,
     )
+
+
+def _rendered(chat: Chat, dialect: Dialect, limits: RenderLimits | None) -> list[Token]:
+    """The tokens of a chat, in other roles if the template refuses those that it has."""
+    try:
+        return chat.tokens(dialect.vocabulary, limits)
+    except RefusedError:
+        for messages in retold(chat.messages):
+            with contextlib.suppress(RefusedError):
+                return replace(chat, messages=messages).tokens(dialect.vocabulary, limits)
+        raise
 
 
 def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:

@@ -94,10 +94,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     )
     allowed = (error.headers or {}).get("Allow")
     if allowed is None:
-        return error_response(wrong)
-    return error_response(
-        wrong, [(b"allow", b"GET, HEAD" if allowed == "GET" else allowed.encode())]
-    )
+        return error_response(wrong, path=request.url.path)
+    headers = [(b"allow", b"GET, HEAD" if allowed == "GET" else allowed.encode())]
+    return error_response(wrong, headers, request.url.path)
 
 
 async def _request_error(request: Request, error: Exception) -> Response:

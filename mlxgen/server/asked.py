@@ -48,7 +48,7 @@ class Asked:
     - ``rows``: the prompts; each has so many ``answers``.
     - ``options``: those that the request gives, by the engine's names; None means the default.
     - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops.
-    - ``stream``, ``watched``, ``params``: as in ``Call``.
+    - ``stream``, ``watched``, ``ends_with_done``, ``params``: as in ``Call``.
     """
 
     rows: Sequence[Row]
@@ -58,6 +58,7 @@ class Asked:
     stop: str | None = None
     stream: bool = False
     watched: bool = False
+    ends_with_done: bool = True
     params: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,6 +81,7 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         jobs=tuple(Job(row.prompt, one) for row in rows for one in choices),
         stream=asked.stream,
         watched=asked.watched,
+        ends_with_done=asked.ends_with_done,
         specs=() if asked.spec is None else (asked.spec,),
         params=asked.params,
         make_reply=lambda id, created: make_reply(each, options, id, created),

@@ -91,6 +91,14 @@ def error_body(
     return known.status, known.body()
 
 
+def as_messages_error(status: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body as Anthropic's clients expect it: they read a subset, and name two types otherwise."""
+    error = body["error"]
+    kind = "request_too_large" if status == 413 else error["type"]
+    kind = "api_error" if kind == "server_error" else kind
+    return {"type": "error", "error": {**error, "type": kind}}
+
+
 def as_request_error(
     error: MlxgenError, params: Mapping[str, str] = MappingProxyType({})
 ) -> RequestError:

@@ -235,7 +235,7 @@ class Exchange:
         if self._streams:
             await self._write(encode_events([self.describe_failure(error)]) + self.end, more=False)
         else:
-            await self._respond(error_response(error))
+            await self._respond(error_response(error, path=self._scope["path"]))
 
     def _headers(self) -> list[Header]:
         headers = [(b"x-request-id", _given_id(self._scope["headers"]) or self.id.encode())]

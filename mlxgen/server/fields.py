@@ -40,6 +40,12 @@ class Body(BaseModel):
     )
 
 
+class Piece(Body):
+    """Base of the parts of a conversation; unknown names are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 def _whole(value: Any) -> Any:
     """JSON has no integers: 5.0 is one."""
     if isinstance(value, float) and value.is_integer():

@@ -14,11 +14,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from .anthropic.schemas import CountRequest, MessagesRequest
 from .openai.schemas import ChatRequest, CompletionRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
 
 _REF = "#/components/schemas/{model}"
-_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_GENERATING = (ChatRequest, CompletionRequest, MessagesRequest)
+_BODIES = (*_GENERATING, CountRequest, TokenizeRequest, DetokenizeRequest)
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -76,10 +78,10 @@ def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> di
     schemas = components.setdefault("schemas", {})
     schemas |= _without_discriminators(bodies.get("$defs", {}))
     _drop_validation_errors(whole["paths"], schemas)
-    for model in (ChatRequest, CompletionRequest):
+    for model in _GENERATING:
         properties = schemas[model.__name__]["properties"]
-        for name, value in defaults.items():
-            properties[name]["default"] = value
+        for name in properties.keys() & defaults.keys():
+            properties[name]["default"] = defaults[name]
     schemas["Error"] = _ERROR
     if with_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

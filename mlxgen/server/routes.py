@@ -15,6 +15,8 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
+from .anthropic.messages import count_tokens, parse_messages
+from .anthropic.schemas import CountRequest, MessagesRequest
 from .engine.thread import State
 from .errors import RequestError
 from .exchange import Exchange, Work
@@ -75,17 +77,27 @@ class Answering(Response):
 
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation, rendered with the model's chat template."""
-    await reply_to(exchange, parse_chat, "chatcmpl")
+    await reply_to(exchange, parse_chat, "chatcmpl-")
 
 
 async def completions(exchange: Exchange) -> None:
     """Continue raw text or tokens."""
-    await reply_to(exchange, parse_completion, "cmpl")
+    await reply_to(exchange, parse_completion, "cmpl-")
 
 
 async def llama_completion(exchange: Exchange) -> None:
     """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
-    await reply_to(exchange, parse_llama, "cmpl")
+    await reply_to(exchange, parse_llama, "cmpl-")
+
+
+async def messages(exchange: Exchange) -> None:
+    """Answer a conversation, as in Anthropic's Messages API."""
+    await reply_to(exchange, parse_messages, "msg_")
+
+
+async def count_message_tokens(exchange: Exchange) -> None:
+    """The tokens of a conversation, as in Anthropic's Messages API."""
+    await work_on_tokens(exchange, count_tokens)
 
 
 async def tokenize_text(exchange: Exchange) -> None:
@@ -107,6 +119,8 @@ _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
         CompletionRequest,
         _streamed({"anyOf": [_OBJECT, _OBJECTS]}),  # a list for several prompts
     ),
+    ("/v1/messages", messages, MessagesRequest, _streamed(_OBJECT)),
+    ("/v1/messages/count_tokens", count_message_tokens, CountRequest, _ANSWER),
     ("/tokenize", tokenize_text, TokenizeRequest, _ANSWER),
     ("/detokenize", detokenize_tokens, DetokenizeRequest, _ANSWER),
 )

@@ -22,7 +22,7 @@ from .fields import Body, Int, Json
 from .http.body import parse_body
 from .http.responses import to_large_json
 from .openai.messages import CHAT_FIELDS, Message, rendered
-from .openai.reading import read
+from .reading import read
 from .served_model import ServedModel
 
 MAX_TOKENS = 1 << 20

@@ -34,6 +34,10 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 SWITCHES = ("enable_thinking", "thinking")  # the two names of one variable
 
 
+class RefusedError(PromptError):
+    """The chat template says no to messages, for a reason of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chat:
     """Chat messages, and what else the chat template takes.
@@ -164,7 +168,8 @@ class ChatFormat:
             raise
         except Exception as error:  # templates are programs and may raise anything
             reason = f"{error}" or type(error).__name__
-            raise PromptError(f"the chat template refuses these messages: {reason}") from error
+            refusal = f"the chat template refuses these messages: {reason}"
+            raise RefusedError(refusal) from error
         own = None if chat.allow_control_tokens else own_of(text)
         tokens = self._control.encode(plain(text), own)
         if not tokens:

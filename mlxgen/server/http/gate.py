@@ -67,7 +67,8 @@ class Gate:
             self._check_key(scope, headers)
         except RequestError as error:
             cors = _cors(origin) if origin is not None and self._is_allowed(origin) else []
-            await error_response(error, [*_challenge(error), *cors])(scope, receive, send)
+            headers_of = [*_challenge(error), *cors]
+            await error_response(error, headers_of, scope["path"])(scope, receive, send)
             return
         if allowed is not None:
             send = _with_headers(send, _cors(allowed))

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 from fastapi import Response
 
 from ..call import Sent
-from ..errors import error_body
+from ..errors import as_messages_error, error_body
 
 Header: TypeAlias = tuple[bytes, bytes]
 
+MESSAGES = "/v1/messages"
 DONE = b"data: [DONE]\n\n"
 _SLICE = 1024  # items of a list that are written at once
 STREAM: tuple[Header, ...] = (
@@ -99,9 +100,13 @@ class JsonResponse(Response):
         return content if isinstance(content, bytes) else to_json(content)
 
 
-def error_response(error: BaseException, headers: Iterable[Header] = ()) -> Response:
-    """The whole answer to a failed request."""
+def error_response(
+    error: BaseException, headers: Iterable[Header] = (), path: str = ""
+) -> Response:
+    """The whole answer to a failed request, as the API at this path has it."""
     status, body = error_body(error)
+    if path.startswith(MESSAGES):
+        body = as_messages_error(status, body)
     response = JsonResponse(body, status)
     response.raw_headers.extend(headers)
     return response

@@ -11,16 +11,10 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ..errors import RequestError
-from ..fields import Body, Int, Json
-
-
-class Piece(Body):
-    """Base of the parts of a conversation; unknown names are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
+from ..fields import Int, Json, Piece
 
 
 class TextPart(Piece):

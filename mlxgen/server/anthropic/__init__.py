@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: bodies -> what they mean, the events of a chat -> JSON."""

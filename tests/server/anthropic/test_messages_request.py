@@ -1,0 +1,150 @@
+"""What requests of the Messages API mean, and which are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlxgen.server.anthropic.messages import count_tokens, parse_messages
+from mlxgen.server.call import Call
+from mlxgen.server.errors import RequestError
+from mlxgen.server.served_model import ServedModel
+
+from ..openai.kit import demo, plain, refused, without
+
+USER = {"role": "user", "content": "Hello"}
+BODY: dict[str, Any] = {"model": "claude-any", "max_tokens": 20, "messages": [USER]}
+READ = {
+    "name": "Read",
+    "description": "Reads a file",
+    "input_schema": {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"path": {"type": "string", "format": "uri", "pattern": "^/"}},
+        "propertyNames": {"minLength": 1},
+        "required": ["path"],
+    },
+    "cache_control": {"type": "ephemeral"},
+}
+
+
+def call(model: ServedModel | None = None, **fields: Any) -> Call:
+    return parse_messages(BODY | fields, model or demo())
+
+
+def prompt(model: ServedModel | None = None, **fields: Any) -> str:
+    return demo().vocabulary.decode(call(model, **fields).jobs[0].prompt.tokens)
+
+
+def refusal(**fields: Any) -> RequestError:
+    error = refused(parse_messages, BODY | fields, demo())
+    assert isinstance(error, RequestError)
+    return error
+
+
+def test_options_reach_the_engine_by_their_names() -> None:
+    made = call(temperature=0.5, top_p=0.9, top_k=7, stop_sequences=["END"], stream=True)
+    options = made.jobs[0].options
+    assert made.stream and options.max_tokens == 20 and options.stop == ("END",)
+    sampling = options.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)
+
+
+def test_blocks_and_their_texts_make_the_same_prompt() -> None:
+    block = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
+    assert prompt(messages=[{"role": "user", "content": [block]}]) == prompt()
+    told = prompt(system="Be kind")
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; x=a81f"}
+    kind = {"type": "text", "text": "Be kind"}
+    assert prompt(system=[billing, kind]) == prompt(system=[kind]) == told
+    assert told.startswith("<|im_start|>system\nBe kind") and prompt(system=[billing]) == prompt()
+
+
+def test_calls_results_and_thoughts_come_back_in_their_places() -> None:
+    thinking = {"type": "thinking", "thinking": "A file.", "signature": "abc"}
+    use = {"type": "tool_use", "id": "t1", "name": "Read", "input": {"path": "/a"}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "no such file"}
+    text = prompt(
+        tools=[READ],
+        messages=[
+            USER,
+            {"role": "assistant", "content": [thinking, {"type": "text", "text": "I see."}, use]},
+            {"role": "user", "content": [result | {"is_error": True}, USER["content"]][:1]},
+            {"role": "system", "content": "Now answer."},
+        ],
+    )
+    order = ["Hello", "I see.", '"name": "Read"', '"/a"', "Error: no such file", "Now answer."]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    shown = [{"type": "text", "text": "no such"}, {"type": "text", "text": "file"}]
+    again = [USER, {"role": "assistant", "content": [use]}]
+    again += [{"role": "user", "content": [result | {"content": shown}]}]
+    assert "no such\nfile" in prompt(tools=[READ], messages=again)
+
+
+def test_an_answer_that_was_begun_is_continued() -> None:
+    begun = [USER, {"role": "assistant", "content": "Well,"}]
+    assert prompt(messages=begun).endswith("Well,")
+    error = refusal(messages=[USER, {"role": "assistant", "content": ""}])
+    assert error.param == "messages[1].content"
+
+
+@pytest.mark.parametrize("thinking", ["disabled", "adaptive", "enabled"])
+def test_thinking_is_switched_where_the_model_can(thinking: str) -> None:
+    asked = {"type": thinking, "budget_tokens": 1024}
+    assert (prompt(thinking=asked) != prompt()) is (thinking == "disabled")
+    assert prompt(plain(), thinking=asked) == prompt(plain())
+    for effort in ("low", "high", "max"):
+        assert prompt(output_config={"effort": effort}) == prompt()
+
+
+def test_what_speaks_of_a_remote_service_has_no_effect() -> None:
+    remote: dict[str, Any] = {
+        "metadata": {"user_id": "u"},
+        "service_tier": "auto",
+        "context_management": {},
+    }
+    assert prompt(**remote, cache_control={"type": "ephemeral"}) == prompt()
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    assert prompt(tools=[search, READ]) == prompt(tools=[READ])
+    assert prompt(tools=[search]) == prompt()
+    assert prompt(plain(), tools=[READ]) == prompt(plain())  # a template without tools
+
+
+def test_a_choice_of_tools_becomes_a_constraint() -> None:
+    assert (
+        not call(tools=[READ]).specs and not call(tools=[READ], tool_choice={"type": "none"}).specs
+    )
+    for choice in ({"type": "any"}, {"type": "tool", "name": "Read"}):
+        assert call(tools=[READ], tool_choice=choice).specs
+    assert call(tools=[READ | {"strict": True}]).specs
+    format = {"type": "json_schema", "schema": {"type": "object"}}
+    assert call(output_config={"format": format}).specs
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"n": 2}, "n"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, None),
+        ({"tools": [READ, READ]}, "tools[1].name"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [READ], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"messages": [{"role": "user", "content": "Hello " * 5000}]}, "messages"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str | None) -> None:
+    error = refusal(**fields)
+    assert error.param is not None and (param is None or error.param == param)
+
+
+def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_run() -> None:
+    body = BODY | {"tools": [READ], "system": "Be kind"}
+    run = parse_messages(body, demo()).jobs[0].prompt.tokens
+    assert count_tokens(without(body, "max_tokens"), demo()) == {"input_tokens": len(run)}

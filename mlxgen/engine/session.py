@@ -34,7 +34,7 @@ class Session:
     ``tokenizer`` is one of mlx-lm or of Hugging Face, or a ``Vocabulary``. ``prompt`` may be left
     out if its text does not matter (no healing, no penalties on it). ``vocab_size`` is the width
     of the logits if that differs from the size of the tokenizer. The options are those of
-    ``LanguageModel.stream``.
+    ``LanguageModel.stream``, except ``draft`` and ``prompt_logprobs``.
 
     The caller runs the model; ``keep`` and ``pending`` say what its cache has to hold::
 
@@ -76,6 +76,12 @@ class Session:
                 "prompt_logprobs",
                 "a session does not run the prompt; compute them from your model's logits, or use "
                 "LanguageModel.stream",
+            )
+        if checked.draft not in (None, "off"):
+            raise OptionError(
+                "draft",
+                "a session does not run the model, so nothing can be drafted for it; leave it out, "
+                "or use LanguageModel.stream",
             )
         unknown = Prompt((), opens_text=True, is_known=False)
         read = unknown if prompt is None else Prompt.of(prompt, vocabulary)
@@ -176,9 +182,9 @@ class Session:
     def push_token(self, token: Token) -> Chunk:
         """Put a token that is forced, or was chosen elsewhere, at the next position."""
         request = self._open()
-        if not 0 <= token < request.vocab_size:
+        if not hasattr(token, "__index__") or not 0 <= token < request.vocab_size:
             raise OptionError(
-                "token", f"expected a token id from 0 to {request.vocab_size - 1}, got {token}"
+                "token", f"expected a token id from 0 to {request.vocab_size - 1}, got {token!r}"
             )
         with self._turn:
             begun = request.position

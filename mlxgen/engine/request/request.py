@@ -286,7 +286,7 @@ class Request:
             given = f", of which the first {self.first} are the prefix" if self.first else ""
             raise RewindError(
                 f"cannot rewind to length {target}: the length is {have}{given}; take back at most "
-                f"{have - self.first} tokens",
+                f"{have - self.first}",
                 possible=have - self.first,
             )
         return target

@@ -144,7 +144,7 @@ class Preparation:
                 size, lambda: self._prepare(call.jobs), client, costly=costly
             )
         except FilterError as error:
-            raise _blamed(error, body) from error
+            raise _blamed(error, body, call) from error
         return Prepared(call, sequences)
 
     def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, Sequence[Request] | None]:
@@ -162,9 +162,11 @@ class Preparation:
             )
 
 
-def _blamed(error: FilterError, body: Body) -> RequestError:
+def _blamed(error: FilterError, body: Body, call: Call) -> RequestError:
     """A compilation error, with the field that holds the grammar."""
-    fields = constraining(body)
+    fields, at = constraining(body), call.params.get("filters", "")
+    if at.partition(".")[0] in body and at not in fields:
+        fields = [at]
     named = fields[0] if len(fields) == 1 else None
     where = f"{' or '.join(fields)}: " if fields else ""
     return RequestError(f"{where}{error}", status=error.status, param=named, code="invalid_grammar")

@@ -65,10 +65,12 @@ def _of_format(format: ResponseFormat) -> Specification:
     if isinstance(format, ObjectFormat):
         return JsonObject()
     assert isinstance(format, SchemaFormat)
-    named = format.json_schema
-    if named.schema_ is None:
+    return schema_of(format.json_schema.schema_, strict=format.json_schema.strict)
+
+
+def schema_of(schema: dict[str, Any] | bool | None, *, strict: bool | None) -> Specification:
+    """JSON that matches a schema; any object without one."""
+    if schema is None:
         return JsonObject()
-    lenient = not named.strict
-    return JsonSchema(
-        named.schema_, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True
-    )
+    lenient = not strict
+    return JsonSchema(schema, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True)

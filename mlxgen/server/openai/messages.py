@@ -98,9 +98,7 @@ def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _rendered(message: Message, at: str) -> dict[str, Any]:
-    # Templates are written for "system"; only OpenAI's own models know "developer".
-    role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": _text(message.content)}
+    plain: dict[str, Any] = {"role": role_of(message.role), "content": _text(message.content)}
     if message.name is not None:
         plain["name"] = message.name
     if isinstance(message, ToolMessage):
@@ -112,7 +110,10 @@ def _rendered(message: Message, at: str) -> dict[str, Any]:
     if message.reasoning_content is not None:
         plain["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
-        plain["tool_calls"] = [_call(call) for call in message.tool_calls]
+        plain["tool_calls"] = [
+            called(call.id, call.function.name, call.function.arguments)
+            for call in message.tool_calls
+        ]
     elif plain["content"] is None:
         raise RequestError.at(
             f"{at}.content",
@@ -123,20 +124,23 @@ def _rendered(message: Message, at: str) -> dict[str, Any]:
     return plain
 
 
+def role_of(role: str) -> str:
+    """Templates are written for "system"; only OpenAI's own models know "developer"."""
+    return "system" if role == "developer" else role
+
+
 def _text(content: Content | None) -> str | None:
     if content is None or isinstance(content, str):
         return content
     return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
 
 
-def _call(call: ToolCallOfMessage) -> dict[str, Any]:
-    """Templates take the arguments as an object, and some of them only so."""
-    arguments: Any = call.function.arguments
+def called(id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A call for a chat template; some of them take the arguments only as an object."""
     try:
         decoded = json.loads(arguments)
     except (ValueError, RecursionError):
         decoded = None
     if isinstance(decoded, dict):
         arguments = decoded
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", "function": function}
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -51,16 +51,16 @@ class Translated(NamedTuple):
     names: dict[str, str]
 
 
-def translated(body: Fields, known: Mapping[str, Any]) -> Translated:
-    """A body with only ``known`` fields, and names that no server knows.
+def translated(body: Fields, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> Translated:
+    """A body with only ``known`` fields, and names that neither they nor the ``rules`` know.
 
     Raises ``RequestError`` for what is not supported here.
     """
-    mine = {name: value for name, value in body.items() if name in known or name not in PEERS}
+    mine = {name: value for name, value in body.items() if name in known or name not in rules}
     result = Translated(mine, {})
     for name, value in body.items():
-        if name not in known and name in PEERS:
-            _translate(PEERS[name], name, value, result, known)
+        if name not in known and name in rules:
+            _translate(rules[name], name, value, result, known)
     return result
 
 
@@ -188,7 +188,7 @@ _SAMPLER = (
     "this sampler is not available; leave it out, or use top_p, top_k, min_p or xtc_probability"
 )
 _CHATS = "belongs to POST /v1/chat/completions; leave it out"
-_RESPONSES = "belongs to the Responses API; send messages"
+_RESPONSES = "belongs to POST /v1/responses; send messages"
 _NO_TRIM = Neutral((False,), "stops are never part of the text; leave it out")
 _NO_BEAMS = "there is no beam search here; leave it out"
 _SYSTEM = 'send a message {"role": "system", "content": ...}'

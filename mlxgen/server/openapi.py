@@ -16,10 +16,11 @@ from pydantic.json_schema import models_json_schema
 
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .openai.schemas import ChatRequest, CompletionRequest
+from .openai_responses.schemas import ResponsesRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
 
 _REF = "#/components/schemas/{model}"
-_GENERATING = (ChatRequest, CompletionRequest, MessagesRequest)
+_GENERATING = (ChatRequest, CompletionRequest, MessagesRequest, ResponsesRequest)
 _BODIES = (*_GENERATING, CountRequest, TokenizeRequest, DetokenizeRequest)
 _ERROR = {
     "type": "object",

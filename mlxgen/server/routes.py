@@ -27,6 +27,8 @@ from .openai.completion import parse_completion
 from .openai.llama import parse_llama
 from .openai.props import props_of, tokenizer_of
 from .openai.schemas import ChatRequest, CompletionRequest
+from .openai_responses.request import parse_responses
+from .openai_responses.schemas import ResponsesRequest
 from .openapi import answers, body_of
 from .page import INDEX, read_page
 from .replying import reply_to
@@ -85,6 +87,11 @@ async def completions(exchange: Exchange) -> None:
     await reply_to(exchange, parse_completion, "cmpl-")
 
 
+async def responses(exchange: Exchange) -> None:
+    """Answer a conversation, as in OpenAI's Responses API."""
+    await reply_to(exchange, parse_responses, "resp_")
+
+
 async def llama_completion(exchange: Exchange) -> None:
     """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
     await reply_to(exchange, parse_llama, "cmpl-")
@@ -113,6 +120,7 @@ async def detokenize_tokens(exchange: Exchange) -> None:
 _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     ("/v1/chat/completions", chat_completions, ChatRequest, _streamed(_OBJECT)),
     ("/v1/completions", completions, CompletionRequest, _streamed(_OBJECT)),
+    ("/v1/responses", responses, ResponsesRequest, _streamed(_OBJECT)),
     (
         "/completion",
         llama_completion,

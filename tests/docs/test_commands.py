@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def addresses(value: Any) -> list[str]:
 
 
 def test_configurations_are_valid_and_name_addresses_that_answer(server: Running) -> None:
-    read = {"json": json.loads, "yaml": yaml.safe_load}
+    read = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
     for each in PAGES:
         for block in each.blocks(*read):
             for address in addresses(read[block.kind](block.code)):
@@ -182,6 +183,6 @@ def test_configurations_are_valid_and_name_addresses_that_answer(server: Running
 
 
 def test_every_block_says_what_it_is() -> None:
-    kinds = {"sh", "console", "python", "json", "yaml", "text"}
+    kinds = {"sh", "console", "python", "json", "yaml", "toml", "text"}
     for each in PAGES:
         assert {block.kind for block in each.all_blocks} <= kinds, each

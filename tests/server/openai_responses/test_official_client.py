@@ -1,0 +1,115 @@
+"""Responses as the official client reads them, from a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel
+
+from ..running import ASK, Running
+
+PLAIN: Any = {"effort": "none"}
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+
+
+class Person(BaseModel):
+    """What the text is parsed to."""
+
+    name: str
+    age: int
+
+
+def test_a_response_is_answered_with_everything_that_the_types_promise(client: OpenAI) -> None:
+    answer = client.responses.create(model="demo", input=ASK, temperature=0)
+    assert answer.id.startswith("resp_") and answer.status == "completed"
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    assert answer.output_text == "The capital of France is Paris."
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    assert type(answer).model_validate(answer.model_dump()) == answer
+
+
+def test_a_streamed_response_adds_up_to_the_complete_one(client: OpenAI) -> None:
+    whole = client.responses.create(model="demo", input=ASK, temperature=0)
+    with client.responses.stream(model="demo", input=ASK, temperature=0) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    said = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(said) == whole.output_text == final.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+def test_a_conversation_goes_on_with_what_the_client_kept(client: OpenAI) -> None:
+    asked: Any = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    given: Any = {"model": "demo", "tools": [WEATHER], "tool_choice": "required"}
+    with client.responses.stream(input=asked, temperature=0, **given) as stream:
+        events = list(stream)
+        first = stream.get_final_response()
+    call = first.output[-1]
+    assert call.type == "function_call" and call.name == "get_weather"
+    parsed: Any = call.parsed_arguments
+    assert isinstance(parsed, dict) and isinstance(parsed["city"], str)
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == call.arguments
+    kept: Any = [item.model_dump(exclude_none=True) for item in first.output]
+    for item in kept:
+        item.pop("parsed_arguments", None)
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "mild"}
+    second = client.responses.create(
+        model="demo", input=[*asked, *kept, result], tools=[WEATHER], max_output_tokens=30
+    )
+    assert second.usage is not None and first.usage is not None
+    assert second.usage.input_tokens > first.usage.input_tokens
+
+
+def test_a_text_is_parsed_by_the_client(client: OpenAI) -> None:
+    answer = client.responses.parse(
+        model="demo",
+        input="Extract the person record as JSON: Maria is 34 years old and lives in Lisbon.",
+        reasoning=PLAIN,
+        text_format=Person,
+        temperature=0,
+    )
+    assert answer.output_parsed == Person(name="Maria", age=34)
+
+
+def test_a_budget_that_is_spent_leaves_the_response_incomplete(client: OpenAI) -> None:
+    answer = client.responses.create(model="demo", input=ASK, max_output_tokens=2)
+    assert answer.status == "incomplete" and answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+def test_errors_before_a_stream_have_their_status(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as info:
+        client.responses.create(model="demo", input=ASK, previous_response_id="resp_1", stream=True)
+    assert info.value.param == "previous_response_id"
+    with pytest.raises(openai.BadRequestError) as info:
+        client.responses.create(model="demo", input="word " * 3000, stream=True)
+    assert info.value.code == "context_length_exceeded"
+
+
+def test_a_schema_that_cannot_be_compiled_is_named_by_its_field(client: OpenAI) -> None:
+    wrong: Any = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "nothing"}}}
+    with pytest.raises(openai.BadRequestError) as info:
+        client.responses.create(model="demo", input=ASK, text=wrong, tools=[WEATHER])
+    assert info.value.param == "text.format"
+
+
+def test_events_are_named_and_nothing_follows_the_last(server: Running) -> None:
+    with server.stream("/v1/responses", {"input": ASK, "temperature": 0}) as lines:
+        said = [line for line in lines if line]
+    assert said[0] == "event: response.created"
+    assert said[-2] == "event: response.completed" and said[-1].startswith("data: {")

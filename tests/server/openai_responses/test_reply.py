@@ -1,0 +1,218 @@
+"""The events of a response, and the whole of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import Response as Whole
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from mlxgen.engine import Progress
+from mlxgen.errors import DeadEndError, ModelError, QueueFullError
+from mlxgen.server.call import Event, Reply
+from mlxgen.server.errors import RequestError
+from mlxgen.server.openai_responses.request import parse_responses
+
+from ..openai.kit import chunks_of, demo, usage
+
+READ = {"type": "function", "name": "Read", "parameters": {"type": "object"}}
+CALL = '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>'
+ANSWERS = {
+    "text": "Hello there!",
+    "nothing": "",
+    "thoughts": "<think>\nA greeting.\n</think>\n\nHello!",
+    "a call": CALL,
+    "all of it": f"<think>\nA file.\n</think>\n\nI read.\n{CALL}\n{CALL}",
+}
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+ENDS = ("response.completed", "response.incomplete")
+
+
+def reply_to(stream: bool, **fields: Any) -> Reply:
+    body = {"input": "Hello", "tools": [READ], "stream": stream, **fields}
+    return parse_responses(body, demo()).reply(id="resp_1", created=1)
+
+
+def streamed(text: str, delays: list[int], finish: Any = "stop", **fields: Any) -> list[Event]:
+    reply = reply_to(True, **fields)
+    events: list[Any] = []
+    chunks = pieces(text, delays, finish)
+    for chunk in chunks:
+        events += reply.push(0, chunk, usage=usage() if chunk is chunks[-1] else None)
+    return [*reply.start(), *events, *reply.finish([usage(7, 5, 2)])]
+
+
+def whole(says: str, delays: list[int], finish: Any = "stop", **fields: Any) -> Any:
+    reply = reply_to(False, **fields)
+    assert reply.start() == []
+    chunks = pieces(says, delays, finish)
+    for chunk in chunks:
+        assert not reply.push(0, chunk, usage=usage() if chunk is chunks[-1] else None)
+    assert reply.finish([usage(7, 5, 2)]) == []
+    return reply.complete([usage(7, 5, 2)])
+
+
+def pieces(text: str, delays: list[int], finish: Any) -> list[Any]:
+    vocabulary = demo().vocabulary
+    tokens = vocabulary.encode(text, special=False) if text else []
+    end = sorted(vocabulary.eos)[:1] if finish == "stop" or not tokens else []
+    return chunks_of([*tokens, *end], vocabulary, delays=delays, finish=finish)
+
+
+def check_sequence(events: list[Event]) -> list[Event]:
+    """The laws of a stream; returns the items that are done."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    items: list[Event] = []
+    opened: Event | None = None
+    texts: list[str] = []
+    part: Event | None = None
+    for event in events[2:-1]:
+        kind = event["type"]
+        assert event["output_index"] == len(items), "one item after another"
+        if kind == "response.output_item.added":
+            assert opened is None
+            opened, texts = event["item"], []
+            assert opened["status"] == "in_progress"
+            continue
+        assert opened is not None
+        if kind == "response.output_item.done":
+            assert event["item"]["id"] == opened["id"] and part is None
+            assert event["item"]["type"] == opened["type"]
+            items.append(event["item"])
+            opened = None
+            continue
+        assert event["item_id"] == opened["id"]
+        assert event.get("content_index", event.get("summary_index", 0)) == 0
+        if kind.endswith("part.added"):
+            assert part is None
+            part = event["part"]
+        elif kind.endswith("part.done"):
+            assert event["part"] == {**(part or {}), "text": "".join(texts)}
+            part = None
+        elif kind.endswith(".delta"):
+            assert event["delta"]
+            texts.append(event["delta"])
+        else:
+            assert kind.endswith(".done"), kind
+            assert event.get("text", event.get("arguments")) == "".join(texts)
+    assert opened is None, "every item is done"
+    assert len({item["id"] for item in items}) == len(items)
+    return items
+
+
+@given(
+    st.sampled_from(sorted(ANSWERS)),
+    st.lists(st.integers(0, 9), max_size=4),
+    st.sampled_from(["stop", "length"]),
+    st.sampled_from([None, "auto"]),
+)
+def test_a_stream_keeps_its_laws_and_says_what_the_whole_says(
+    name: str, delays: list[int], finish: str, summary: str | None
+) -> None:
+    fields = {"reasoning": {"summary": summary}}
+    events = streamed(ANSWERS[name], delays, finish, **fields)
+    for event in events:
+        EVENT.validate_python(json.loads(json.dumps(event, allow_nan=False)))
+    items = check_sequence(events)
+    last = events[-1]
+    assert last["type"] in ENDS and last["response"]["output"] == items
+    answer = whole(ANSWERS[name], delays, finish, **fields)
+    assert last["response"] == answer
+    Whole.model_validate(json.loads(json.dumps(answer, allow_nan=False)))
+    assert answer["output"] == whole(ANSWERS[name], [], finish, **fields)["output"]
+
+
+def test_thoughts_text_and_calls_are_items_of_their_own() -> None:
+    answer = whole(ANSWERS["all of it"], [])
+    thought, text, one, two = answer["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "A file."}]
+    assert thought["summary"] == []
+    assert text["content"][0]["text"] == "I read." and text["role"] == "assistant"
+    for call in (one, two):
+        assert call["type"] == "function_call" and call["name"] == "Read"
+        assert json.loads(call["arguments"]) == {"path": "/a"}
+    assert one["call_id"] != two["call_id"]
+    assert answer["status"] == "completed" and answer["incomplete_details"] is None
+
+
+def test_thoughts_are_the_summary_if_one_is_asked_for() -> None:
+    thought, _ = whole(ANSWERS["thoughts"], [], reasoning={"summary": "auto"})["output"]
+    assert thought["summary"] == [{"type": "summary_text", "text": "A greeting."}]
+    assert "content" not in thought
+
+
+def test_an_answer_that_is_cut_off_is_incomplete_and_so_is_its_last_item() -> None:
+    *_, last = streamed("Hello the", [], "length")
+    assert last["type"] == "response.incomplete"
+    response = last["response"]
+    assert response["status"] == response["output"][-1]["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    *others, cut = whole(f"{CALL[:50]}", [], "length")["output"]
+    assert not others and cut["type"] == "function_call" and cut["status"] == "incomplete"
+
+
+def test_the_usage_tells_cached_and_reasoning_tokens() -> None:
+    answer = whole(ANSWERS["thoughts"], [])
+    told = answer["usage"]
+    assert told["input_tokens"] == 7 and told["input_tokens_details"]["cached_tokens"] == 2
+    assert told["output_tokens"] == 5 and told["total_tokens"] == 12
+    assert told["output_tokens_details"]["reasoning_tokens"] > 0
+
+
+def test_a_response_says_what_it_was_asked_for_and_what_was_taken_of_it() -> None:
+    answer = whole(
+        "Hi",
+        [],
+        instructions="Be brief.",
+        tools=[READ, {"type": "web_search"}],
+        metadata={"a": "b"},
+        temperature=0.5,
+        store=True,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+    )
+    assert answer["instructions"] == "Be brief." and answer["metadata"] == {"a": "b"}
+    assert [tool["name"] for tool in answer["tools"]] == ["Read"]
+    assert answer["temperature"] == 0.5 and answer["store"] is False
+    assert answer["text"]["format"]["schema"] == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (
+            RequestError.at("input", "too long", "context_length_exceeded"),
+            "context_length_exceeded",
+        ),
+        (DeadEndError("nothing"), "server_error"),
+        (QueueFullError("full"), "rate_limit_exceeded"),
+        (RequestError("late", status=504, code="timeout"), "server_error"),
+        (RequestError.at("tools", "no", "invalid_grammar"), "invalid_prompt"),
+        (ModelError("broken"), "server_error"),
+        (ValueError("secret"), "server_error"),
+    ],
+)
+def test_a_stream_that_fails_ends_with_a_code_that_agents_know(error: Exception, code: str) -> None:
+    reply = reply_to(True)
+    events: list[Any] = [*reply.start(), *reply.push(0, pieces("Hello there!", [], "length")[0])]
+    events.append(reply.fail(error))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    last = events[-1]
+    assert last["type"] == "response.failed" and last["response"]["status"] == "failed"
+    assert last["response"]["error"]["code"] == code
+    assert "secret" not in json.dumps(last)
+
+
+def test_a_whole_answer_that_fails_is_the_usual_error() -> None:
+    assert set(reply_to(False).fail(ValueError())) == {"error"}
+
+
+def test_a_sign_of_life_has_a_number_as_well() -> None:
+    reply = reply_to(True)
+    [event] = reply.prefilled(0, Progress(usage(), 0, 0.0))
+    assert event["type"] == "response.in_progress" and event["sequence_number"] == 2

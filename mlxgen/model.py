@@ -172,7 +172,8 @@ class LanguageModel:
     @cached_property
     def memory(self) -> MemoryPlan:
         """How the weights, the KV caches and all else share the memory of the device."""
-        return self._measures.plan(self.max_context, self._cache_bytes)
+        draft = self.draft._measures if isinstance(self.draft, LanguageModel) else None
+        return self._measures.plan(self.max_context, self._cache_bytes, draft)
 
     def wire(self, limit: int | None = None) -> None:
         """Keep the model's memory from being paged out: as many bytes as ``memory`` plans to use,
@@ -318,7 +319,11 @@ class LanguageModel:
         if draft == "ngram":
             return NgramDrafter()
         return ModelDrafter(
-            draft.runner(), self.sampler, width=self.vocab_size, footprint=draft.footprint
+            draft.runner(),
+            self.sampler,
+            width=self.vocab_size,
+            footprint=draft.footprint,
+            piece=partial(draft.activations.most, self.memory.activations),
         )
 
     def runner(self, slots: Slots | None = None) -> Runner:
@@ -363,11 +368,13 @@ class LanguageModel:
 
     def _stream(self, request: Request) -> Stream:
         length, activations = len(request.history), self.activations
+        drafter = self.drafter_for(request.options)
         room = self.memory.left - self.footprint.alone(length + 1)
+        room -= drafter.nbytes_at(length + 1) if drafter is not None else 0
         check_pieces(activations, length, room)
         runner = self.runner()
         runner.piece = partial(activations.most, min(room, self.memory.activations))
-        handle = Handle(request, KV(runner), self.drafter_for(request.options))
+        handle = Handle(request, KV(runner), drafter)
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.
         if "prefix_cache" in vars(self) and take_prefix(handle, self.prefix_cache):

@@ -14,6 +14,7 @@ from typing import Any
 from mlx_lm import stream_generate
 
 import mlxgen
+from mlxgen.engine.history import History
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.speculation.appetite import Appetite
 from mlxgen.engine.speculation.guess import Guess
@@ -94,6 +95,12 @@ class Wrong:
 
     def propose(self, request: Request, count: int) -> Guess | None:
         return Guess([self._chance.randrange(self._size) for _ in range(count)])
+
+    def missing(self, history: History) -> int:
+        return 0
+
+    def follow(self, history: History, count: int) -> None:
+        """There is no model."""
 
     nbytes = 0
 

@@ -33,14 +33,20 @@ class Measures:
         activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
         return cls(int(logits.shape[-1]), Footprint.of_one(model, caches), activations)
 
-    def plan(self, max_context: int | None, caches: int | None) -> MemoryPlan:
-        """How the device's memory is shared; ``caches``: the most bytes for KV, if given."""
+    def plan(
+        self, max_context: int | None, caches: int | None, draft: Measures | None = None
+    ) -> MemoryPlan:
+        """How the device's memory is shared; ``caches``: the most bytes for KV, if given.
+
+        What ``draft`` runs has the same room: its KV beside the other, its pieces in turn.
+        """
+        models = [self] if draft is None else [self, draft]
 
         def piece(caches: int) -> int:
-            longest = caches // max(1, self.footprint.growing)
+            longest = caches // max(1, sum(each.footprint.growing for each in models))
             if max_context is not None:
                 longest = min(longest, max_context)
-            return self.activations.nbytes(PREFILL_STEP, longest)
+            return max(each.activations.nbytes(PREFILL_STEP, longest) for each in models)
 
-        weights = max(mx.get_active_memory(), self.footprint.weights)
+        weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
         return MemoryPlan.of(memory_limit()[0], weights, caches=caches, piece=piece)

@@ -41,14 +41,16 @@ class Memory:
         """Bytes of the prefix cache."""
         return self._cache.nbytes if self._cache is not None else 0
 
-    def too_large(self, length: int) -> int | None:
-        """The bytes that a sequence takes with a token more than so many, if these are too many."""
-        needed = self._footprint.alone(length + 1)
+    def too_large(self, handle: Handle) -> int | None:
+        """The bytes that a sequence takes with one token more, if these are too many."""
+        length = len(handle.history) + 1
+        needed = self._footprint.alone(length)
+        needed += handle.drafter.nbytes_at(length) if handle.drafter is not None else 0
         return needed if needed > self.limit else None
 
-    def check_prompt(self, length: int) -> None:
-        """Raise ``CapacityError`` for a prompt of so many tokens that could never run."""
-        needed = self.too_large(length)
+    def check_prompt(self, handle: Handle) -> None:
+        """Raise ``CapacityError`` for a prompt that could never run."""
+        length, needed = len(handle.history), self.too_large(handle)
         if needed is not None:
             raise CapacityError(
                 f"a prompt of {length} tokens needs {needed:,} bytes for its KV cache, "

@@ -90,7 +90,12 @@ class Prefill:
             if alone and self._loop.runs_whole(handle):
                 missing = 0
             shared = self._seconds_with(handle, missing, together, budget.tokens)
-            if shared is not None and shared <= seconds and missing <= tokens:
+            drafts = 0 if alone else self._loop.undrafted(handle)
+            if drafts and not missing:  # by a model that takes as long at most
+                count = min(drafts, cost.most(seconds, tokens))
+                takes = cost.of(count)
+                self._loop.passes.follow(handle, count)
+            elif shared is not None and shared <= seconds and missing <= tokens:
                 together.append(handle)
                 count, takes = missing, shared
             else:
@@ -100,7 +105,7 @@ class Prefill:
                 if count:
                     self._loop.passes.prefill(handle, count)
             first = cost.of(1, held)  # the pass for its first draw, which comes in the same gap
-            if count == missing and (not count or takes + first <= seconds):
+            if count == missing and not drafts and (not count or takes + first <= seconds):
                 done.append(handle)
                 takes += first
             tokens -= count + copied

@@ -89,8 +89,8 @@ class Scheduler:
                 f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        self._memory.check_prompt(len(request.history))
         handle = Handle(request, KV(self._loop.runner), self._drafter_for(request.options))
+        self._memory.check_prompt(handle)
         self._queue.append(handle)
         return handle
 
@@ -358,7 +358,7 @@ class Scheduler:
         return self._memory.needed_soon(running, self._prefill, self._parked)
 
     def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
-        if self._memory.too_large(len(handle.request.history)) is None:
+        if self._memory.too_large(handle) is None:
             return
         error = CapacityError(
             f"the KV cache of {len(handle.request.history)} tokens does not fit "

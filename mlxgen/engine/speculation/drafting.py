@@ -7,7 +7,7 @@ notices by itself what was taken back there since the last time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import mlx.core as mx
@@ -32,6 +32,12 @@ class Drafter(Protocol):
 
     def propose(self, request: Request, count: int) -> Guess | None:
         """Up to ``count`` tokens after the request's history; ``None`` if it has none."""
+
+    def missing(self, history: History) -> int:
+        """How many tokens of a history a model has to run before it can propose any."""
+
+    def follow(self, history: History, count: int) -> None:
+        """Run ``count`` of them at most, but not the last one; they are submitted."""
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +82,12 @@ class NgramDrafter:
                 return Guess(tokens) if tokens else None
         return None
 
+    def missing(self, history: History) -> int:
+        return 0
+
+    def follow(self, history: History, count: int) -> None:
+        """Nothing to do: there is no model."""
+
     nbytes = 0  # no arrays
 
     def nbytes_at(self, length: int) -> int:
@@ -116,8 +128,10 @@ class ModelDrafter:
         *,
         width: int,
         footprint: Footprint,
+        piece: Callable[[int], int] = lambda held: PREFILL_STEP,
     ) -> None:
         self._footprint = footprint
+        self._piece = piece  # how many tokens it has the memory to run after so many others
         self._sampler = sampler
         self._width = width  # of the main model's logits
         self._kv = KV(device)
@@ -127,6 +141,15 @@ class ModelDrafter:
         if request.is_free(count + 1):
             return self._draw_freely(request, logits, count)
         return self._draw_in_steps(request, logits, count)
+
+    def missing(self, history: History) -> int:
+        return len(history) - self._kv.common(history)
+
+    def follow(self, history: History, count: int) -> None:
+        piece = self._kv.align(history)[:-1][: min(count, self._piece(self._kv.length))]
+        if piece:
+            self._run(piece)
+            self._kv.submit()
 
     @property
     def nbytes(self) -> int:
@@ -138,7 +161,7 @@ class ModelDrafter:
     def fork(self) -> ModelDrafter:
         twin = ModelDrafter.__new__(ModelDrafter)
         twin._sampler, twin._width = self._sampler, self._width
-        twin._footprint = self._footprint
+        twin._footprint, twin._piece = self._footprint, self._piece
         twin._kv = self._kv.fork()
         return twin
 
@@ -147,11 +170,9 @@ class ModelDrafter:
 
     def _catch_up(self, history: History) -> mx.array:
         """Bring the draft's cache to the end of the history; returns logits [1, vocab] there."""
-        pending = self._kv.align(history)
-        while len(pending) > PREFILL_STEP:
-            self._run(pending[:PREFILL_STEP])
+        while len(pending := self._kv.align(history)) > (piece := self._piece(self._kv.length)):
+            self.follow(history, piece)
             self._kv.wait()
-            pending = pending[PREFILL_STEP:]
         logits = self._run(pending)
         self._kv.expect_rewinds()
         return logits

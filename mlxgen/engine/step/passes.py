@@ -98,6 +98,15 @@ class Passes:
         kv.submit()
         kv.snapshot()
 
+    def follow(self, handle: Handle, count: int) -> None:
+        """Have the model that drafts for a handle run ``count`` tokens of what it is behind."""
+        assert handle.drafter is not None
+        self.meter.skip()
+        try:
+            handle.drafter.follow(handle.history, count)
+        except Exception as error:
+            raise Fault(error, handle) from error
+
     def prefill_to(self, handle: Handle, tokens: int) -> None:
         """Run so many tokens of a handle's history, in pieces that are evaluated."""
         while handle.kv.length < tokens:

@@ -346,6 +346,14 @@ class Loop:
         """Whether a handle has more to run than goes between two steps of the others."""
         return self.longest_run is not None and handle.missing > self.longest_run
 
+    def undrafted(self, handle: Handle) -> int:
+        """How many tokens a handle's drafts are behind, if these are more than go between two
+        steps of the others."""
+        if self.longest_run is None or handle.drafter is None:
+            return 0
+        missing = handle.drafter.missing(handle.history) - 1
+        return missing if missing >= self.longest_run else 0
+
     def runs_whole(self, handle: Handle) -> bool:
         """Whether all that a handle outside of the slots has pending goes through in one pass."""
         return self.passes.is_single(handle) and not self.is_behind(handle)

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxgen.engine.kv import SMALLEST, Activations
+from mlxgen.engine.kv import SMALLEST, Activations, measures
 from mlxgen.engine.kv.layers import leaves
 from mlxgen.errors import CapacityError
 from mlxgen.loading.memory import MemoryPlan
@@ -128,3 +128,41 @@ def test_a_prompt_that_cannot_fit_in_any_piece_is_refused_before_anything_runs()
     with pytest.raises(CapacityError, match="100000 tokens needs"):
         list(speaker.lm.batch([long]))
     assert speaker.model.fed == []
+
+
+# ---- a model that drafts
+
+
+def test_a_plan_counts_what_a_model_that_drafts_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "memory_limit", lambda: (64 << 30, "the device has"))
+    speaker, draft = endless(), endless()
+    for each, per_token in ((speaker, 100_000), (draft, 150_000)):
+        each.lm._measures = replace(
+            each.lm._measures,
+            activations=Activations(per_token=per_token, per_score=0, per_held=1),
+            footprint=replace(each.lm.footprint, weights=8 << 30, growing=1024),
+        )
+    speaker.lm.use_draft(draft.lm)
+    plan = speaker.lm.memory
+    assert plan.weights == 16 << 30
+    assert plan.activations == 2048 * 150_000 + plan.caches // 2048
+
+
+def test_a_model_that_drafts_runs_no_larger_pieces_than_fit_either() -> None:
+    costly = Activations(per_token=100, per_score=1, per_held=0)
+    speaker, draft = tight(Activations(1, 0, 0), 20_000), endless()
+    draft.lm._measures = replace(draft.lm._measures, activations=costly)
+    draft.model.forget()
+    speaker.lm.generate([63] * 600, max_tokens=3, draft=draft.lm)
+    pieces = lengths(draft)
+    assert sum(pieces) >= 599
+    assert all(costly.nbytes(n, sum(pieces[:i])) <= 20_000 for i, n in enumerate(pieces))
+
+
+def test_a_prompt_whose_draft_has_no_room_for_its_kv_is_refused() -> None:
+    speaker, draft = endless(), endless()
+    room = speaker.lm.footprint.alone(601)
+    hall = Hall(speaker, max_bytes=room + 10)
+    with pytest.raises(CapacityError, match="600 tokens needs"):
+        hall.submit([63] * 600, draft=draft.lm, max_tokens=2)
+    hall.submit([63] * 600, max_tokens=2)

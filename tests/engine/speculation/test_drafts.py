@@ -23,6 +23,7 @@ from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.costs import COSTS
+from tests.fakes.speaking import Hall, endless, letters
 
 from ...effort import some, tries
 
@@ -429,3 +430,20 @@ def test_what_is_always_accepted_is_drafted_in_full() -> None:
         lengths.append(wanted)
         appetite.saw(position, wanted, wanted)
     assert lengths == [2, 4, 8, 12, 12]
+
+
+def test_a_draft_runs_a_long_prompt_in_pieces_that_go_between_two_steps_of_others() -> None:
+    speaker, draft = endless(), endless()
+    hall = Hall(speaker, keep_prefixes=False, prefill_chunk=50)
+    other = hall.submit(max_tokens=300)
+    hall.steps(3)
+    draft.model.forget()
+    handle = hall.submit([63] * 600, max_tokens=20, draft=draft.lm)
+    most, before = 0, 0
+    while not handle.has_ended:
+        hall.step()
+        fed = sum(map(len, draft.model.fed))
+        most, before = max(most, fed - before), fed
+    assert before >= 600 and most <= 64
+    assert not other.has_ended
+    assert hall.texts[handle] == letters(20, 599)

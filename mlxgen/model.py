@@ -329,7 +329,8 @@ class LanguageModel:
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""
         piece = partial(self.activations.most, self.memory.activations)
-        return Runner(self.model, self.make_cache, slots, lambda: self.prefix_cache, piece)
+        cache, head = (lambda: self.prefix_cache), self._measures.head
+        return Runner(self.model, self.make_cache, slots, cache, piece, head)
 
     def _draft_of(self, options: Options) -> Any:
         """The draft that the options ask for; ``OptionError`` for a model with other tokens."""

@@ -37,6 +37,7 @@ MIXED = [
 ]
 ALIKE = [{"temperature": 0.7}]
 WARM_STEPS = 8
+ASKED = 3  # times the usual gap
 
 
 def prompt_of(length: int, seed: int, vocab_size: int = 256) -> list[int]:
@@ -226,8 +227,10 @@ class Gaps(NamedTuple):
 
 
 def longest_gap(lm: mlxgen.LanguageModel, rows: int, length: int) -> Gaps:
-    """What is usual is the median of 41 gaps around the same token without the prompt."""
-    found = _gaps(lm, rows, length, None)
+    """What is usual is the median of 41 gaps around the same token without the prompt; at most
+    ``ASKED`` times as long a gap is asked for."""
+    gap = ASKED * statistics.median(_gaps(lm, rows, None, 100))
+    found = _gaps(lm, rows, length, None, gap)
     plain = _gaps(lm, rows, None, len(found))
     usual = [statistics.median(plain[max(0, i - 20) : i + 21]) for i in range(len(plain))]
     over = sorted(gap / at for gap, at in zip(found, usual, strict=True))
@@ -236,10 +239,14 @@ def longest_gap(lm: mlxgen.LanguageModel, rows: int, length: int) -> Gaps:
 
 
 def _gaps(
-    lm: mlxgen.LanguageModel, rows: int, length: int | None, steps: int | None
+    lm: mlxgen.LanguageModel,
+    rows: int,
+    length: int | None,
+    steps: int | None,
+    gap: float | None = None,
 ) -> list[float]:
     """Seconds between the tokens of one of the rows, until the late prompt's first token."""
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    scheduler = Scheduler(lm, Limits(keep_prefixes=False, longest_gap=gap))
     options = {"max_tokens": None, "ignore_eos": True, "temperature": 0.7}
     running = [
         scheduler.submit(lm.prepare(prompt_of(8, i), Options.of({**options, "seed": i})))

@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 
 from ...loading.memory import MemoryPlan, memory_limit
 from ...loading.model_config import EXPERTS, HEADS, number_of
@@ -18,9 +19,13 @@ from .layers import PREFILL_STEP, CacheFactory
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The width of a model's logits, and the bytes of its KV caches and of its passes."""
+    """The width of a model's logits, and the bytes of its KV caches and of its passes.
+
+    ``head`` is the share of the weights that only the logits need.
+    """
 
     vocab_size: int
+    head: float
     footprint: Footprint
     activations: Activations
 
@@ -31,7 +36,11 @@ class Measures:
         logits = model(mx.array([[0]]), cache=caches)
         queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
         activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
-        return cls(int(logits.shape[-1]), Footprint.of_one(model, caches), activations)
+        width, footprint = int(logits.shape[-1]), Footprint.of_one(model, caches)
+        weights: Any = tree_flatten(model.parameters())
+        wide = [each.nbytes for _, each in weights if each.ndim > 1 and each.shape[0] == width]
+        head = max(wide, default=0) / max(1, footprint.weights)
+        return cls(width, min(head, 1.0), footprint, activations)
 
     def plan(
         self, max_context: int | None, caches: int | None, draft: Measures | None = None

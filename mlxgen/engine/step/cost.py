@@ -131,10 +131,11 @@ class PassCost:
 
 class Pass(NamedTuple):
     """Of how many ``tokens``, all rows and their padding together, and ``after`` how many others,
-    if it is of a prompt."""
+    if it is of a prompt. It takes this ``share`` of others that are as large."""
 
     tokens: int
     after: int | None = None
+    share: float = 1.0
 
 
 class Meter:
@@ -180,11 +181,11 @@ class Meter:
         """Note that a step, or what follows from it, is over."""
         self._left = self._device.now()
 
-    def run(self, tokens: int, *, after: int | None = None) -> None:
-        """Note that a pass is about to be submitted; of a prompt, ``after`` so many tokens."""
+    def run(self, tokens: int, *, after: int | None = None, share: float = 1.0) -> None:
+        """Note that a ``Pass`` is about to be submitted."""
         if not self._passes:
             self._since = self._device.now()
-        self._passes.append(Pass(tokens, after))
+        self._passes.append(Pass(tokens, after, share))
         self._submitted += 1
         self.ran += 1
 
@@ -212,17 +213,17 @@ class Meter:
         """The longest pass takes what the others leave, and as much as one of them at least;
         ``more`` were submitted in that time than those."""
         cost = self.cost
-        thought = [cost.of(each.tokens, each.after or 0) for each in passes]
+        thought = [each.share * cost.of(each.tokens, each.after or 0) for each in passes]
         if cost.is_known or len(passes) == 1:
             longest = max(thought)
-            tokens, after = passes[thought.index(longest)]
+            tokens, after, share = passes[thought.index(longest)]
             alike = thought.count(longest)
             left = seconds - sum(each for each in thought if each != longest)
-            took = max(left / alike, seconds / len(passes))
+            took = max(left / alike, seconds / len(passes)) / share
             cost.saw(tokens, took, after=after or 0, least=more < 0, most=more > 0)
         else:
             cost.saw(sum(each.tokens for each in passes), seconds)
-        steps = [each.tokens for each in passes if each.after is None]
+        steps = [each for each in passes if each.after is None]
         if steps:
-            plain = sum(map(cost.of, steps))
+            plain = sum([each.share * cost.of(each.tokens) for each in steps])
             self.plain += (_WEIGHT if self.plain else 1.0) * (plain - self.plain)

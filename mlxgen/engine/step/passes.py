@@ -25,7 +25,7 @@ from .handle import Handle, Logits
 from .runner import Runner
 from .scores import PIECE
 
-LOGITS = 1 / 8  # of a pass that computes them for every token: a guess, above what is usual
+LEAST = 1 / 16  # of a pass that takes it without its logits
 
 Row: TypeAlias = tuple[KV, Sequence[Fed]]
 """The next tokens of a cache."""
@@ -53,6 +53,10 @@ class Work(NamedTuple):
             return self
         return Work(self.handle, self.tokens[:width], 0)
 
+    def rest(self) -> Work:
+        """What is left if all but the last token of a run went ahead."""
+        return self if self.wanted > 1 else Work(self.handle, self.tokens[-1:])
+
     def done(self, logits: mx.array, at: int) -> None:
         """They have gone through, and their logits are in the rows from ``at`` on."""
         handle, _, wanted = self
@@ -64,9 +68,10 @@ class Work(NamedTuple):
 class Passes:
     """See the module. ``runner`` is told what to run, and ``meter`` how much that is."""
 
-    __slots__ = ("longest_padded", "meter", "runner")
+    __slots__ = ("_bare", "longest_padded", "meter", "runner")
 
     def __init__(self, runner: Runner, meter: Meter) -> None:
+        self._bare = max(LEAST, 1.0 - runner.head)  # of a pass without logits
         self.runner = runner
         self.meter = meter
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
@@ -79,7 +84,8 @@ class Passes:
         if count == 1 or handle.is_scored:
             return count == 1
         # Apart, the last token takes a pass, and the logits after the others are spared
-        return count <= PIECE and LOGITS * (cost.of(count) - cost.of(1)) <= cost.of(1)
+        apart = self._bare * cost.of(count - 1) + cost.of(1)
+        return count <= PIECE and cost.of(count) < apart
 
     def prefill(self, handle: Handle, count: int) -> None:
         """Run ``count`` pending tokens of a handle outside of the slots, but not the last one; with
@@ -168,20 +174,25 @@ class Passes:
         return logits
 
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
-        """Passes for what is next in the slots: one for all, if that does not take longer.
+        """Passes for what is next in the slots, in the way that runs the most tokens in the same
+        time.
 
-        A pass runs as many tokens of each row as of any other. So long runs are cut where more
-        tokens a row would make all of them wait, and go on in the next pass; drafts are run whole.
+        A common pass runs as many tokens of each row as of any other. So long runs are cut where
+        more tokens a row would make all of them wait, and go on in the next pass; or they go ahead
+        in passes of their own, which spares their logits. Drafts are run whole.
         """
         width = self._width([each for each in work if each.wanted == 1])
         for handle, tokens, wanted in work:
             if wanted > 1:
                 handle.kv.snapshot(before=len(tokens))
-        groups = self._groups([each.cut(width) for each in work])
-        return [self._run_group(part) for group in groups for part in self._parts(group)]
+        if width is None:
+            self._run_groups(_ahead(work))
+            return self._run_groups([each.rest() for each in work])
+        return self._run_groups([each.cut(width) for each in work])
 
-    def _width(self, work: Sequence[Work]) -> int:
-        """The tokens of each row in a common pass that run the most tokens in the same time."""
+    def _width(self, work: Sequence[Work]) -> int | None:
+        """The tokens of each row in a common pass that run the most tokens in the same time; None
+        if all but the last ones had better go ahead."""
         lengths = [min(len(each.tokens), SLACK) for each in work]
         if max(lengths, default=1) == 1:
             return 1
@@ -192,7 +203,15 @@ class Passes:
         def speed(width: int) -> float:
             return sum([min(width, length) for length in lengths]) / of(rows * width)
 
-        return max(sorted(widths), key=speed)
+        width = max(sorted(widths), key=speed)
+        if any(len(each.tokens) > SLACK for each in work):
+            return width
+        ahead = sum([self._seconds(group) for group in self._groups(_ahead(work))])
+        return None if sum(lengths) / (ahead + of(rows)) > speed(width) else width
+
+    def _run_groups(self, work: Sequence[Work]) -> list[mx.array]:
+        groups = self._groups(work)
+        return [self._run_group(part) for group in groups for part in self._parts(group)]
 
     def _groups(self, work: Sequence[Work]) -> list[list[Work]]:
         """Those that share a pass, padded to the longest, because apart they would take longer.
@@ -234,12 +253,15 @@ class Passes:
         return sum([self._one_pass(part) for part in self._parts(group)])
 
     def _one_pass(self, group: Sequence[Work]) -> float:
-        return self.meter.cost.of(_span(group) * max([len(each.tokens) for each in group]))
+        return self._share(group) * self.meter.cost.of(_size(group))
+
+    def _share(self, group: Sequence[Work]) -> float:
+        return 1.0 if any(each.wanted for each in group) else self._bare
 
     def _run_group(self, group: list[Work]) -> mx.array:
         """Run what is next for several slots, in their order, side by side in one pass."""
         longest, first = max([len(each.tokens) for each in group]), _index(group[0])
-        self.meter.run(_span(group) * longest)
+        self.meter.run(_size(group), share=self._share(group))
         logits: mx.array = self.runner.do(_run([(each.handle.kv, each.tokens) for each in group]))
         width = logits.shape[1]
         logits = logits.reshape(-1, logits.shape[-1])
@@ -252,6 +274,17 @@ class Passes:
 
 def _run(rows: Sequence[Row]) -> Run:
     return Run(tuple([(kv.number, tuple(tokens)) for kv, tokens in rows]))
+
+
+def _ahead(work: Sequence[Work]) -> list[Work]:
+    """All but the last token of each run that is not drafted."""
+    longer = [each for each in work if each.wanted == 1 and len(each.tokens) > 1]
+    return [each.cut(len(each.tokens) - 1) for each in longer]
+
+
+def _size(group: Sequence[Work]) -> int:
+    """How many tokens a pass has, padding included."""
+    return _span(group) * max([len(each.tokens) for each in group])
 
 
 def _span(work: Sequence[Work]) -> int:

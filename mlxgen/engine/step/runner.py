@@ -49,7 +49,8 @@ class Runner(Device):
 
     ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when
     it is needed. ``piece`` says how many tokens of a prompt it has the memory to run at once, after
-    so many others. A cache lives as long as somebody holds it: ``do`` gives those that it made.
+    so many others; ``head`` is the share of a pass that only its logits need. A cache lives as long
+    as somebody holds it: ``do`` gives those that it made.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Runner(Device):
         slots: Slots | None = None,
         cache: Callable[[], PrefixCache] | None = None,
         piece: Callable[[int], int] = lambda held: PREFILL_STEP,
+        head: float = 0.0,
     ) -> None:
         self.model = model
         self.make = make
         self.slots = slots
         self.cache = cache
         self.piece = piece
+        self.head = head
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
         # Nodes of the prefix cache that wait for copies, each with how many draws came before it

@@ -38,10 +38,10 @@ def loaded(kind: str) -> tuple[Any, Callable[[], list[Any]]]:
     return pair
 
 
-def passes_of(kind: str) -> Passes:
+def passes_of(kind: str, head: float = 0.0) -> Passes:
     model, make = loaded(kind)
     slots = Slots(make) if kind in BATCHED else None
-    runner = Runner(model, make, slots)
+    runner = Runner(model, make, slots, head=head)
     return Passes(runner, Meter(PassCost(), runner))
 
 
@@ -78,7 +78,7 @@ def test_ragged_runs_give_what_each_would_give_alone(kind: str, costs: str) -> N
     @given(st.lists(lengths, min_size=1, max_size=4), st.integers(0, 1000))
     def law(sizes: list[tuple[int, int, int, bool]], seed: int) -> None:
         dice = np.random.default_rng(seed)
-        passes = passes_of(kind)
+        passes = passes_of(kind, head=0.9 * (seed % 2))
         passes.meter.cost = COSTS[costs]()
         work, expected = [], []
         for held, more, drafted, joins in sizes:
@@ -153,6 +153,17 @@ def test_a_common_pass_is_as_wide_as_runs_the_most_tokens_in_its_time(
     left = [len(each.tokens) - min(width, len(each.tokens)) for each in work]
     assert [each.handle.missing for each in work] == left
     assert [each.handle.ahead is None for each in work] == [count > 0 for count in left]
+
+
+def test_runs_go_ahead_of_the_common_pass_where_their_logits_are_what_costs() -> None:
+    passes = passes_of("plain", head=0.99)
+    passes.meter.cost = COSTS["by the token"]()
+    work = in_slots(passes, [1, 6, 2, 1])
+    before = passes.meter.ran
+    (logits,) = passes.run(work)
+    assert logits.shape[0] == 4 and passes.meter.ran > before + 1
+    for each in work:
+        check("plain", each.handle, list(each.handle.history), 1)
 
 
 @pytest.mark.parametrize(("costs", "passes_made"), [("every pass alike", 1), ("by the token", 2)])

@@ -15,8 +15,16 @@ from ..engine import Chunk, Options, Progress, Prompt, Usage
 from ..filters import Specification
 
 Event: TypeAlias = dict[str, Any]
-Sent: TypeAlias = Event | str
-"""An event of a stream, or the JSON of one."""
+
+
+class Comment(NamedTuple):
+    """A line of a stream that clients skip."""
+
+    text: str
+
+
+Sent: TypeAlias = Event | str | Comment
+"""An event of a stream, or the JSON of one, or a comment."""
 
 
 class Job(NamedTuple):
@@ -41,6 +49,9 @@ class Reply(Protocol):
 
         Only for streams of calls that are ``watched``.
         """
+
+    def alive(self) -> Sequence[Sent]:
+        """What a stream says if nothing else was said for a while; it may be the first of it."""
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None

@@ -7,11 +7,12 @@ same order, whether the client streams or not.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
 from ..errors import MlxgenError
-from .call import Reply, Sent
+from .call import Comment, Reply, Sent
 from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
@@ -19,6 +20,7 @@ from .http.responses import to_json, to_large_json
 from .jobs import Parse, Prepared
 
 MOST = 1 << 20  # tokens and alternatives in a whole answer
+SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
 SMALL = 4096  # the same, in an answer that is written in one go
 
 
@@ -45,14 +47,21 @@ async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
 
 
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
-    """Send events as chunks come; nothing before the first, so that errors get a status.
+    """Send events as chunks come; nothing before the first, so that errors get a status, unless
+    that would be silent for longer than ``SILENCE``.
 
     While the client keeps up, they are sent from where they arrive, and this is not woken.
     """
     begun = False
+    now = asyncio.get_running_loop().time
+    spoke = now()
+
+    def opening() -> Sequence[Sent]:
+        nonlocal begun
+        begun, before = True, begun
+        return [] if before else reply.start()
 
     def events_of(items: Sequence[Delivery]) -> list[Sent]:
-        nonlocal begun
         events: list[Sent] = []
         for place, chunks, usage, progress in items:
             if chunks:
@@ -61,21 +70,36 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
             else:
                 assert progress is not None
                 new = [*reply.prefilled(place, progress)]
-            if not begun and (chunks or new):
-                begun = True
-                events += reply.start()
+            if chunks or new:
+                events += opening()
             events += new
+        return events
+
+    def spoken(events: list[Sent]) -> list[Sent]:
+        nonlocal spoke
+        spoke = now() if events else spoke
         return events
 
     def send(items: list[Delivery]) -> bool:
         if not exchange.flows:
             return False
-        exchange.push(events_of(items))
+        exchange.push(spoken(events_of(items)))
         return True
 
     events: list[Sent] = []
-    while items := await mailbox.take(send):
-        events = events_of(items)
+    while True:
+        try:
+            async with asyncio.timeout_at(spoke + SILENCE):
+                items = await mailbox.take(send)
+        except TimeoutError:
+            if now() >= spoke + SILENCE:  # nothing was sent meanwhile from where it arrived
+                sign = reply.alive()
+                comments = all(isinstance(each, Comment) for each in sign)
+                await exchange.write(spoken([*([] if comments else opening()), *sign]))
+            continue
+        if not items:
+            break
+        events = spoken(events_of(items))
         if mailbox.finished:
             break
         if begun:

@@ -23,12 +23,12 @@ from ..errors import RequestError, as_request_error
 from ..logs import log
 from ..reading import read
 from ..served_model import ServedModel
+from ..tool_use import Choice, strict_fields, tool_use
 from .conversation import rendered
 from .reply import MessagesReply
-from .schemas import CountRequest, FunctionTool, MessagesRequest
+from .schemas import CountRequest, FunctionTool, MessagesRequest, ToolChoice
 
 _FIELDS = {"prompt": "messages", "reasoning_effort": "output_config.effort"}
-_MODES: Mapping[str, Any] = {"auto": "auto", "any": "required", "tool": "named"}
 
 
 def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
@@ -43,7 +43,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),
-        watched=True,  # a stream begins with the size of its prompt
+        watched=bool(request.stream),  # it begins with what the prefix cache had of its prompt
         ends_with_done=False,
         params={**_FIELDS, "filters": plan.field},
     )
@@ -51,6 +51,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
     make = partial(
         MessagesReply,
         model=model.name,
+        prompt_tokens=len(plan.ids),
         stream=asked.stream,
         stops=frozenset(stops),
         thinks=not silent,
@@ -82,43 +83,31 @@ def _plan(request: CountRequest, model: ServedModel) -> Plan:
         )
         return plan_turn(turn, model.dialect, RenderLimits())
     except MlxgenError as error:
-        raise as_request_error(error, {**_FIELDS, "filters": "output_config.format"}) from error
+        raise as_request_error(error, {**_FIELDS, **strict_fields(_functions(request))}) from error
 
 
 def _tools(request: CountRequest) -> ToolUse | None:
-    tools = [tool for tool in request.tools or () if isinstance(tool, FunctionTool)]
-    if request.tools and len(tools) < len(request.tools):
-        count = len(request.tools) - len(tools)
-        log(logging.INFO, "left out tools that only a remote service runs", count=count)
+    functions = _functions(request)
+    left = len(request.tools or ()) - len(functions)
+    if left:
+        log(logging.INFO, "left out tools that only a remote service runs", count=left)
     choice = request.tool_choice
-    kind = "auto" if choice is None else choice.type
-    names = [tool.name for tool in tools]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise RequestError.at(f"tools[{i}].name", f"{name} is defined twice")
-    if kind == "none" or (not tools and kind == "auto"):
-        return None
-    if not tools:
-        raise RequestError.at("tool_choice", "there are no tools to choose from; send tools")
-    if kind == "tool":
-        assert choice is not None
-        if choice.name not in names:
-            raise RequestError.at("tool_choice.name", f"{choice.name!r} is not one of the tools")
-        names = [choice.name]
-    return ToolUse(
-        tools=tuple([_shown(tool) for tool in tools]),
-        mode=_MODES[kind],
-        names=names,
-        strict=frozenset([tool.name for tool in tools if tool.strict]),
-        many=not (choice is not None and choice.disable_parallel_tool_use),
-    )
+    many = not (choice is not None and choice.disable_parallel_tool_use)
+    return tool_use(functions, _choice(choice), many=many)
 
 
-def _shown(tool: FunctionTool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    return {"type": "function", "function": {**function, "parameters": tool.input_schema}}
+def _functions(request: CountRequest) -> dict[str, FunctionTool]:
+    """The functions, by their places in the request."""
+    tools = enumerate(request.tools or ())
+    return {f"tools[{i}]": tool for i, tool in tools if isinstance(tool, FunctionTool)}
+
+
+def _choice(choice: ToolChoice | None) -> Choice:
+    if choice is None:
+        return Choice()
+    if choice.type == "tool":
+        return Choice("named", {"tool_choice.name": choice.name or ""})
+    return Choice("required" if choice.type == "any" else choice.type)
 
 
 def _form(request: CountRequest) -> Form | None:

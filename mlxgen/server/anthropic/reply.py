@@ -40,6 +40,7 @@ class MessagesReply:
         id: str,
         *,
         model: str,
+        prompt_tokens: int,
         stream: bool,
         stops: Collection[str],
         thinks: bool,
@@ -55,7 +56,7 @@ class MessagesReply:
         self._index = -1  # of the newest block
         self._open: str | None = None  # the type of the block that is not over
         self._thoughts = hashlib.blake2b(digest_size=24)
-        self._usage = Usage()
+        self._usage = Usage(prompt_tokens=prompt_tokens)
         self._whole: Event = {"content": []}  # what the events said, if nobody streams them
         self._texts: list[str] = []  # of its last block
 
@@ -79,8 +80,11 @@ class MessagesReply:
         return [{"type": "message_start", "message": message}]
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """As ``Reply.prefilled``: a sign of life."""
+        """As ``Reply.prefilled``: nothing but a sign of life."""
         self._usage = progress.usage
+        return self.alive()
+
+    def alive(self) -> list[Event]:
         return [{"type": "ping"}]
 
     def push(

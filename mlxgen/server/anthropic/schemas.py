@@ -83,6 +83,11 @@ class FunctionTool(Piece):
     input_schema: Json
     strict: bool | None = None
 
+    @property
+    def parameters(self) -> Json:
+        """The schema by its name in other APIs."""
+        return self.input_schema
+
 
 class ServiceTool(Piece):
     """A tool that a remote service would run, or one whose schema only its models know."""

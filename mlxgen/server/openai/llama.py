@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ...engine import Chunk, Options, Progress, Usage
-from ..call import Call, Event
+from ..call import Call, Comment, Event
 from ..errors import RequestError, error_body
 from ..served_model import ServedModel
 from .choice_text import ChoiceText, Delta
@@ -20,7 +20,7 @@ from .peers import renamed
 from .plan import ReplyPlan
 from .reading import read
 from .schemas import CompletionRequest
-from .usage import prompt_progress, timed, timings
+from .usage import prompt_progress, still_alive, timed, timings
 
 _STOP_TYPES = {"length": "limit", "cancelled": "none"}
 _ELSEWHERE = ("echo", "prompt_logprobs")  # what has no room in this answer
@@ -81,6 +81,9 @@ class LlamaReply:
             return []
         event = self._event(index, progress, Delta())
         return [{**event, "prompt_progress": prompt_progress(progress)}]
+
+    def alive(self) -> list[Comment]:
+        return [still_alive(self._progress)]
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Protocol
 from ... import __version__
 from ...chat.events import Reasoning, Text
 from ...engine import Chunk, Progress, Usage
-from ..call import Event, Sent
+from ..call import Comment, Event, Sent
 from ..errors import error_body
 from ..http.responses import to_text
 from .choice_text import ChoiceText, Delta
 from .plan import ReplyPlan
-from .usage import prompt_progress, timed, usage_json
+from .usage import prompt_progress, still_alive, timed, usage_json
 
 FINGERPRINT = f"mlxgen-{__version__}"
 _GAP = "\0"  # in no name of a model
@@ -82,6 +82,9 @@ class OpenAIReply:
             return []
         event = self._event(self._choices[index].nothing())
         return [{**event, "prompt_progress": prompt_progress(progress)}]
+
+    def alive(self) -> list[Comment]:
+        return [still_alive(self._progress)]
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None

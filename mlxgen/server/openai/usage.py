@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...engine import Progress, Usage
-from ..call import Event
+from ..call import Comment, Event
 from .plan import ReplyPlan
 
 
@@ -42,6 +42,15 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
         "processed": progress.prefilled,
         "time_ms": round(1e3 * (usage.prompt_seconds - progress.queued_seconds), 3),
     }
+
+
+def still_alive(rows: Sequence[Progress | None]) -> Comment:
+    """A sign of life, with how far the prompts are if that is known, as mlx-lm has it."""
+    known = [row for row in rows if row is not None]
+    if not known:
+        return Comment("keepalive")
+    whole = sum(row.usage.prompt_tokens for row in known)
+    return Comment(f"keepalive {sum(row.prefilled for row in known)}/{whole}")
 
 
 def timed(event: Event, plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Event:

@@ -56,7 +56,10 @@ class ResponsesReply:
         ]
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """As ``Reply.prefilled``: a sign of life."""
+        """As ``Reply.prefilled``: nothing, as each would repeat all the tools."""
+        return []
+
+    def alive(self) -> list[Event]:
         return self._sent([_about("in_progress", self._response("in_progress"))])
 
     def push(

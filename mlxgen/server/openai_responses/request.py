@@ -27,7 +27,7 @@ from ..openai.options import limit_of
 from ..openai.reading import read
 from ..openai.schemas import TextFormat
 from ..served_model import ServedModel
-from ..tool_use import Choice, tool_use
+from ..tool_use import Choice, strict_fields, tool_use
 from .elsewhere import ELSEWHERE
 from .items import rendered
 from .output import SUMMARY, THOUGHTS
@@ -52,7 +52,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
             "log-probabilities are reported by POST /v1/chat/completions; leave them out",
             "unsupported_value",
         )
-    params = {**_FIELDS, **_strict_fields(request), "filters": _FORMAT}
+    params = {**_FIELDS, **strict_fields(_functions(request)), "filters": _FORMAT}
     thinking = request.reasoning
     try:
         turn = Turn(
@@ -108,12 +108,6 @@ def _functions(request: ResponsesRequest) -> dict[str, FunctionTool]:
     """The functions, by their places in the request."""
     tools = enumerate(request.tools or ())
     return {f"tools[{i}]": tool for i, tool in tools if isinstance(tool, FunctionTool)}
-
-
-def _strict_fields(request: ResponsesRequest) -> dict[str, str]:
-    """The places of ``strict`` in this request, by those in the tools as the chat has them."""
-    places = enumerate(_functions(request))
-    return {f"tools[{i}].function.strict": f"{place}.strict" for i, place in places}
 
 
 def _choice(request: ResponsesRequest) -> Choice:

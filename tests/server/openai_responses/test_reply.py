@@ -12,7 +12,6 @@ from openai.types.responses import Response as Whole
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from mlxgen.engine import Progress
 from mlxgen.errors import DeadEndError, ModelError, QueueFullError
 from mlxgen.server.call import Event, Reply
 from mlxgen.server.errors import RequestError
@@ -214,5 +213,5 @@ def test_a_whole_answer_that_fails_is_the_usual_error() -> None:
 
 def test_a_sign_of_life_has_a_number_as_well() -> None:
     reply = reply_to(True)
-    [event] = reply.prefilled(0, Progress(usage(), 0, 0.0))
+    [event] = reply.alive()
     assert event["type"] == "response.in_progress" and event["sequence_number"] == 2

@@ -17,7 +17,7 @@ from mlxgen.server.call import Event, Reply
 from mlxgen.server.errors import RequestError
 from mlxgen.server.openai_responses.request import parse_responses
 
-from ..openai.kit import chunks_of, demo, usage
+from ..openai.kit import chunks_of, demo, read_again, usage
 
 READ = {"type": "function", "name": "Read", "parameters": {"type": "object"}}
 CALL = '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>'
@@ -213,5 +213,5 @@ def test_a_whole_answer_that_fails_is_the_usual_error() -> None:
 
 def test_a_sign_of_life_has_a_number_as_well() -> None:
     reply = reply_to(True)
-    [event] = reply.alive()
+    [event] = read_again(reply.alive())
     assert event["type"] == "response.in_progress" and event["sequence_number"] == 2

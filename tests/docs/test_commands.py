@@ -25,12 +25,12 @@ from .pages import PAGES, README, ROOT, Block, Page, page
 from .shell import ADDRESS, GENERATE, SERVER, Command, commands, request_of, same_output
 
 NOT_RUN = {
-    r"^scripts/(test|check|bench|lock)\b": "takes minutes, or asks the package registry",
+    r"^scripts/(test|check|bench|agents|lock)\b": "takes minutes, or asks the package registry",
     r"^MLXGEN_PICTURES=": "draws the pictures of the pages again",
     r"^python3 -m venv |^\.venv/bin/pip ": "installs packages",
     r"^\.venv/bin/python scripts/examples/": "tests/test_examples.py runs it",
     r"--model mlx-community/|--draft mlx-community/": "a hub model; its arguments are parsed",
-    r"^aider\b": "another program",
+    r"^(aider|claude)\b": "another program",
 }
 """Commands that do not run here, and why; those of our own programs are parsed all the same."""
 

@@ -53,7 +53,7 @@ _ANSWER = _good(_JSON)
 
 
 def _streamed(schema: dict[str, Any]) -> Answers:
-    content = {"application/json": {"schema": schema}, "text/event-stream": _TEXT}
+    content = {"application/json": {"schema": schema}, "text/event-stream": {"schema": {}}}
     return _good(content, "The answer, or its events with stream: true")
 
 

@@ -85,7 +85,8 @@ class Passes:
             return count == 1
         # Apart, the last token takes a pass, and the logits after the others are spared
         apart = self._bare * cost.of(count - 1) + cost.of(1)
-        return count <= PIECE and cost.of(count) < apart
+        most = min(PIECE, self.runner.piece(handle.kv.length))
+        return count <= most and cost.of(count) <= apart
 
     def prefill(self, handle: Handle, count: int) -> None:
         """Run ``count`` pending tokens of a handle outside of the slots, but not the last one; with

@@ -232,7 +232,7 @@ def test_prefixes_that_a_failure_may_have_spoilt_are_dropped_and_no_others(unrea
     hall = Hall(endless())
     cache = hall.scheduler.cache
     assert cache is not None
-    old, new = [65] * 40, [66] * 40
+    old, new = [65] * 80, [66] * 80  # more than go through in one pass
     hall.submit(old, max_tokens=8)
     hall.finish()
     handle = hall.submit(new, max_tokens=12)
@@ -242,14 +242,14 @@ def test_prefixes_that_a_failure_may_have_spoilt_are_dropped_and_no_others(unrea
     unread.failures = 1  # nobody has read anything that was submitted after the copy
     while not hall.stats.faults:
         hall.step()
-    assert not cache.match(new) and cache.match(old) == 39
+    assert not cache.match(new) and cache.match(old) == 79
     hall.finish()
-    assert not hall.errors and hall.texts[handle] == letters(12, 39)
+    assert not hall.errors and hall.texts[handle] == letters(12, 79)
     handle = hall.submit(new, max_tokens=12)  # whoever comes later, with all that is kept since
     hall.steps(8)
     unread.failures = 1
     hall.finish()
-    assert cache.match(new) == 39 and hall.stats.faults == 2
+    assert cache.match(new) == 79 and hall.stats.faults == 2
 
 
 def test_a_prefix_cache_that_fails_costs_no_row() -> None:

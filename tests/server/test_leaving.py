@@ -14,7 +14,7 @@ from .running import ASK, Running, endless, question, running
 
 TEXT = "/v1/completions"
 PROMPT = "word " * 1500
-IN_TIME = 5.0
+IN_TIME = 30.0
 
 
 @pytest.fixture(scope="module")

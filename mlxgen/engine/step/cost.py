@@ -10,7 +10,7 @@ rows share a pass, how wide that is.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -38,9 +38,10 @@ class PassCost:
     as no figure is exact.
     """
 
-    __slots__ = ("_counts", "_lengths", "_rises", "_seconds", "_tokens")
+    __slots__ = ("_counts", "_known", "_lengths", "_rises", "_seconds", "_tokens")
 
     def __init__(self) -> None:
+        self._known: list[int] = []  # sizes that were seen, by their powers of two, in order
         self._rises = self._lengths = 0.0  # sums whose quotient is the slope
         self._tokens = [0.0] * _BUCKETS
         self._seconds = [0.0] * _BUCKETS
@@ -49,7 +50,7 @@ class PassCost:
     @property
     def is_known(self) -> bool:
         """Whether any pass was seen."""
-        return any(self._counts)
+        return bool(self._known)
 
     def saw(
         self,
@@ -74,6 +75,8 @@ class PassCost:
             if self._rises > 0.0:
                 return
         seconds /= self._slower(after)
+        if not self._counts[at]:
+            insort(self._known, at)
         self._counts[at] += 1
         weight = max(_WEIGHT, 1 / self._counts[at])
         if 2 * seconds < self._seconds[at]:
@@ -81,8 +84,8 @@ class PassCost:
         self._tokens[at] += weight * (tokens - self._tokens[at])
         self._seconds[at] += weight * (seconds - self._seconds[at])
         size, took = self._tokens[at], self._seconds[at]
-        for other, count in enumerate(self._counts):
-            if count and other != at:
+        for other in self._known:
+            if other != at:
                 ends = took, took * self._tokens[other] / size
                 self._seconds[other] = min(max(ends), max(min(ends), self._seconds[other]))
 
@@ -100,15 +103,13 @@ class PassCost:
         token."""
         size = took = 0.0  # of the largest known pass that is not larger
         own = 0 if most else OWN
-        for count, tokens_seen, seconds in zip(
-            self._counts, self._tokens, self._seconds, strict=True
-        ):
-            if count and tokens_seen > tokens:
+        for at in self._known:
+            tokens_seen, seconds = self._tokens[at], self._seconds[at]
+            if tokens_seen > tokens:
                 if size:
                     return took + (seconds - took) * (tokens - size) / (tokens_seen - size)
                 return seconds if most else seconds * (own + tokens) / (own + tokens_seen)
-            if count:
-                size, took = tokens_seen, seconds
+            size, took = tokens_seen, seconds
         return took * (own + tokens) / (own + size) if size else float(OWN + tokens)
 
     def most(self, seconds: float, tokens: int, after: int = 0) -> int:

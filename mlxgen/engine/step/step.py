@@ -154,7 +154,9 @@ class Loop:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
         self._align(handles)
         self._gather(handles)
-        plan = StepPlan.of([self._standing(handle) for handle in handles], saves=self._saves())
+        standings = [self._standing(handle) for handle in handles]
+        saves = any(each.expects_forced for each in standings) and self._saves()
+        plan = StepPlan.of(standings, saves=saves)
         ready = [handles[i] for i in plan.drawn]
         if plan.first:
             self._forward([handles[i] for i in plan.first])

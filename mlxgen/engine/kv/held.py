@@ -82,7 +82,10 @@ class Held:
         if length < len(tokens):
             self.cut(length)
         same = self._same
-        if self._moment != history.moment:
+        if self._moment == history.moment:
+            if same == len(tokens) or same == len(history):  # nothing has come since
+                return same
+        else:
             same = min(same, history.low_since(self._moment))
         for index in range(same, min(len(tokens), len(history))):
             token = tokens[index]

@@ -87,11 +87,11 @@ class Memory:
                 begun = handle.kv.length > 0 and handle not in prefilled
                 (now if begun else later).append(length)
         slots, together = self._runner.slots, 0
-        if slots is not None:  # fewer may suit each other when more would not
-            together = max(
-                slots.nbytes_with(self._footprint, joining, HEADROOM)
-                for joining in (now, [*now, *later])
-            )
+        if slots is not None:
+            together = slots.nbytes_with(self._footprint, now, HEADROOM)
+            if later:  # more may suit each other less
+                joining = [*now, *later]
+                together = max(together, slots.nbytes_with(self._footprint, joining, HEADROOM))
         return alone + together
 
     def leave_for_cache(self, room: int) -> None:

@@ -84,10 +84,13 @@ class PassCost:
         self._tokens[at] += weight * (tokens - self._tokens[at])
         self._seconds[at] += weight * (seconds - self._seconds[at])
         size, took = self._tokens[at], self._seconds[at]
-        for other in self._known:
-            if other != at:
-                ends = took, took * self._tokens[other] / size
-                self._seconds[other] = min(max(ends), max(min(ends), self._seconds[other]))
+        place = self._known.index(at)
+        for others in (self._known[place + 1 :], reversed(self._known[:place])):
+            for other in others:  # from the nearest on; one that fits vouches for those after it
+                was, ends = self._seconds[other], (took, took * self._tokens[other] / size)
+                self._seconds[other] = min(max(ends), max(min(ends), was))
+                if self._seconds[other] == was:
+                    break
 
     def of(self, tokens: int, after: int = 0) -> float:
         """The seconds of a pass; in units of a token as long as nothing is known."""

@@ -182,6 +182,8 @@ class Passes:
         more tokens a row would make all of them wait, and go on in the next pass; or they go ahead
         in passes of their own, which spares their logits. Drafts are run whole.
         """
+        if all(len(each.tokens) == 1 for each in work):
+            return [self._run_group(part) for part in self._parts(list(work))]
         width = self._width([each for each in work if each.wanted == 1])
         for handle, tokens, wanted in work:
             if wanted > 1:

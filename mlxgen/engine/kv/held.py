@@ -106,21 +106,34 @@ class Held:
 
 def gathered(tokens: Sequence[Fed]) -> mx.array:
     """Tokens, known or not, as an array [n]; without a copy if they are all of one array."""
+    if (all_of := _whole(tokens)) is not None:  # so it is in nearly every step
+        return all_of
     parts: list[mx.array] = []
-    for source, run in groupby(
+    for source, group in groupby(
         tokens, lambda token: token.of if isinstance(token, Later) else None
     ):
+        run = list(group)
         if source is None:
-            parts.append(mx.array(list(run), mx.int32))
-            continue
-        places = [token.at for token in run if isinstance(token, Later)]
-        if places == list(range(source.array.shape[0])):
-            parts.append(source.array)
+            parts.append(mx.array(run, mx.int32))
+        elif (all_of := _whole(run)) is not None:
+            parts.append(all_of)
         else:
+            places = [token.at for token in run if isinstance(token, Later)]
             parts.append(source.array[mx.array(places)])
     if len(parts) == 1:
         return parts[0]
     return mx.concatenate([part.astype(mx.int32) for part in parts])
+
+
+def _whole(tokens: Sequence[Fed]) -> mx.array | None:
+    """The array whose tokens these are, all of them and in order."""
+    first = tokens[0]
+    if not isinstance(first, Later) or len(tokens) != first.of.array.shape[0]:
+        return None
+    for i, token in enumerate(tokens):
+        if not isinstance(token, Later) or token.of is not first.of or token.at != i:
+            return None
+    return first.of.array
 
 
 def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
@@ -128,6 +141,8 @@ def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
 
     The first one must not be empty.
     """
+    if len(runs) == 1:
+        return gathered(runs[0])[None]
     longest = max(map(len, runs))
     flat: list[Fed] = []
     for run in runs:

@@ -25,6 +25,7 @@ _BUCKETS = 24  # powers of two
 _WEIGHT = 0.25  # of the newest in a running mean
 _SIZES = sorted({(4 + part) << power >> 2 for power in range(_BUCKETS) for part in range(4)})
 _PAUSE, _PAUSE_SECONDS = 0.25, 1e-3  # between two steps, of a step and at least
+_ENOUGH = 8  # steps alike, after which one in so many is learned from
 _ALIKE = 1.1  # times the seconds of another pass that are not worth less tokens
 
 
@@ -154,7 +155,9 @@ class Meter:
     """
 
     __slots__ = (
+        "_alike",
         "_device",
+        "_last",
         "_left",
         "_passes",
         "_since",
@@ -174,6 +177,8 @@ class Meter:
         self._since = self._left = 0.0
         self._skips = False
         self._submitted = 0  # since the last read
+        self._last: Sequence[Pass] = ()  # that a read waited for
+        self._alike = 0  # reads before it that waited for the same
 
     def enter(self) -> None:
         """Note that a step begins; after a pause, nobody knows when the device was done."""
@@ -208,10 +213,16 @@ class Meter:
         waited = [self._passes.popleft() for _ in range(count)]
         now = self._device.now()
         seconds, self._since = now - self._since, now
-        if waited and not self._skips:
+        if waited and not self._skips and self._is_worth(waited):
             self._learn(waited, seconds, self._submitted - count)
         self._skips = False
         self._submitted = 0
+
+    def _is_worth(self, passes: Sequence[Pass]) -> bool:
+        """Whether to learn from these: of many steps alike, every few tell enough."""
+        alike, self._last = passes == self._last, passes
+        self._alike = self._alike + 1 if alike else 0
+        return self._alike < _ENOUGH or not self._alike % _ENOUGH
 
     def _learn(self, passes: Sequence[Pass], seconds: float, more: int) -> None:
         """The longest pass takes what the others leave, and as much as one of them at least;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -47,6 +48,10 @@ class StepPlan:
     def of(cls, rows: Sequence[Standing], *, saves: bool = True) -> StepPlan:
         """The plan for these rows; ``saves``: a token and a forced run take less in one pass than
         in two."""
+        return _planned(tuple(rows), saves)
+
+    @classmethod
+    def _made(cls, rows: Sequence[Standing], saves: bool) -> StepPlan:
         ready = tuple([i for i, row in enumerate(rows) if row.is_ready])
         idle = tuple([i for i, row in enumerate(rows) if not (row.is_ready or row.is_behind)])
         everybody = tuple(sorted(ready + idle))
@@ -55,6 +60,11 @@ class StepPlan:
         first, drawn = ((), ready) if ready else (idle, idle)
         looks = _looks_ahead([rows[i] for i in drawn], saves)
         return cls(first, drawn, looks, idle if ready else ())
+
+
+@lru_cache(256)  # nearly every step has the plan of the one before it
+def _planned(rows: tuple[Standing, ...], saves: bool) -> StepPlan:
+    return StepPlan._made(rows, saves)
 
 
 def _looks_ahead(drawn: Sequence[Standing], saves: bool) -> bool:

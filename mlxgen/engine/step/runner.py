@@ -72,7 +72,8 @@ class Runner(Device):
         self._numbers = count()
         # Nodes of the prefix cache that wait for copies, each with how many draws came before it
         self._unproven: deque[tuple[int, ref[Node]]] = deque()
-        self._draws: deque[tuple[int, mx.array]] = deque()  # submitted and not read
+        # Submitted and not read, while there are such nodes
+        self._draws: deque[tuple[int, mx.array]] = deque()
         self._drawn = 0
 
     def number(self) -> int:
@@ -80,19 +81,22 @@ class Runner(Device):
         return next(self._numbers)
 
     def submit(self, arrays: Iterable[mx.array | None]) -> None:
-        arrays = list(arrays)
-        super().submit(arrays)
-        self._drawn += 1
-        self._draws += [(self._drawn, array) for array in arrays[:1] if array is not None]
+        mx.async_eval(arrays := tuple(arrays))
+        if self._unproven:
+            self._drawn += 1
+            self._draws += [(self._drawn, array) for array in arrays[:1] if array is not None]
 
     def read(self, array: mx.array) -> list[int]:
         tokens = super().read(array)
-        if any(array is draw for _, draw in self._draws):  # so all before it is computed as well
+        # If nodes wait for this draw, all before it is computed as well
+        if self._draws and any(array is draw for _, draw in self._draws):
             number, draw = self._draws.popleft()
             while draw is not array:
                 number, draw = self._draws.popleft()
             while self._unproven and self._unproven[0][0] < number:
                 self._unproven.popleft()
+            if not self._unproven:
+                self._draws.clear()
         return tokens
 
     def do(self, command: Command) -> Any:
@@ -166,19 +170,20 @@ class Runner(Device):
         return store
 
     def _run(self, run: Run) -> mx.array | None:
+        stores = [self._stores[kv] for kv, _ in run.rows]
         rows = [tokens for _, tokens in run.rows]
         first = 0
-        inside = isinstance(self._stores[run.rows[0][0]], Slot)
-        if inside:
-            runs = {self._slot(kv).index: tokens for kv, tokens in run.rows}
-            first = min(runs)
-            rows = [runs.get(index, ()) for index in range(first, max(runs) + 1)]
+        places = [store.index for store in stores if isinstance(store, Slot)]
+        if places:
+            runs = dict(zip(places, rows, strict=True))
+            first = min(places)
+            rows = [runs.get(index, ()) for index in range(first, max(places) + 1)]
         tokens, lengths = stacked(rows), [len(row) for row in rows]
-        if inside:
+        if places:
             assert self.slots is not None
             return self.slots.run(self.model, tokens, lengths, first)
-        stores = [self._alone(kv) for kv, _ in run.rows]
-        if len(stores) == 1:
-            return stores[0].forward(self.model, tokens)
-        run_padded(self.model, self.make, tokens, lengths, stores)
+        alone = [store for store in stores if isinstance(store, Alone)]
+        if len(alone) == 1:
+            return alone[0].forward(self.model, tokens)
+        run_padded(self.model, self.make, tokens, lengths, alone)
         return None

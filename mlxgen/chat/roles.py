@@ -1,11 +1,13 @@
 """Conversations that a template refuses, told in roles that every template knows.
 
-Many templates take instructions only as the first message, some take none, and some want user and
-assistant in turn. What was said stays in its place: a prompt that grows keeps its beginning.
+Many templates take instructions only as the first message, some take none, some know no tools, and
+some want user and assistant in turn. What was said stays in its place: a prompt that grows keeps
+its beginning.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -17,12 +19,33 @@ _INSTRUCTIONS = ("system", "developer")
 
 def retold(messages: Messages) -> Iterator[Messages]:
     """Other ways to tell it, the closest first: instructions after the first message as the user's,
-    then all of them."""
+    then all of them, and then calls and their results as text."""
+    yield from _retold(messages)
+    if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
+        spelled = [_spelled(message) for message in messages]
+        yield _told(spelled, keep=len(spelled))
+        yield from _retold(spelled)
+
+
+def _retold(messages: Messages) -> Iterator[Messages]:
     later = [m.get("role") in _INSTRUCTIONS for m in messages[1:]]
     if any(later) or _repeats(messages):
         yield _told(messages, keep=1)
     if messages and messages[0].get("role") in _INSTRUCTIONS:
         yield _told(messages, keep=0)
+
+
+def _spelled(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message without calls: what it called is its text, and a result is the user's."""
+    if message.get("role") == "tool":
+        return {"role": "user", "content": f"Result: {message.get('content')}"}
+    calls = message.get("tool_calls") or ()
+    if not calls:
+        return message
+    said = [message["content"]] if message.get("content") else []
+    lines = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**rest, "content": "\n".join([*said, *lines])}
 
 
 def _told(messages: Messages, keep: int) -> Messages:

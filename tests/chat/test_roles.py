@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mlxgen import Chat
@@ -53,3 +55,34 @@ def test_instructions_keep_their_places_as_closely_as_the_template_allows(
 def test_what_no_telling_mends_is_refused_with_the_templates_own_reason() -> None:
     with pytest.raises(PromptError, match="in turn"):
         text(IN_TURN, [("user", "a"), ("assistant", "b"), ("assistant", "c")])
+
+
+NO_TOOLS = (
+    "{% for m in messages %}{% if m.role == 'tool' or m.tool_calls %}"
+    "{{ raise_exception('no tools') }}{% endif %}{% endfor %}"
+)
+CALLED: list[dict[str, Any]] = [
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": "a"},
+    {
+        "role": "assistant",
+        "content": "b",
+        "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"x": 1}}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "c"},
+]
+
+
+@pytest.mark.parametrize(
+    ("template", "system"),
+    [(NO_TOOLS + SAYS, "system:s|user:a"), (NO_TOOLS + NEVER, "user:s\n\na")],
+)
+def test_calls_and_results_are_told_as_text_where_the_template_knows_none(
+    template: str, system: str
+) -> None:
+    tokenizer = byte_level_tokenizer()
+    tokenizer.chat_template = template
+    dialect = Dialect.of(Vocabulary.of(tokenizer))
+    told = dialect.vocabulary.decode(plan_turn(Turn(chat=Chat(CALLED)), dialect).ids)
+    call = '{"name": "f", "arguments": {"x": 1}}'
+    assert told == f"{system}|assistant:b\n{call}|user:Result: c|"

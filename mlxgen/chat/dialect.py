@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ class Dialect:
       spell the mark that starts thinking.
     - ``grades_thinking`` and ``switches_thinking``: whether the chat template uses
       ``reasoning_effort`` and ``enable_thinking``.
+    - ``shows_tools``: whether it shows tools to the model.
     """
 
     vocabulary: Vocabulary
@@ -32,6 +34,7 @@ class Dialect:
     tools: ToolFormat | None = None
     grades_thinking: bool = False
     switches_thinking: bool = False
+    shows_tools: bool = False
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Dialect:
@@ -51,6 +54,7 @@ class Dialect:
             tools=ToolFormat.of(tokenizer),
             grades_thinking="reasoning_effort" in variables,
             switches_thinking=not variables.isdisjoint(SWITCHES),
+            shows_tools=_shows_tools(vocabulary),
         )
 
     @property
@@ -58,11 +62,20 @@ class Dialect:
         """Whether the model has marks for thinking."""
         return self.marks.think_start is not None
 
-    def nearest(self, effort: str | None) -> Any:
-        """The effort that this model can be asked for; None leaves it to the model."""
+    def nearest(self, effort: str | None) -> Mapping[str, Any]:
+        """The variables of the template that come closest to an effort: without grades, only
+        whether to think. None leaves it to the model."""
+        if effort is None:
+            return {}
+        if self.grades_thinking:
+            return {"reasoning_effort": effort}
+        return {"enable_thinking": effort != "none"} if self.switches_thinking else {}
+
+    def follows(self, effort: str | None) -> bool:
+        """Whether an effort makes the difference that it asks for, or asks for none."""
         if effort is None or self.grades_thinking:
-            return effort
-        return "none" if effort == "none" and (self.switches_thinking or not self.thinks) else None
+            return True
+        return effort == "none" and (self.switches_thinking or not self.thinks)
 
     @property
     def takes_forms(self) -> bool:
@@ -76,3 +89,11 @@ def _variables(vocabulary: Vocabulary) -> frozenset[str]:
         return ChatFormat.of(vocabulary).variables
     except PromptError:
         return frozenset()
+
+
+def _shows_tools(vocabulary: Vocabulary) -> bool:
+    """Whether the chat template mentions tools; not if it cannot be used."""
+    try:
+        return ChatFormat.of(vocabulary, tools=True).shows_tools
+    except PromptError:
+        return False

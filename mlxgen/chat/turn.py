@@ -17,7 +17,7 @@ from .calls.use import Form, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
 from .roles import retold
 from .splitter import Reading
-from .template.format import Chat, RefusedError
+from .template.format import SWITCHES, Chat, RefusedError
 from .template.sandbox import RenderLimits
 from .thinking import after_thinking, thinking_of
 
@@ -30,7 +30,7 @@ class Turn:
 
     - ``chat``: the messages, without tools.
     - ``tools``, ``form``: what the answer may call, and the form that its text must have.
-    - ``effort``: how long to think; None leaves it to the model.
+    - ``effort``: how long to think; None leaves it to the model, which may know no such thing.
     - ``keep``: how many of the prompt's last tokens to keep, at most; None: all.
     """
 
@@ -48,6 +48,7 @@ class Plan:
     - ``ids``: the prompt; ``opens_text``: the text is a new one, not the rest of a message.
     - ``field``: the field that asked for ``spec``.
     - ``stop``: what ends the text, besides the stops of the request.
+    - ``ignored``: what had no effect on this model, of ``tools`` and ``reasoning_effort``.
     """
 
     ids: tuple[Token, ...]
@@ -56,6 +57,7 @@ class Plan:
     spec: Specification | None = None
     stop: str | None = None
     field: str = "filters"
+    ignored: tuple[str, ...] = ()
 
 
 def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Plan:
@@ -91,6 +93,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         spec=spec,
         stop=tools.stop,
         field=tools.field,
+        ignored=_ignored(turn, dialect),
     )
 
 
@@ -106,18 +109,18 @@ def _rendered(chat: Chat, dialect: Dialect, limits: RenderLimits | None) -> list
 
 
 def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
-    """The template's variables, with the effort among them."""
-    given, effort = turn.chat.template, turn.effort
-    if effort is None:
-        return given
-    if dialect.grades_thinking:
-        return {"reasoning_effort": effort, **given}
-    if effort == "none" and dialect.switches_thinking:
-        return {"enable_thinking": False, **given}
-    if effort == ("medium" if dialect.thinks else "none"):
-        return given
-    reason = "does not think; use 'none'"
-    if dialect.thinks:
-        reason = "has no grades of thinking; use 'medium'"
-        reason += ", 'none'" if dialect.switches_thinking else ""
-    raise UnsupportedError("reasoning_effort", f"this model {reason}, or leave it out")
+    """The template's variables, with the effort among them, unless they already say whether to
+    think."""
+    given = turn.chat.template
+    nearest = dict(dialect.nearest(turn.effort))
+    if not given.keys().isdisjoint(SWITCHES):
+        nearest.pop("enable_thinking", None)
+    return {**nearest, **given}
+
+
+def _ignored(turn: Turn, dialect: Dialect) -> tuple[str, ...]:
+    unseen = turn.tools is not None and dialect.tools is None and not dialect.shows_tools
+    return (
+        *(("tools",) if unseen else ()),
+        *(() if dialect.follows(turn.effort) else ("reasoning_effort",)),
+    )

@@ -48,7 +48,7 @@ class Asked:
     - ``rows``: the prompts; each has so many ``answers``.
     - ``options``: those that the request gives, by the engine's names; None means the default.
     - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops.
-    - ``stream``, ``watched``, ``ends_with_done``, ``params``: as in ``Call``.
+    - ``stream``, ``watched``, ``ends_with_done``, ``params``, ``ignored``: as in ``Call``.
     """
 
     rows: Sequence[Row]
@@ -60,6 +60,7 @@ class Asked:
     watched: bool = False
     ends_with_done: bool = True
     params: Mapping[str, str] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
 
 
 MakeReply: TypeAlias = Callable[[Sequence[Row], Options, str, int], Reply]
@@ -84,6 +85,7 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         ends_with_done=asked.ends_with_done,
         specs=() if asked.spec is None else (asked.spec,),
         params=asked.params,
+        ignored=asked.ignored,
         make_reply=lambda id, created: make_reply(each, options, id, created),
     )
 

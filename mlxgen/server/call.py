@@ -82,6 +82,7 @@ class Call:
     - ``specs``: the specifications that preparing the jobs will compile, each once.
     - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude
       tokens, for ``error_body(error, call.params)``.
+    - ``ignored``: accepted fields that have no effect.
     """
 
     jobs: tuple[Job, ...]
@@ -90,6 +91,7 @@ class Call:
     ends_with_done: bool = True
     specs: tuple[Specification, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
     make_reply: Callable[[str, int], Reply] = field(repr=False)
 
     def reply(self, *, id: str, created: int) -> Reply:

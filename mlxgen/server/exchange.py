@@ -36,6 +36,7 @@ from .http.admission import Visit
 from .http.body import ClientGone, check_headers, read_body
 from .http.connection import link_of
 from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
+from .ignored import HEADER, header_of
 from .logs import log, log_failure
 from .service import Service
 
@@ -59,6 +60,8 @@ class Exchange:
         """Makes the event that ends a stream which fails."""
         self.end = DONE
         """What follows the last event of a stream."""
+        self.ignored: Sequence[str] = ()
+        """Accepted fields without effect, which a header names."""
         self._endpoint = endpoint
         self._scope = scope
         self._link = link_of(scope)
@@ -239,6 +242,8 @@ class Exchange:
 
     def _headers(self) -> list[Header]:
         headers = [(b"x-request-id", _given_id(self._scope["headers"]) or self.id.encode())]
+        if self.ignored:
+            headers.append((HEADER, header_of(self.ignored).encode()))
         if self._status in (429, 503):
             wait = self.service.admission.retry_after()
             headers.append((b"retry-after", str(wait).encode()))

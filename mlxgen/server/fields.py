@@ -28,6 +28,8 @@ MAX_DEPTH = 64
 """How deep a body may be nested."""
 MAX_CHOICES = 128
 """How many answers one prompt may have."""
+MAX_NAME = 256
+"""How long the name of a model or a tool may be."""
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -91,9 +93,15 @@ Drafted: TypeAlias = Annotated[
 Alternatives: TypeAlias = Annotated[int, Field(**_range("top_logprobs")), BeforeValidator(_whole)]
 TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidator(_whole)]
 Json: TypeAlias = dict[str, Any]
+ModelName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME)]
 
 Path: TypeAlias = tuple[str | int, ...]
 """The steps from a body to something in it."""
+
+
+def named() -> Any:
+    """The field for the name of the model."""
+    return about("any name, which the answer repeats; with --strict-model only one of /v1/models")
 
 
 def about(text: str) -> Any:

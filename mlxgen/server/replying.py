@@ -30,6 +30,7 @@ async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
     prepared = await preparation.sequences(await exchange.body(), parse, exchange.client)
     exchange.understood()
     call = prepared.call
+    exchange.ignored = call.ignored
     reply = call.reply(id=prefix + exchange.id, created=int(time.time()))
     exchange.describe_failure = reply.fail
     if not call.ends_with_done:

@@ -166,10 +166,10 @@ def _answering(service: Service, path: str, work: Work) -> Callable[[Request], A
 def _add_model(router: APIRouter, service: Service) -> None:
     created = int(time.time())
 
-    def described() -> dict[str, Any]:
+    def described(name: str) -> dict[str, Any]:
         model = service.model
         return {
-            "id": model.name,
+            "id": name,
             "object": "model",
             "created": created,
             "owned_by": "mlxgen",
@@ -183,21 +183,21 @@ def _add_model(router: APIRouter, service: Service) -> None:
 
     @router.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
     async def models() -> Response:
-        """A list of the one model that is served."""
-        return JsonResponse({"object": "list", "data": [described()]})
+        """A list of the one model that is served, by each of its names."""
+        data = [described(name) for name in service.model.names]
+        return JsonResponse({"object": "list", "data": data})
 
     @router.get("/v1/models/{name:path}", responses=_ANSWER | answers(404, *_BUSY))
     async def model(name: str) -> Response:
-        """The model that is served, by name."""
+        """The model that is served, by one of its names."""
         service.model.check_name(name)
-        return JsonResponse(described())
+        return JsonResponse(described(name))
 
     @router.get("/props", responses=_ANSWER | answers(*_BUSY))
     async def props() -> Response:
         """The model, and the defaults for what a request leaves out."""
-        settings, known = service.settings, service.model
-        path = known.name if settings.model is None else settings.model
-        return JsonResponse(props_of(known, slots=settings.max_batch, path=path))
+        known = service.model
+        return JsonResponse(props_of(known, slots=service.settings.max_batch))
 
 
 def _add_state(router: APIRouter, service: Service) -> None:

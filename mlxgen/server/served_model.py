@@ -7,7 +7,7 @@ Invariant: frozen, and free of arrays, so that any thread may read it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..chat.dialect import Dialect
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 class ServedModel:
     """The model behind the server, as far as requests are concerned.
 
-    - ``name`` is what ``/v1/models`` lists; ``aliases`` are other names that requests may use.
+    - ``name`` and the ``aliases`` are what ``/v1/models`` lists; answers have the ``name``.
+    - ``path`` is the model as given to the server, another name of it; None: that of the demo
+      model, which needs none.
+    - ``strict_name``: requests for any other name are refused.
     - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
       answer together (``None``: unknown).
     - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
@@ -36,7 +39,9 @@ class ServedModel:
     dialect: Dialect
     vocab_size: int
     max_context: int | None = None
-    aliases: frozenset[str] = frozenset()
+    aliases: tuple[str, ...] = ()
+    path: str | None = None
+    strict_name: bool = False
     sampling: Mapping[str, Any] = field(default_factory=lambda: OPENAI, hash=False)
     sampling_choice: SamplingChoice = "model"
     chat_template: str = ""
@@ -49,6 +54,8 @@ class ServedModel:
         lm: LanguageModel,
         *,
         aliases: Iterable[str] = (),
+        path: str | None = None,
+        strict_name: bool = False,
         sampling_choice: SamplingChoice = "model",
     ) -> ServedModel:
         """The facts of a loaded model; call this on the thread that runs it."""
@@ -58,7 +65,9 @@ class ServedModel:
             dialect=Dialect.of(lm.vocabulary),
             vocab_size=lm.vocab_size,
             max_context=lm.max_context,
-            aliases=frozenset(aliases),
+            aliases=tuple(dict.fromkeys(alias for alias in aliases if alias != lm.name)),
+            path=path,
+            strict_name=strict_name,
             sampling=sampling_defaults(sampling_choice, lm.recommended, otherwise=OPENAI),
             sampling_choice=sampling_choice,
             chat_template=_text(getattr(tokenizer, "chat_template", None)),
@@ -66,12 +75,30 @@ class ServedModel:
             eos_token=_text(tokenizer.eos_token),
         )
 
-    def check_name(self, name: str | None) -> None:
-        """Raise ``RequestError`` (404) unless the name is this model's; ``None`` is this model."""
-        if name is None or name == self.name or name in self.aliases:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that ``/v1/models`` lists, its own first."""
+        return (self.name, *self.aliases)
+
+    def called(self, name: str | None) -> ServedModel:
+        """The model by the name that a request has for it, which its answer repeats.
+
+        No name is its own. Raises ``RequestError`` (404) for one that it does not have, if names
+        are strict.
+        """
+        if not name:
+            return self
+        if self.strict_name:
+            self.check_name(name)
+        return replace(self, name=name)
+
+    def check_name(self, name: str) -> None:
+        """Raise ``RequestError`` (404) unless the name is one of this model's."""
+        if name in self.names or name == self.path:
             return
+        known = " and ".join(map(repr, self.names))
         raise RequestError(
-            f"model: there is no model {shown(name)} here, only {self.name!r}",
+            f"model: there is no model {shown(name)} here, only {known}",
             status=404,
             param="model",
             code="model_not_found",

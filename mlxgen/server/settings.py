@@ -21,6 +21,7 @@ from ..options.rule import ABOVE_ZERO, integer, number
 NAME = "mlxgen.server"
 KEY_VARIABLE = "MLXGEN_API_KEY"
 _LONGEST_SOCKET = 103  # bytes of a path, as macOS limits them
+_LONGEST_NAME = 256  # characters of a model's name
 LEVELS = ("debug", "info", "warning", "error")
 EXAMPLES = """\
 examples:
@@ -55,6 +56,12 @@ def _count(default: int | None, low: int, high: int) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(ModelSettings):
     """What a server is started with; each setting is an option of the command line."""
+
+    aliases: tuple[str, ...] = setting((), action="append", metavar="NAME")
+    """A further name of the model, for clients that choose from /v1/models; repeatable."""
+    strict_model: bool = setting(False, action="store_true")
+    """Refuse requests for a model of another name; otherwise any name is served, and the answer
+    repeats it."""
 
     host: str = setting("127.0.0.1", metavar="HOST")
     """The address to listen on."""
@@ -123,6 +130,12 @@ class Settings(ModelSettings):
             )
         if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", self.root_path):
             raise OptionError("root_path", f"expected a path such as /llm, got {self.root_path!r}")
+        for alias in self.aliases:
+            if not alias.isprintable() or not 0 < len(alias) <= _LONGEST_NAME:
+                raise OptionError(
+                    "alias",
+                    f"expected a name of 1 to {_LONGEST_NAME} characters, got {alias[:80]!r}",
+                )
         for name in self.allow_hosts:
             _check_name(name)
         for origin in self.cors_origins:
@@ -163,7 +176,7 @@ _GROUPS = {  # by their first setting
     "max_batch": "limits",
     "log_format": "log, on standard error",
 }
-_REPEATED = {"allow_hosts": "allow_host", "cors_origins": "cors_origin"}
+_REPEATED = {"aliases": "alias", "allow_hosts": "allow_host", "cors_origins": "cors_origin"}
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ from ..chat.template.sandbox import RenderLimits
 from ..errors import MlxgenError
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
-from .fields import Body, Int, Json
+from .fields import Body, Int, Json, ModelName, named
 from .http.body import parse_body
 from .http.responses import to_large_json
 from .openai.messages import CHAT_FIELDS, Message, rendered
@@ -33,7 +33,7 @@ TokenId: TypeAlias = Annotated[Int, Field(ge=0, lt=1 << 31)]
 class TokenizeRequest(Body):
     """Exactly one of ``prompt``, ``content`` (the same) and ``messages`` is required."""
 
-    model: str | None = None
+    model: ModelName | None = named()
     prompt: str | None = Field(default=None, description="raw text")
     content: str | None = Field(default=None, description="raw text")
     messages: list[Message] | None = Field(default=None, description="for the chat template")
@@ -51,7 +51,7 @@ class TokenizeRequest(Body):
 class DetokenizeRequest(Body):
     """Token ids."""
 
-    model: str | None = None
+    model: ModelName | None = named()
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
 
 
@@ -74,7 +74,7 @@ async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``TokenizeRequest``, for ``to_large_json``."""
     request = read(body, TokenizeRequest)
-    model.check_name(request.model)
+    model = model.called(request.model)
     given = [
         name for name in ("prompt", "content", "messages") if getattr(request, name) is not None
     ]
@@ -125,7 +125,7 @@ def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
 def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``DetokenizeRequest``."""
     request = read(body, DetokenizeRequest)
-    model.check_name(request.model)
+    model = model.called(request.model)
     size = model.vocabulary.size
     for place, token in enumerate(request.tokens):
         if token >= size:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from ..chat.calls.use import ToolUse
 from .errors import RequestError
+from .logs import log
 
 _EMPTY = {"type": "object", "properties": {}}
 
@@ -25,6 +27,9 @@ class Function(Protocol):
     def strict(self) -> bool | None: ...
 
 
+F = TypeVar("F", bound=Function)
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What must happen with the tools; ``named`` are the only ones that may be called, by the place
@@ -34,16 +39,30 @@ class Choice:
     named: Mapping[str, str] = field(default_factory=dict)
 
 
+def functions_in(tools: Sequence[Any] | None, kind: type[F]) -> dict[str, F]:
+    """The functions among the tools, by their places in a request."""
+    return {f"tools[{i}]": tool for i, tool in enumerate(tools or ()) if isinstance(tool, kind)}
+
+
+def left_out(tools: Sequence[Any] | None, kind: type[Function]) -> list[str]:
+    """The places of the others, which a remote service would run; a note is in the log."""
+    others = {i: tool for i, tool in enumerate(tools or ()) if not isinstance(tool, kind)}
+    if others:
+        kinds = sorted({tool.type[:32] for tool in others.values()})
+        log(logging.INFO, "left out tools that are not functions", kinds=", ".join(kinds))
+    return [f"tools[{i}]" for i in others]
+
+
 def tool_use(functions: Mapping[str, Function], choice: Choice, *, many: bool) -> ToolUse | None:
     """How tools may be used; ``None`` if there are none, or none may be called.
 
     ``functions`` are the tools by the place of each in the request. Raises ``RequestError``.
     """
-    names: list[str] = []
+    names: dict[str, str] = {}
     for at, function in functions.items():
         if function.name in names:
             raise RequestError.at(f"{at}.name", f"{function.name} is defined twice")
-        names.append(function.name)
+        names[function.name] = at
     if choice.mode == "none" or (choice.mode == "auto" and not names and not choice.named):
         return None
     if not names:
@@ -51,11 +70,11 @@ def tool_use(functions: Mapping[str, Function], choice: Choice, *, many: bool) -
     for at, name in choice.named.items():
         if name not in names:
             raise RequestError.at(at, f"{name!r} is not one of the tools")
-    allowed = choice.named.values()
+    allowed = frozenset(choice.named.values() or names)
     return ToolUse(
         tools=tuple([_shown(function) for function in functions.values()]),
         mode=choice.mode,
-        names=[name for name in names if name in allowed] if allowed else names,
+        names=[name for name in names if name in allowed],
         strict=frozenset([each.name for each in functions.values() if each.strict]),
         many=many,
     )

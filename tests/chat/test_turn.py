@@ -97,8 +97,7 @@ def test_with_tools_the_text_has_the_form_or_calls() -> None:
 @pytest.mark.parametrize(
     ("turn", "dialect", "field"),
     [
-        (Turn(chat=CHAT, tools=using()), plain(), "tools"),
-        (Turn(chat=CHAT, effort="high"), plain(), "reasoning_effort"),
+        (Turn(chat=CHAT, tools=using("required")), plain(), "tool_choice"),
         (
             Turn(chat=CHAT, form=FORM),
             replace(plain(), marks=replace(plain().marks, initial="header")),

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
+from .apis import APIS
 from .running import Running, endless, question, running
 
 KEY = {"authorization": "Bearer open sesame"[:18].replace(" s", "-s")}
@@ -20,7 +21,7 @@ def full() -> Iterator[Running]:
     with running(
         *("--max-batch", "2", "--max-queue", "2", "--max-context", "512"),
         *("--cors-origin", "http://localhost:3000", "--log-format", "json"),
-        *("--request-timeout", "20"),
+        *("--request-timeout", "20", "--alias", "small", "--strict-model"),
         MLXGEN_API_KEY="open-sesame",
     ) as server:
         yield server
@@ -28,8 +29,9 @@ def full() -> Iterator[Running]:
 
 def test_a_flood_beyond_the_queue_is_told_to_come_back(full: Running) -> None:
     def ask(number: int) -> tuple[int, str | None, str]:
-        body = {"prompt": f"{number}", "max_tokens": 60, "ignore_eos": True}
-        answer = full.post(TEXT, body | {"stream": number % 2 == 0}, headers=KEY)
+        api = APIS[number % len(APIS)]
+        body = api.body(f"{number}", ignore_eos=True, stream=number % 2 == 0, **{api.limit: 60})
+        answer = full.post(api.path, body, headers=KEY)
         return answer.status_code, answer.headers.get("retry-after"), answer.text
 
     with ThreadPoolExecutor(16) as pool:
@@ -63,8 +65,16 @@ def test_the_key_is_asked_for_everywhere_but_for_health(full: Running) -> None:
     for path in ("/v1/models", "/metrics", "/docs", "/openapi.json"):
         assert full.get(path).status_code == 401
         assert full.get(path, headers=KEY).status_code == 200
-    for path in (TEXT, "/v1/chat/completions", "/tokenize", "/detokenize"):
+    for path in (TEXT, "/tokenize", "/detokenize"):
         assert full.post(path, {}).status_code == 401
+    for api in APIS:
+        for wrong in ({}, {"x-api-key": "wrong"}, {"authorization": "Bearer wrong"}):
+            refusal = full.post(api.path, api.body(), headers=wrong)
+            assert refusal.status_code == 401
+            assert refusal.json()["error"]["type"] == "authentication_error"
+        for right in (KEY, {"x-api-key": "open-sesame"}):
+            body = api.body(**{api.limit: 1})
+            assert full.post(api.path, body, headers=right).status_code == 200
     health = full.get("/health")
     assert health.status_code == 200
     assert "demo" not in health.text
@@ -74,6 +84,20 @@ def test_the_key_is_asked_for_everywhere_but_for_health(full: Running) -> None:
         assert client.chat.completions.create(
             model="demo", messages=question()["messages"], max_tokens=3
         ).choices
+
+
+def test_only_the_listed_names_are_served_if_names_are_strict(full: Running) -> None:
+    listed = [model["id"] for model in full.get("/v1/models", headers=KEY).json()["data"]]
+    assert listed == ["demo", "small"]
+    assert full.get("/v1/models/small", headers=KEY).json()["id"] == "small"
+    assert full.get("/v1/models/other", headers=KEY).status_code == 404
+    for api in APIS:
+        for name, status in (("small", 200), ("demo", 200), ("other", 404)):
+            body = api.body(model=name, **{api.limit: 1})
+            answer = full.post(api.path, body, headers=KEY)
+            assert answer.status_code == status
+            error = answer.json().get("error")
+            assert error["type"] == "not_found_error" if error else answer.json()["model"] == name
 
 
 def test_pages_of_an_allowed_origin_may_read_the_answers_and_others_may_not_ask(

@@ -70,14 +70,16 @@ class ToolPlan:
 
 def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> ToolPlan:
     """Plans; ``UnsupportedError`` if this model's format cannot do it."""
-    if use is None:
-        return ToolPlan() if form is None else ToolPlan(spec=form.spec, field=form.field)
     format = dialect.tools
-    if format is None:
+    if use is not None and format is None and use.mode != "auto":
         raise UnsupportedError(
-            "tools", "this model's chat template has no tool calls; leave them out"
+            "tool_choice",
+            "the calls of this model cannot be read, so that none can be required; use auto",
         )
-    callable = [tool for tool in use.tools if tool["function"]["name"] in use.names]
+    if use is None or format is None:  # tools are only shown to the model
+        return ToolPlan() if form is None else ToolPlan(spec=form.spec, field=form.field)
+    called = frozenset(use.names)
+    callable = [tool for tool in use.tools if tool["function"]["name"] in called]
     reader = ToolReader(format, callable, most=None if use.many else 1)
     grammar = partial(
         calls_grammar,

@@ -120,6 +120,11 @@ class ChatFormat:
             return self._template.variables - self._taken
         return frozenset({"enable_thinking"})  # what mlx-lm passes to programs
 
+    @property
+    def shows_tools(self) -> bool:
+        """Whether tools are shown to the model; for a program, this is not known."""
+        return self._template is None or "tools" in self._template.variables
+
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The variables as the template takes them. OptionError if it does not use one of them.
 

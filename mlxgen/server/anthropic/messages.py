@@ -5,7 +5,6 @@ Invariant: that of chat requests.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -20,10 +19,10 @@ from ...filters import JsonSchema
 from ..asked import Asked, Row, call_of
 from ..call import Call
 from ..errors import RequestError, as_request_error
-from ..logs import log
-from ..reading import read
+from ..openai.reading import read
 from ..served_model import ServedModel
-from ..tool_use import Choice, strict_fields, tool_use
+from ..text_request import options_of
+from ..tool_use import Choice, functions_in, left_out, strict_fields, tool_use
 from .conversation import rendered
 from .reply import MessagesReply
 from .schemas import CountRequest, FunctionTool, MessagesRequest, ToolChoice
@@ -33,21 +32,25 @@ _FIELDS = {"prompt": "messages", "reasoning_effort": "output_config.effort"}
 
 def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    request = read(body, MessagesRequest)
+    known = read(body, MessagesRequest, {})
+    request = known.request
+    model = model.called(request.model)
     plan = _plan(request, model)
-    sampling = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
     stops = request.stop_sequences or []
+    silent = request.thinking is not None and request.thinking.type == "disabled"
+    places = _FIELDS | ({"reasoning_effort": "thinking"} if silent else {})
+    ignored = known.ignored(places.get(name, name) for name in plan.ignored)
     asked = Asked(
         rows=[Row(at="messages", prompt=Prompt(plan.ids, plan.opens_text), reading=plan.reading)],
-        options={**sampling, "max_tokens": request.max_tokens, "stop": stops},
+        options={**options_of(request), "stop": stops},
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),
         watched=bool(request.stream),  # it begins with what the prefix cache had of its prompt
         ends_with_done=False,
         params={**_FIELDS, "filters": plan.field},
+        ignored=[*ignored, *left_out(request.tools, FunctionTool)],
     )
-    silent = request.thinking is not None and request.thinking.type == "disabled"
     make = partial(
         MessagesReply,
         model=model.name,
@@ -62,7 +65,9 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
 
 def count_tokens(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """How many tokens the prompt of a request has."""
-    return {"input_tokens": len(_plan(read(body, CountRequest), model).ids)}
+    request = read(body, CountRequest, {}).request
+    model = model.called(request.model)
+    return {"input_tokens": len(_plan(request, model).ids)}
 
 
 def _plan(request: CountRequest, model: ServedModel) -> Plan:
@@ -74,32 +79,23 @@ def _plan(request: CountRequest, model: ServedModel) -> Plan:
             f"messages[{len(request.messages) - 1}].content",
             "expected some text to be continued, or a message of the user as the last one",
         )
+    functions = functions_in(request.tools, FunctionTool)
     try:
         turn = Turn(
             chat=chat,
-            tools=_tools(request) if model.dialect.tools is not None else None,
+            tools=_tools(request, functions),
             form=_form(request),
-            effort=model.dialect.nearest(_effort(request)),
+            effort=_effort(request),
         )
         return plan_turn(turn, model.dialect, RenderLimits())
     except MlxgenError as error:
-        raise as_request_error(error, {**_FIELDS, **strict_fields(_functions(request))}) from error
+        raise as_request_error(error, {**_FIELDS, **strict_fields(functions)}) from error
 
 
-def _tools(request: CountRequest) -> ToolUse | None:
-    functions = _functions(request)
-    left = len(request.tools or ()) - len(functions)
-    if left:
-        log(logging.INFO, "left out tools that only a remote service runs", count=left)
+def _tools(request: CountRequest, functions: Mapping[str, FunctionTool]) -> ToolUse | None:
     choice = request.tool_choice
     many = not (choice is not None and choice.disable_parallel_tool_use)
     return tool_use(functions, _choice(choice), many=many)
-
-
-def _functions(request: CountRequest) -> dict[str, FunctionTool]:
-    """The functions, by their places in the request."""
-    tools = enumerate(request.tools or ())
-    return {f"tools[{i}]": tool for i, tool in tools if isinstance(tool, FunctionTool)}
 
 
 def _choice(choice: ToolChoice | None) -> Choice:

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from ...chat.turn import Effort
-from ..fields import Body, Count, Int, Json, Piece, TopK, about, option
-from ..openai.schemas import MAX_STOPS, Schema, ShortText
+from ..fields import MAX_NAME, Body, Count, Int, Json, ModelName, Piece, about, named, option
+from ..ignored import NO_EFFECT
+from ..openai.schemas import MAX_STOPS, MAX_TOOLS, Schema, ShortText
+from ..text_request import TextRequest
 
 Positive: TypeAlias = Annotated[Count, Field(ge=1)]
 
@@ -78,7 +80,7 @@ class FunctionTool(Piece):
     """A tool that the client runs."""
 
     type: Literal["custom"] | None = None
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     description: str | None = None
     input_schema: Json
     strict: bool | None = None
@@ -142,25 +144,25 @@ class OutputConfig(Body):
 class CountRequest(Body):
     """A body of ``POST /v1/messages/count_tokens``."""
 
-    model: str | None = about("the name of the served model; may be left out")
+    model: ModelName | None = named()
     messages: Annotated[list[Message], Field(min_length=1, description="the conversation so far")]
     system: str | list[TextBlock] | None = about("instructions")
-    tools: list[Tool] | None = about("tools that the model may call")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
+        "tools that the model may call"
+    )
     tool_choice: ToolChoice | None = about("auto, any, the tool to call, or none")
     thinking: Thinking | None = about("whether to think before the answer")
     output_config: OutputConfig | None = about("how long to think, and the form of the text")
-    cache_control: Json | None = about("no effect; prefixes are always cached")
-    context_management: Json | None = about("no effect")
+    cache_control: Annotated[Json | None, NO_EFFECT] = about(
+        "no effect; prefixes are always cached"
+    )
+    context_management: Annotated[Json | None, NO_EFFECT] = about("no effect")
 
 
-class MessagesRequest(CountRequest):
+class MessagesRequest(CountRequest, TextRequest):
     """A body of ``POST /v1/messages``."""
 
     max_tokens: Positive | None = about("maximum number of tokens to generate")
     stop_sequences: Annotated[list[ShortText], Field(max_length=MAX_STOPS)] | None = option("stop")
-    temperature: float | None = option("temperature")
-    top_p: float | None = option("top_p", low=0)
-    top_k: TopK | None = option("top_k")
-    stream: bool | None = about("send events as the text grows")
-    metadata: Json | None = about("no effect")
-    service_tier: str | None = about("no effect")
+    metadata: Annotated[Json | None, NO_EFFECT] = about("no effect")
+    service_tier: Annotated[str | None, NO_EFFECT] = about("no effect")

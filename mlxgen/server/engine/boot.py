@@ -54,10 +54,15 @@ def booting(settings: Settings) -> EngineBoot:
 
 def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
     """What other threads use of a loaded model; call this on the thread that runs it."""
-    aliases = [] if settings.model is None else [settings.model]
     GrammarEngine.of(lm.vocabulary, lm.vocab_size).compile_ahead()
     facts = Facts.of(lm.vocabulary, lm.vocab_size, cpu_seconds=CPU_SECONDS, memory=MEMORY)
-    model = ServedModel.of(lm, aliases=aliases, sampling_choice=settings.sampling_defaults)
+    model = ServedModel.of(
+        lm,
+        aliases=settings.aliases,
+        path=settings.model,
+        strict_name=settings.strict_model,
+        sampling_choice=settings.sampling_defaults,
+    )
     return Engine(lm, model, facts)
 
 

@@ -160,7 +160,7 @@ def _challenge(error: RequestError) -> list[tuple[bytes, bytes]]:
 def _cors(origin: bytes) -> list[tuple[bytes, bytes]]:
     return [
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"retry-after, x-request-id"),
+        (b"access-control-expose-headers", b"retry-after, x-request-id, x-mlxgen-ignored"),
         (b"vary", b"Origin"),
     ]
 

@@ -28,8 +28,9 @@ from .tool_choice import tool_use_of
 
 def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    request = read(body, ChatRequest)
-    model.check_name(request.model)
+    known = read(body, ChatRequest)
+    request = known.request
+    model = model.called(request.model)
     turn = turn_of(request, model)
     try:
         plan = plan_turn(turn, model.dialect, RenderLimits())
@@ -48,6 +49,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         prompt="messages",
         filters=plan.field,
         make_reply=CHAT,
+        ignored=known.ignored(plan.ignored),
         spec=plan.spec,
         stop=plan.stop,
         reasoning=request.include_reasoning is not False,

@@ -20,7 +20,7 @@ from .completion_choice import COMPLETION
 from .constraints import form_of
 from .options import call_of_request, keep_of, limit_of
 from .plan import ReplyPlan
-from .reading import read
+from .reading import Read, read
 from .schemas import MAX_ROWS, CompletionRequest
 
 DEFAULT_TOKENS = 16
@@ -33,12 +33,13 @@ def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
 
 
 def understood(
-    request: CompletionRequest,
+    known: Read[CompletionRequest],
     model: ServedModel,
     make_reply: Callable[[ReplyPlan, str, int], Reply],
 ) -> Call:
     """The call of a request; raises as ``parse_completion``."""
-    model.check_name(request.model)
+    request = known.request
+    model = model.called(request.model)
     form = form_of(request)
     silent = request.max_tokens == 0
     if silent and not request.echo:
@@ -66,6 +67,7 @@ def understood(
         prompt="prompt",
         filters="prompt" if form is None else form.field,
         make_reply=make_reply,
+        ignored=known.ignored(),
         spec=None if form is None else form.spec,
         silent=silent,
     )

@@ -42,10 +42,10 @@ def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
     if given.get("n_predict") is None and given.get("max_tokens") is None:
         given["max_tokens"] = -1
     try:
-        request = read(given, CompletionRequest)
+        known = read(given, CompletionRequest)
     except RequestError as error:
         raise renamed(error, {"logprobs": "n_probs"}) from None
-    call = understood(request, model, LlamaReply)
+    call = understood(known, model, LlamaReply)
     return replace(call, watched=True, ends_with_done=False)
 
 

@@ -7,12 +7,12 @@ of their own or from other servers, are ignored.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from ...chat.calls.returned import returned
 from ..errors import RequestError
 from ..fields import Int, Json, Piece
 
@@ -68,6 +68,7 @@ class AssistantMessage(Piece):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: Any = None  # the same, if it is text
     tool_calls: list[ToolCallOfMessage] | None = None
     annotations: list[Any] | None = None  # of clients that send an answer back as it came
     audio: None = None
@@ -107,14 +108,15 @@ def _rendered(message: Message, at: str) -> dict[str, Any]:
         return plain
     if message.content is None and message.refusal is not None:
         plain["content"] = message.refusal
-    if message.reasoning_content is not None:
-        plain["reasoning_content"] = message.reasoning_content
+    thoughts = _thoughts(message)
+    if thoughts is not None:
+        plain["reasoning_content"] = thoughts
     if message.tool_calls:
         plain["tool_calls"] = [
             called(call.id, call.function.name, call.function.arguments)
             for call in message.tool_calls
         ]
-    elif plain["content"] is None:
+    elif plain["content"] is None and not thoughts:
         raise RequestError.at(
             f"{at}.content",
             "an assistant message needs content or tool_calls",
@@ -129,18 +131,19 @@ def role_of(role: str) -> str:
     return "system" if role == "developer" else role
 
 
+def _thoughts(message: AssistantMessage) -> str | None:
+    if message.reasoning_content is None and isinstance(message.reasoning, str):
+        return message.reasoning
+    return message.reasoning_content
+
+
 def _text(content: Content | None) -> str | None:
     if content is None or isinstance(content, str):
         return content
     return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
 
 
-def called(id: str, name: str, arguments: Any) -> dict[str, Any]:
-    """A call for a chat template; some of them take the arguments only as an object."""
-    try:
-        decoded = json.loads(arguments)
-    except (ValueError, RecursionError):
-        decoded = None
-    if isinstance(decoded, dict):
-        arguments = decoded
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+def called(id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call for a chat template."""
+    function = {"name": name, "arguments": returned(arguments)}
+    return {"id": id, "type": "function", "function": function}

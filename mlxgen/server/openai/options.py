@@ -12,11 +12,11 @@ from typing import Any
 
 from ...engine import Options
 from ...filters import Specification
-from ...options.table import OPTIONS, understood
 from ..asked import Asked, Row, call_of
 from ..call import Call, Reply
 from ..errors import RequestError
 from ..served_model import ServedModel
+from ..text_request import options_of
 from .plan import ReplyPlan
 from .schemas import GenerationRequest
 
@@ -37,6 +37,7 @@ def call_of_request(
     prompt: str,
     filters: str,
     make_reply: Callable[[ReplyPlan, str, int], Reply],
+    ignored: Sequence[str],
     spec: Specification | None = None,
     stop: str | None = None,
     reasoning: bool = True,
@@ -77,6 +78,7 @@ def call_of_request(
         stop=stop,
         stream=bool(request.stream),
         watched=bool(request.timings_per_token or request.return_progress),
+        ignored=ignored,
         params=params,
     )
 
@@ -117,28 +119,15 @@ def _check(request: GenerationRequest, own: Mapping[str, Any], spec: Specificati
 
 def _options(request: GenerationRequest, own: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a request by the engine's names."""
-    asked = {name: getattr(request, name, None) for name in OPTIONS}
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or ()
     given = {
-        **{name: understood(name, value) for name, value in asked.items() if value is not None},
+        **options_of(request),
         **own,
         "stop": stops,
         "stop_tokens": request.stop_token_ids,
         "banned": request.banned_strings,
         "prefix": request.prefix_tokens,
-        "logit_bias": _biases(request),
     }
     if request.num_draft_tokens == 0:
         given |= {"draft": "off", "num_draft_tokens": None}
     return given
-
-
-def _biases(request: GenerationRequest) -> dict[int, float] | None:
-    if request.logit_bias is None:
-        return None
-    biases = {}
-    for text, bias in request.logit_bias.items():
-        if not text.isdecimal() or not text.isascii() or len(text) > 12:
-            raise RequestError.at("logit_bias", f"expected token ids as keys, got {text[:40]!r}")
-        biases[int(text)] = bias
-    return biases

@@ -45,10 +45,12 @@ key of an object."""
 
 
 class Translated(NamedTuple):
-    """A body with this server's names; ``names`` are those that the client used instead."""
+    """A body with this server's names; ``names`` are those that the client used instead, and
+    ``idle`` those of fields that have no effect."""
 
     fields: dict[str, Any]
     names: dict[str, str]
+    idle: list[str]
 
 
 def translated(body: Fields, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> Translated:
@@ -57,7 +59,7 @@ def translated(body: Fields, known: Mapping[str, Any], rules: Mapping[str, Rule]
     Raises ``RequestError`` for what is not supported here.
     """
     mine = {name: value for name, value in body.items() if name in known or name not in rules}
-    result = Translated(mine, {})
+    result = Translated(mine, {}, [])
     for name, value in body.items():
         if name not in known and name in rules:
             _translate(rules[name], name, value, result, known)
@@ -75,6 +77,8 @@ def _translate(
         if isinstance(rule, Neutral):
             if rule.values is not None and not _is_one_of(value, rule.values):
                 raise _NotDoneError(f"{got(value)} is not supported here; {rule.otherwise}")
+            if rule.values is None:
+                result.idle.append(at)
             return
         if isinstance(rule, SameAs):
             if rule.field.partition(".")[0] not in known:
@@ -121,18 +125,25 @@ def _put(path: str, value: Any, at: str, result: Translated) -> None:
 
 def renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
     """The error with the name of the field that the client sent."""
-    param = error.param or ""
+    ours = error.param or ""
+    given = name_given(ours, names)
+    if given == ours:
+        return error
+    return RequestError(
+        f"{given}{error.message.removeprefix(ours)}",
+        status=error.status,
+        param=given,
+        code=error.code,
+        type=error.type,
+    )
+
+
+def name_given(ours: str, names: Mapping[str, str]) -> str:
+    """The name that the client used for a field, or for the one that this is in."""
     for name, given in names.items():
-        if param == name or param.startswith((f"{name}.", f"{name}[")):
-            message = error.message.removeprefix(param)
-            return RequestError(
-                f"{given}{message}",
-                status=error.status,
-                param=given,
-                code=error.code,
-                type=error.type,
-            )
-    return error
+        if ours == name or ours.startswith((f"{name}.", f"{name}[")):
+            return given
+    return ours
 
 
 def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
@@ -292,6 +303,7 @@ PEERS: Mapping[str, Rule] = {
     **dict.fromkeys(("user", "metadata", "safety_identifier", "service_tier", "store"), _TAKEN),
     **dict.fromkeys(("prompt_cache_key", "prompt_cache_options"), _TAKEN),
     **dict.fromkeys(("prompt_cache_retention", "prediction", "verbosity"), _TAKEN),
+    "cache_control": _TAKEN,
     "audio": "this server returns text only; leave it out",
     "functions": (
         'is the old name of tools; send tools: [{"type": "function", "function": ...}, ...] with '

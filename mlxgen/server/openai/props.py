@@ -21,9 +21,8 @@ def in_force(model: ServedModel) -> dict[str, Any]:
     return {name: values[name] for name in SamplingOptions.__annotations__ if name != "logit_bias"}
 
 
-def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
-    """The answer; ``path`` is the model as given to the server, ``slots``: how many
-    sequences may run at a time."""
+def props_of(model: ServedModel, *, slots: int) -> dict[str, Any]:
+    """The answer; ``slots``: how many sequences may run at a time."""
     sampling = in_force(model)
     return {
         "default_generation_settings": {
@@ -43,7 +42,7 @@ def props_of(model: ServedModel, *, slots: int, path: str) -> dict[str, Any]:
         "n_ctx": model.max_context,
         "total_slots": slots,
         "model_alias": model.name,
-        "model_path": path,
+        "model_path": model.path or model.name,
         "modalities": {"vision": False, "audio": False},
         "chat_template": model.chat_template,
         "bos_token": model.bos_token,

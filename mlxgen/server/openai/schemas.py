@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag, WithJsonSchema
 
 from ...chat.turn import Effort
 from ..fields import (
+    MAX_NAME,
     Alternatives,
     Body,
     Budget,
@@ -23,10 +24,12 @@ from ..fields import (
     Json,
     Limit,
     Off,
-    TopK,
+    Piece,
     about,
     option,
 )
+from ..ignored import NO_EFFECT
+from ..text_request import TextRequest
 from .messages import Message
 
 MAX_STOPS = 64
@@ -34,7 +37,7 @@ MAX_STOP_LENGTH = 1024
 MAX_BANNED = 256
 MAX_PROMPTS = 256
 MAX_ROWS = 256
-MAX_TOOLS = 128
+MAX_TOOLS = 2048
 MAX_OPTIONS = 4096
 MAX_REGEX = 20_000
 MAX_GRAMMAR = 200_000
@@ -76,7 +79,7 @@ class StreamOptions(Body):
 
     include_usage: bool | None = None
     include_obfuscation: Off | None = None
-    continuous_usage_stats: bool | None = None  # accepted; the end has the usage
+    continuous_usage_stats: Annotated[bool | None, NO_EFFECT] = None  # the end has the usage
 
 
 class NamedSchema(Body):
@@ -112,13 +115,19 @@ ResponseFormat: TypeAlias = Annotated[
 ]
 
 
-class FunctionDefinition(Body):
+class Function(Piece):
     """A function that the model may call."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    name: Annotated[str, Field(pattern=rf"^[a-zA-Z0-9_.-]{{1,{MAX_NAME}}}$")]
     description: str | None = None
     parameters: Json | None = None
     strict: bool | None = None
+
+
+class FunctionDefinition(Function, extra="forbid"):
+    """The function of a tool."""
+
+    cache_control: Json | None = None  # accepted; prefixes are always cached
 
 
 class Tool(Body):
@@ -126,7 +135,7 @@ class Tool(Body):
 
     type: Literal["function"]
     function: FunctionDefinition
-    cache_control: Json | None = None  # accepted; prefixes are always cached
+    cache_control: Json | None = None
 
 
 class FunctionName(Body):
@@ -162,29 +171,14 @@ ToolChoice: TypeAlias = (
 )
 
 
-class GenerationRequest(Body):
+class GenerationRequest(TextRequest):
     """What chat and completion requests have in common."""
 
-    model: str | None = about("the name of the served model; may be left out")
-    stream: bool | None = about("send events as the text grows")
     stream_options: StreamOptions | None = about("what a stream has in addition to the answer")
     n: Choices | None = about("number of answers for each prompt (default: 1)")
-    seed: Int | None = option("seed")
     max_tokens: Budget | None = about(
         "maximum number of tokens to generate; -1 is as many as the context holds"
     )
-    min_tokens: Count | None = option("min_tokens")
-    temperature: float | None = option("temperature")
-    top_p: float | None = option("top_p", low=0)
-    top_k: TopK | None = option("top_k")
-    min_p: float | None = option("min_p")
-    xtc_probability: float | None = option("xtc_probability")
-    xtc_threshold: float | None = option("xtc_threshold")
-    repetition_penalty: float | None = option("repetition_penalty")
-    presence_penalty: float | None = option("presence_penalty")
-    frequency_penalty: float | None = option("frequency_penalty")
-    repetition_context_size: Count | None = option("repetition_context_size")
-    logit_bias: dict[str, float] | None = option("logit_bias")
     stop: ShortText | Pieces | None = option("stop")
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = option(
         "stop_tokens"
@@ -192,7 +186,6 @@ class GenerationRequest(Body):
     banned_strings: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = about(
         "strings that never appear in the answer"
     )
-    ignore_eos: bool | None = option("ignore_eos")
     heal: bool | None = option("heal")
     num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
     prefix_tokens: list[Count] | None = option("prefix")

@@ -25,6 +25,7 @@ ELSEWHERE: Mapping[str, Rule] = {
     # nothing is kept
     **dict.fromkeys(("access_programs", "background_options", "context_management"), _TAKEN),
     **dict.fromkeys(("prompt_cache_options", "prompt_cache_retention"), _TAKEN),
+    "cache_control": _TAKEN,
     # of tools that are left out
     **dict.fromkeys(("max_tool_calls", "image"), _TAKEN),
     # the names of chat completions

@@ -5,7 +5,6 @@ Invariant: that of chat requests.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,17 +16,16 @@ from ...chat.turn import Turn, plan_turn
 from ...engine import Options, Prompt
 from ...errors import MlxgenError
 from ...filters import JsonObject
-from ...options.table import understood
 from ..asked import Asked, Row, call_of
 from ..call import Call, Event, Reply
 from ..errors import RequestError, as_request_error
-from ..logs import log
 from ..openai.constraints import schema_of
 from ..openai.options import limit_of
 from ..openai.reading import read
 from ..openai.schemas import TextFormat
 from ..served_model import ServedModel
-from ..tool_use import Choice, strict_fields, tool_use
+from ..text_request import options_of
+from ..tool_use import Choice, functions_in, left_out, strict_fields, tool_use
 from .elsewhere import ELSEWHERE
 from .items import rendered
 from .output import SUMMARY, THOUGHTS
@@ -44,20 +42,22 @@ _FORMAT = "text.format"
 
 def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    request = read(body, ResponsesRequest, ELSEWHERE)
-    model.check_name(request.model)
+    known = read(body, ResponsesRequest, ELSEWHERE)
+    request = known.request
+    model = model.called(request.model)
     if "message.output_text.logprobs" in (request.include or ()):
         raise RequestError.at(
             "include",
             "log-probabilities are reported by POST /v1/chat/completions; leave them out",
             "unsupported_value",
         )
-    params = {**_FIELDS, **strict_fields(_functions(request)), "filters": _FORMAT}
+    functions = functions_in(request.tools, FunctionTool)
+    params = {**_FIELDS, **strict_fields(functions), "filters": _FORMAT}
     thinking = request.reasoning
     try:
         turn = Turn(
             chat=Chat(rendered(request.instructions, request.input)),
-            tools=_tools(request),
+            tools=_tools(request, functions),
             form=_form(request),
             effort=None if thinking is None else thinking.effort,
         )
@@ -67,16 +67,16 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     params |= {"filters": params.get(plan.field, plan.field)}
     if plan.spec is not None:
         params["dead_end"] = params["filters"]
-    sampling = {name: getattr(request, name) for name in ("temperature", "top_p")}
-    given = {name: understood(name, value) for name, value in sampling.items()}
+    ignored = known.ignored(_FIELDS.get(name, name) for name in plan.ignored)
     asked = Asked(
         rows=[Row(at="input", prompt=Prompt(plan.ids, plan.opens_text), reading=plan.reading)],
-        options={**given, "max_tokens": limit_of(request.max_output_tokens)},
+        options={**options_of(request), "max_tokens": limit_of(request.max_output_tokens)},
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),
         ends_with_done=False,
         params=params,
+        ignored=[*ignored, *left_out(request.tools, FunctionTool)],
     )
     wanted = thinking and (thinking.summary or thinking.generate_summary)
     make = partial(
@@ -85,7 +85,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
         stream=asked.stream,
         params=params,
     )
-    about = _about(request)
+    about = _about(request, functions)
 
     def reply(rows: Sequence[Row], options: Options, id: str, created: int) -> Reply:
         chosen = options.sampling
@@ -95,19 +95,9 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     return call_of(asked, model, reply)
 
 
-def _tools(request: ResponsesRequest) -> ToolUse | None:
-    functions = _functions(request)
-    left = sorted({tool.type[:32] for tool in request.tools or () if tool.type != "function"})
-    if left:
-        log(logging.INFO, "left out tools that are not functions", kinds=", ".join(left))
+def _tools(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> ToolUse | None:
     many = request.parallel_tool_calls is not False
     return tool_use(functions, _choice(request), many=many)
-
-
-def _functions(request: ResponsesRequest) -> dict[str, FunctionTool]:
-    """The functions, by their places in the request."""
-    tools = enumerate(request.tools or ())
-    return {f"tools[{i}]": tool for i, tool in tools if isinstance(tool, FunctionTool)}
 
 
 def _choice(request: ResponsesRequest) -> Choice:
@@ -139,9 +129,9 @@ def _form(request: ResponsesRequest) -> Form | None:
     return Form(_FORMAT, JsonObject(), is_json=True)
 
 
-def _about(request: ResponsesRequest) -> Event:
+def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> Event:
     """What every response says of its request."""
-    tools = [tool.model_dump() for tool in _functions(request).values()]
+    tools = [tool.model_dump() for tool in functions.values()]
     choice, text, thinking = request.tool_choice, request.text, request.reasoning
     format = None if text is None or text.format is None else text.format
     shown = {"type": "text"} if format is None else format.model_dump(by_alias=True)

@@ -11,23 +11,26 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from ...chat.turn import Effort
-from ..fields import Body, Budget, Json, Piece, about, option
-from ..openai.schemas import ObjectFormat, Schema, StreamOptions, TextFormat
+from ..fields import Body, Budget, Json, Piece, about
+from ..ignored import NO_EFFECT
+from ..openai.schemas import (
+    MAX_TOOLS,
+    Function,
+    ObjectFormat,
+    Schema,
+    StreamOptions,
+    TextFormat,
+)
+from ..text_request import TextRequest
 from .items import Input
-
-_Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,256}$")]
 
 # ---- tools -------------------------------------------------------------------------------------
 
 
-class FunctionTool(Piece):
+class FunctionTool(Function):
     """A function that the client runs."""
 
     type: Literal["function"]
-    name: _Name
-    description: str | None = None
-    parameters: Json | None = None
-    strict: bool | None = None
 
 
 class OtherTool(Piece):
@@ -94,7 +97,7 @@ class TextConfig(Body):
     """How the text is to be."""
 
     format: Format | None = about("text, json_object or json_schema")
-    verbosity: Literal["low", "medium", "high"] | None = about("no effect")
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, NO_EFFECT] = about("no effect")
 
 
 class ReasoningConfig(Piece):
@@ -109,13 +112,12 @@ class ReasoningConfig(Piece):
     )
 
 
-class ResponsesRequest(Body):
+class ResponsesRequest(TextRequest):
     """A body of ``POST /v1/responses``."""
 
-    model: str | None = about("the name of the served model; may be left out")
     input: Input = Field(description="what the user says, or the conversation so far")
     instructions: str | None = about("instructions before the conversation")
-    tools: list[Tool] | None = about(
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
         "functions that the model may call; other kinds of tools are left out"
     )
     tool_choice: ToolChoice | None = about("none, auto, required, or the function to call")
@@ -127,17 +129,18 @@ class ResponsesRequest(Body):
     max_output_tokens: Budget | None = about(
         "maximum number of tokens to generate, thoughts included"
     )
-    temperature: float | None = option("temperature")
-    top_p: float | None = option("top_p", low=0)
-    stream: bool | None = about("send events as the text grows")
-    stream_options: StreamOptions | None = about("no effect; a stream always ends with the usage")
-    truncation: Literal["auto", "disabled"] | None = about(
+    stream_options: Annotated[StreamOptions | None, NO_EFFECT] = about(
+        "no effect; a stream always ends with the usage"
+    )
+    truncation: Annotated[Literal["auto", "disabled"] | None, NO_EFFECT] = about(
         "no effect; a conversation that is too long is refused"
     )
-    include: list[str] | None = about("no effect, except that log-probabilities are refused")
-    store: bool | None = about("no effect; nothing is kept")
-    service_tier: str | None = about("no effect")
-    client_metadata: Json | None = about("no effect")
+    include: Annotated[list[str] | None, NO_EFFECT] = about(
+        "no effect, except that log-probabilities are refused"
+    )
+    store: Annotated[bool | None, NO_EFFECT] = about("no effect; nothing is kept")
+    service_tier: Annotated[str | None, NO_EFFECT] = about("no effect")
+    client_metadata: Annotated[Json | None, NO_EFFECT] = about("no effect")
     metadata: Json | None = about("returned as it is")
     prompt_cache_key: str | None = about("returned as it is; prefixes are always cached")
     safety_identifier: str | None = about("returned as it is")

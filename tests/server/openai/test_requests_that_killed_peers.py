@@ -34,7 +34,6 @@ SIZE = 1024  # of the demo model's vocabulary
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
         ({"prefix_tokens": [5, 6], "max_tokens": 2}, "prefix_tokens"),
         ({"temperature": -1}, "temperature"),
-        ({"model": "another/model"}, "model"),
     ],
 )
 def test_a_wrong_field_is_refused_by_name(parse: Any, fields: dict[str, Any], param: str) -> None:
@@ -100,11 +99,6 @@ def test_several_prompts_are_several_jobs() -> None:
 )
 def test_a_prompt_that_is_none_is_refused_with_its_place(prompt: Any, param: str) -> None:
     assert refused(parse_completion, {"prompt": prompt}, demo()).param == param
-
-
-def test_an_unknown_model_is_not_found() -> None:
-    error = refused(parse_chat, {"messages": HELLO, "model": "gpt-9"}, demo())
-    assert (error.status, error.code) == (404, "model_not_found")
 
 
 def test_a_prompt_longer_than_the_context_is_told_so() -> None:

@@ -15,52 +15,20 @@ from pydantic import TypeAdapter
 from mlxgen.errors import DeadEndError, ModelError, QueueFullError
 from mlxgen.server.call import Event, Reply
 from mlxgen.server.errors import RequestError
-from mlxgen.server.openai_responses.request import parse_responses
 
-from ..openai.kit import chunks_of, demo, read_again, usage
+from ..apis import ANSWERS, READ_CALL, RESPONSES, answers, spoken
+from ..openai.kit import read_again
 
-READ = {"type": "function", "name": "Read", "parameters": {"type": "object"}}
-CALL = '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>'
-ANSWERS = {
-    "text": "Hello there!",
-    "nothing": "",
-    "thoughts": "<think>\nA greeting.\n</think>\n\nHello!",
-    "a call": CALL,
-    "all of it": f"<think>\nA file.\n</think>\n\nI read.\n{CALL}\n{CALL}",
-}
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ENDS = ("response.completed", "response.incomplete")
 
 
 def reply_to(stream: bool, **fields: Any) -> Reply:
-    body = {"input": "Hello", "tools": [READ], "stream": stream, **fields}
-    return parse_responses(body, demo()).reply(id="resp_1", created=1)
+    return RESPONSES.call(stream=stream, **fields).reply(id="resp_1", created=1)
 
 
-def streamed(text: str, delays: list[int], finish: Any = "stop", **fields: Any) -> list[Event]:
-    reply = reply_to(True, **fields)
-    events: list[Any] = []
-    chunks = pieces(text, delays, finish)
-    for chunk in chunks:
-        events += reply.push(0, chunk, usage=usage() if chunk is chunks[-1] else None)
-    return [*reply.start(), *events, *reply.finish([usage(7, 5, 2)])]
-
-
-def whole(says: str, delays: list[int], finish: Any = "stop", **fields: Any) -> Any:
-    reply = reply_to(False, **fields)
-    assert reply.start() == []
-    chunks = pieces(says, delays, finish)
-    for chunk in chunks:
-        assert not reply.push(0, chunk, usage=usage() if chunk is chunks[-1] else None)
-    assert reply.finish([usage(7, 5, 2)]) == []
-    return reply.complete([usage(7, 5, 2)])
-
-
-def pieces(text: str, delays: list[int], finish: Any) -> list[Any]:
-    vocabulary = demo().vocabulary
-    tokens = vocabulary.encode(text, special=False) if text else []
-    end = sorted(vocabulary.eos)[:1] if finish == "stop" or not tokens else []
-    return chunks_of([*tokens, *end], vocabulary, delays=delays, finish=finish)
+def whole(says: str, finish: Any = "stop", **fields: Any) -> Any:
+    return answers(RESPONSES, says, finish=finish, **fields)[1]
 
 
 def check_sequence(events: list[Event]) -> list[Event]:
@@ -112,23 +80,21 @@ def check_sequence(events: list[Event]) -> list[Event]:
     st.sampled_from([None, "auto"]),
 )
 def test_a_stream_keeps_its_laws_and_says_what_the_whole_says(
-    name: str, delays: list[int], finish: str, summary: str | None
+    name: str, delays: list[int], finish: Any, summary: str | None
 ) -> None:
-    fields = {"reasoning": {"summary": summary}}
-    events = streamed(ANSWERS[name], delays, finish, **fields)
+    fields: Any = {"reasoning": {"summary": summary}}
+    events, answer = answers(RESPONSES, ANSWERS[name], delays, finish, **fields)
     for event in events:
         EVENT.validate_python(json.loads(json.dumps(event, allow_nan=False)))
     items = check_sequence(events)
     last = events[-1]
     assert last["type"] in ENDS and last["response"]["output"] == items
-    answer = whole(ANSWERS[name], delays, finish, **fields)
     assert last["response"] == answer
     Whole.model_validate(json.loads(json.dumps(answer, allow_nan=False)))
-    assert answer["output"] == whole(ANSWERS[name], [], finish, **fields)["output"]
 
 
 def test_thoughts_text_and_calls_are_items_of_their_own() -> None:
-    answer = whole(ANSWERS["all of it"], [])
+    answer = whole(ANSWERS["all of it"])
     thought, text, one, two = answer["output"]
     assert thought["content"] == [{"type": "reasoning_text", "text": "A file."}]
     assert thought["summary"] == []
@@ -141,23 +107,23 @@ def test_thoughts_text_and_calls_are_items_of_their_own() -> None:
 
 
 def test_thoughts_are_the_summary_if_one_is_asked_for() -> None:
-    thought, _ = whole(ANSWERS["thoughts"], [], reasoning={"summary": "auto"})["output"]
+    thought, _ = whole(ANSWERS["thoughts"], reasoning={"summary": "auto"})["output"]
     assert thought["summary"] == [{"type": "summary_text", "text": "A greeting."}]
     assert "content" not in thought
 
 
 def test_an_answer_that_is_cut_off_is_incomplete_and_so_is_its_last_item() -> None:
-    *_, last = streamed("Hello the", [], "length")
+    *_, last = answers(RESPONSES, "Hello the", finish="length")[0]
     assert last["type"] == "response.incomplete"
     response = last["response"]
     assert response["status"] == response["output"][-1]["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
-    *others, cut = whole(f"{CALL[:50]}", [], "length")["output"]
+    *others, cut = whole(READ_CALL[:50], "length")["output"]
     assert not others and cut["type"] == "function_call" and cut["status"] == "incomplete"
 
 
 def test_the_usage_tells_cached_and_reasoning_tokens() -> None:
-    answer = whole(ANSWERS["thoughts"], [])
+    answer = whole(ANSWERS["thoughts"])
     told = answer["usage"]
     assert told["input_tokens"] == 7 and told["input_tokens_details"]["cached_tokens"] == 2
     assert told["output_tokens"] == 5 and told["total_tokens"] == 12
@@ -167,9 +133,8 @@ def test_the_usage_tells_cached_and_reasoning_tokens() -> None:
 def test_a_response_says_what_it_was_asked_for_and_what_was_taken_of_it() -> None:
     answer = whole(
         "Hi",
-        [],
         instructions="Be brief.",
-        tools=[READ, {"type": "web_search"}],
+        tools=[RESPONSES.tool(), {"type": "web_search"}],
         metadata={"a": "b"},
         temperature=0.5,
         store=True,
@@ -198,7 +163,7 @@ def test_a_response_says_what_it_was_asked_for_and_what_was_taken_of_it() -> Non
 )
 def test_a_stream_that_fails_ends_with_a_code_that_agents_know(error: Exception, code: str) -> None:
     reply = reply_to(True)
-    events: list[Any] = [*reply.start(), *reply.push(0, pieces("Hello there!", [], "length")[0])]
+    events: list[Any] = [*reply.start(), *reply.push(0, spoken("Hello there!")[0])]
     events.append(reply.fail(error))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     last = events[-1]

@@ -23,7 +23,7 @@ from mlxgen.server.openai_responses.items import Input, rendered
 from mlxgen.server.openai_responses.request import parse_responses
 from mlxgen.server.openai_responses.schemas import ResponsesRequest
 
-from ..openai.kit import demo, refused, thinker
+from ..openai.kit import demo, refused
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -110,30 +110,12 @@ def test_a_response_has_the_prompt_of_the_same_chat_completion() -> None:
     assert one.prompt == other.prompt
 
 
-def test_sampling_and_the_budget_are_options() -> None:
-    options = options_of(temperature=0.5, top_p=0.25, max_output_tokens=7)
-    sampling = options.sampling
-    assert (sampling.temperature, sampling.top_p, options.max_tokens) == (0.5, 0.25, 7)
-    assert options_of(max_tokens=7).max_tokens == 7
-
-
-def test_a_form_and_tools_that_must_be_called_hold_the_text() -> None:
-    schema = {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}}
-    held: list[dict[str, Any]] = [
-        {"text": schema},
-        {"text": {"format": {"type": "json_object"}, "verbosity": "low"}},
-        {"tools": [WEATHER], "tool_choice": "required"},
-        {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "get_weather"}},
-        {"tools": [WEATHER], "parallel_tool_calls": False},
-        {"tools": [{**WEATHER, "strict": True}]},
-    ]
-    free: list[dict[str, Any]] = [
-        {"text": {"format": {"type": "text"}}},
-        {"tools": [WEATHER]},
-        {"tools": [WEATHER], "tool_choice": "none"},
-    ]
-    assert [bool(call_of(**fields).specs) for fields in held] == [True] * len(held)
-    assert [bool(call_of(**fields).specs) for fields in free] == [False] * len(free)
+def test_one_call_or_any_object_can_be_asked_for() -> None:
+    assert call_of(tools=[WEATHER], parallel_tool_calls=False).specs
+    assert call_of(text={"format": {"type": "json_object"}}).specs
+    assert not call_of(text={"format": {"type": "text"}}).specs
+    [job] = call_of(max_tokens=7).jobs
+    assert job.options.max_tokens == 7
 
 
 def test_tools_that_are_not_functions_are_left_out_with_a_note(
@@ -185,9 +167,7 @@ def test_what_changes_nothing_is_accepted() -> None:
         ({"include": ["message.output_text.logprobs"]}, "include", "/v1/chat/completions"),
         ({"messages": []}, "messages", "send input"),
         ({"instruction": "x"}, "instruction", "did you mean instructions?"),
-        ({"input": []}, "input", "1 or more items"),
         ({"input": None}, "input", "expected"),
-        ({"input": [{"role": "robot", "content": ""}]}, "input[0].role", "'developer'"),
         ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0].type", "stateless"),
         ({"input": [{"type": "compaction"}]}, "input[0].type", "function_call_output"),
         (
@@ -195,32 +175,13 @@ def test_what_changes_nothing_is_accepted() -> None:
             "input[0].content[0].type",
             "text only",
         ),
-        ({"tools": [WEATHER, WEATHER]}, "tools[1].name", "defined twice"),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "no tools"),
-        (
-            {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "f"}},
-            "tool_choice.name",
-            "not one of the tools",
-        ),
         ({"tools": [WEATHER], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "allowed_tools"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "1 or more"),
-        ({"temperature": -1}, "temperature", "0 or more"),
-        ({"input": "word " * 3000}, "input", "maximum context length"),
     ],
 )
 def test_the_field_at_fault_is_named(fields: dict[str, Any], param: str, words: str) -> None:
     error = refused(parse_responses, {"input": "Hello", **fields}, demo())
     assert error.param == param and words in error.message, error
-
-
-def test_the_code_of_a_long_conversation_is_known_to_agents() -> None:
-    error = refused(parse_responses, {"input": "word " * 3000}, demo())
-    assert (error.status, error.code) == (400, "context_length_exceeded")
-
-
-def test_an_effort_that_cannot_be_followed_is_named_as_it_was_sent() -> None:
-    error = refused(parse_responses, {"input": "Hello", "reasoning": {"effort": "high"}}, thinker())
-    assert error.param == "reasoning.effort"
 
 
 def test_every_field_of_the_client_is_known() -> None:

@@ -1,0 +1,52 @@
+"""What every request for text may say, whichever API it comes by: the model's name, and sampling.
+
+Invariant: the fields are called as the engine's options are, and so mean the same in all APIs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..options.table import OPTIONS, understood
+from .errors import RequestError
+from .fields import Body, Count, Int, ModelName, TopK, about, named, option
+
+
+class TextRequest(Body):
+    """What requests for text have in common."""
+
+    model: ModelName | None = named()
+    stream: bool | None = about("send events as the text grows")
+    seed: Int | None = option("seed")
+    min_tokens: Count | None = option("min_tokens")
+    temperature: float | None = option("temperature")
+    top_p: float | None = option("top_p", low=0)
+    top_k: TopK | None = option("top_k")
+    min_p: float | None = option("min_p")
+    xtc_probability: float | None = option("xtc_probability")
+    xtc_threshold: float | None = option("xtc_threshold")
+    repetition_penalty: float | None = option("repetition_penalty")
+    presence_penalty: float | None = option("presence_penalty")
+    frequency_penalty: float | None = option("frequency_penalty")
+    repetition_context_size: Count | None = option("repetition_context_size")
+    logit_bias: dict[str, float] | None = option("logit_bias")
+    ignore_eos: bool | None = option("ignore_eos")
+
+
+def options_of(request: TextRequest) -> dict[str, Any]:
+    """The options that a request gives by their own names; raises ``RequestError``."""
+    asked = {name: getattr(request, name, None) for name in OPTIONS}
+    given = {name: understood(name, value) for name, value in asked.items() if value is not None}
+    if request.logit_bias is not None:
+        given["logit_bias"] = _biases(request.logit_bias)
+    return given
+
+
+def _biases(given: Mapping[str, float]) -> dict[int, float]:
+    biases = {}
+    for text, bias in given.items():
+        if not text.isdecimal() or not text.isascii() or len(text) > 12:
+            raise RequestError.at("logit_bias", f"expected token ids as keys, got {text[:40]!r}")
+        biases[int(text)] = bias
+    return biases

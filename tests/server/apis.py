@@ -1,0 +1,334 @@
+"""The three chat APIs, so that one test can say what holds for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mlxgen.engine import Chunk, Usage
+from mlxgen.engine.chunk import FinishReason
+from mlxgen.server.anthropic.messages import parse_messages
+from mlxgen.server.call import Call, Event
+from mlxgen.server.openai.chat import parse_chat
+from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.served_model import ServedModel
+
+from .openai.kit import chunks_of, demo, read_again, usage
+
+READ_CALL = '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>'
+ANSWERS = {
+    "text": "Hello there!",
+    "nothing": "",
+    "thoughts": "<think>\nA greeting.\n</think>\n\nHello!",
+    "a call": READ_CALL,
+    "all of it": f"<think>\nA file.\n</think>\n\nI read.\n{READ_CALL}\n{READ_CALL}",
+}
+"""What the demo model may say."""
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}},
+    "required": ["path"],
+}
+
+
+class Said(NamedTuple):
+    """An answer, whichever API it came by; the arguments of a call that was cut off are none."""
+
+    model: str
+    text: str
+    thoughts: str
+    calls: list[tuple[str, Any]]
+    reason: str
+    prompt: int
+    cached: int
+    completion: int
+
+
+@dataclass(frozen=True, eq=False)
+class Api:
+    """An API: where it is, how its requests spell what they have in common, and its answers."""
+
+    name: str
+    path: str
+    parse: Callable[[Mapping[str, Any], ServedModel], Call]
+    prompt: str
+    limit: str
+    usage: Mapping[str, Any]
+    tool: Callable[..., dict[str, Any]]
+    choice: Callable[[str], Any]
+    effort: Callable[[str], dict[str, Any]]
+    form: Callable[[Any], dict[str, Any]]
+    places: Mapping[str, str]
+    """Its name of each of these: a tool's name, the named tool, the form, the effort."""
+    whole: Callable[[Any], Said]
+    streamed: Callable[[Sequence[Event]], Said]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def body(self, asked: Any = "Hello", **fields: Any) -> dict[str, Any]:
+        """A request; ``asked`` is what the user says, or a conversation."""
+        talk = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        return {self.prompt: talk, **fields}
+
+    def call(self, served: ServedModel | None = None, /, **fields: Any) -> Call:
+        return self.parse(self.body(**fields), served or demo())
+
+
+# ---- chat completions --------------------------------------------------------------------------
+
+_CHAT_ENDS = {"tool_calls": "calls"}
+
+
+def _chat_tool(name: str = "Read", **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": SCHEMA, **fields}}
+
+
+def _chat_choice(which: str) -> Any:
+    if which in ("auto", "none", "required"):
+        return which
+    return {"type": "function", "function": {"name": which}}
+
+
+def _chat_said(model: str, message: Event, finish: str, used: Event) -> Said:
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return Said(
+        model,
+        message.get("content") or "",
+        message.get("reasoning_content") or "",
+        [(call["name"], _arguments(call["arguments"])) for call in calls],
+        _CHAT_ENDS.get(finish, finish),
+        used["prompt_tokens"],
+        used["prompt_tokens_details"]["cached_tokens"],
+        used["completion_tokens"],
+    )
+
+
+def _chat_whole(answer: Event) -> Said:
+    [choice] = answer["choices"]
+    used = answer["usage"]
+    return _chat_said(answer["model"], choice["message"], choice["finish_reason"], used)
+
+
+def _chat_streamed(events: Sequence[Event]) -> Said:
+    message: Event = {"content": "", "reasoning_content": "", "tool_calls": []}
+    finish = ""
+    for choice in [choice for event in events for choice in event["choices"]]:
+        delta, finish = choice["delta"], choice["finish_reason"] or ""
+        for name in ("content", "reasoning_content"):
+            message[name] += delta.get(name) or ""
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                message["tool_calls"].append({"function": dict(call["function"])})
+            else:
+                function = message["tool_calls"][call["index"]]["function"]
+                function["arguments"] += call["function"]["arguments"]
+    [model] = {event["model"] for event in events}
+    return _chat_said(model, message, finish, events[-1]["usage"])
+
+
+CHAT = Api(
+    name="chat",
+    path="/v1/chat/completions",
+    parse=parse_chat,
+    prompt="messages",
+    limit="max_tokens",
+    usage={"stream_options": {"include_usage": True}},
+    tool=_chat_tool,
+    choice=_chat_choice,
+    effort=lambda effort: {"reasoning_effort": effort},
+    form=lambda schema: {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+    },
+    places={
+        "tool": "tools[1].function.name",
+        "named": "tool_choice.function.name",
+        "effort": "reasoning_effort",
+    },
+    whole=_chat_whole,
+    streamed=_chat_streamed,
+)
+
+# ---- messages ----------------------------------------------------------------------------------
+
+_ENDS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "calls"}
+
+
+def _messages_tool(name: str = "Read", **fields: Any) -> dict[str, Any]:
+    schema = fields.pop("parameters", SCHEMA)
+    return {"name": name, "input_schema": schema, **fields}
+
+
+def _messages_choice(which: str) -> Any:
+    if which in ("auto", "none"):
+        return {"type": which}
+    return {"type": "any"} if which == "required" else {"type": "tool", "name": which}
+
+
+def _messages_effort(effort: str) -> dict[str, Any]:
+    off = {"thinking": {"type": "disabled"}}
+    return off if effort == "none" else {"output_config": {"effort": effort}}
+
+
+def _messages_whole(message: Event) -> Said:
+    blocks, used = message["content"], message["usage"]
+    cached = used["cache_read_input_tokens"]
+    return Said(
+        message["model"],
+        "".join([block["text"] for block in blocks if block["type"] == "text"]),
+        "".join([block["thinking"] for block in blocks if block["type"] == "thinking"]),
+        [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"],
+        _ENDS[message["stop_reason"]],
+        used["input_tokens"] + cached,
+        cached,
+        used["output_tokens"],
+    )
+
+
+def _messages_streamed(events: Sequence[Event]) -> Said:
+    message = dict(events[0]["message"])
+    blocks: list[Event] = []
+    for event in events[1:]:
+        if event["type"] == "content_block_start":
+            blocks.append({**event["content_block"], "json": ""})
+        elif event["type"] == "content_block_delta":
+            for name, value in event["delta"].items():
+                if name != "type":
+                    name = "json" if name == "partial_json" else name
+                    blocks[event["index"]][name] += value
+        elif event["type"] == "message_delta":
+            message |= {**event["delta"], "usage": event["usage"]}
+    for block in blocks:
+        if block["type"] == "tool_use":
+            block["input"] = _arguments(block["json"])
+    return _messages_whole({**message, "content": blocks})
+
+
+MESSAGES = Api(
+    name="messages",
+    path="/v1/messages",
+    parse=parse_messages,
+    prompt="messages",
+    limit="max_tokens",
+    usage={},
+    tool=_messages_tool,
+    choice=_messages_choice,
+    effort=_messages_effort,
+    form=lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    places={
+        "tool": "tools[1].name",
+        "named": "tool_choice.name",
+        "effort": "output_config.effort",
+    },
+    whole=_messages_whole,
+    streamed=_messages_streamed,
+)
+
+# ---- responses ---------------------------------------------------------------------------------
+
+
+def _responses_tool(name: str = "Read", **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "name": name, "parameters": SCHEMA, **fields}
+
+
+def _responses_choice(which: str) -> Any:
+    return which if which in ("auto", "none", "required") else {"type": "function", "name": which}
+
+
+def _responses_whole(response: Event) -> Said:
+    texts = {"message": "", "reasoning": ""}
+    calls = []
+    for item in response["output"]:
+        if item["type"] == "function_call":
+            calls.append((item["name"], _arguments(item["arguments"])))
+        else:
+            texts[item["type"]] += "".join([part["text"] for part in item["content"]])
+    done = "calls" if calls else "stop"
+    used = response["usage"]
+    return Said(
+        response["model"],
+        texts["message"],
+        texts["reasoning"],
+        calls,
+        "length" if response["status"] == "incomplete" else done,
+        used["input_tokens"],
+        used["input_tokens_details"]["cached_tokens"],
+        used["output_tokens"],
+    )
+
+
+def _responses_streamed(events: Sequence[Event]) -> Said:
+    """What its deltas say; only status and usage are of the last event."""
+    items: list[Event] = []
+    for event in events:
+        if event["type"] == "response.output_item.added":
+            items.append({**event["item"], "content": [{"text": ""}]})
+        elif event["type"] == "response.function_call_arguments.delta":
+            items[event["output_index"]]["arguments"] += event["delta"]
+        elif event["type"].endswith(".delta"):
+            items[event["output_index"]]["content"][0]["text"] += event["delta"]
+    return _responses_whole({**events[-1]["response"], "output": items})
+
+
+RESPONSES = Api(
+    name="responses",
+    path="/v1/responses",
+    parse=parse_responses,
+    prompt="input",
+    limit="max_output_tokens",
+    usage={},
+    tool=_responses_tool,
+    choice=_responses_choice,
+    effort=lambda effort: {"reasoning": {"effort": effort}},
+    form=lambda schema: {
+        "text": {"format": {"type": "json_schema", "name": "f", "schema": schema}}
+    },
+    places={"tool": "tools[1].name", "named": "tool_choice.name", "effort": "reasoning.effort"},
+    whole=_responses_whole,
+    streamed=_responses_streamed,
+)
+
+APIS = (CHAT, MESSAGES, RESPONSES)
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return {}
+
+
+# ---- replies without a server ------------------------------------------------------------------
+
+
+def spoken(text: str, delays: Sequence[int] = (), finish: FinishReason = "stop") -> list[Chunk]:
+    """The demo model's chunks of a text."""
+    vocabulary = demo().vocabulary
+    tokens = vocabulary.encode(text, special=False) if text else []
+    end = sorted(vocabulary.eos)[:1] if finish == "stop" or not tokens else []
+    return chunks_of([*tokens, *end], vocabulary, delays=delays, finish=finish)
+
+
+def answers(
+    api: Api,
+    text: str,
+    /,
+    delays: Sequence[int] = (),
+    finish: FinishReason = "stop",
+    used: Usage | None = None,
+    **fields: Any,
+) -> tuple[list[Event], Any]:
+    """The events of a stream, and the whole answer, if the demo model says this."""
+    given = {"tools": [api.tool()], **fields}
+    used = used or usage(7, 5, 2)
+    calls = [api.call(**given, **more) for more in ({"stream": True, **api.usage}, {})]
+    stream, whole = (call.reply(id="id_1", created=1) for call in calls)
+    events: list[Event] = []
+    chunks = spoken(text, delays, finish)
+    for chunk in chunks:
+        last = used if chunk is chunks[-1] else None
+        events += read_again(stream.push(0, chunk, usage=last))
+        assert not whole.push(0, chunk, usage=last)
+    return read_again([*stream.start(), *events, *stream.finish([used])]), whole.complete([used])

@@ -22,7 +22,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from .engine.batch import Batch
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
-from .engine.control import Control, options_of
+from .engine.control import Control, bound_controller, control_options
 from .engine.history import History
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .engine.kv.measures import Measures
@@ -285,15 +285,8 @@ class LanguageModel:
         wrong.
         """
         read = Prompt.of(prompt, self.vocabulary)
-        request = self.prepare(read, options_of(options))
-        root: Any = controller
-        if hasattr(root, "bind"):
-            root = root.bind(
-                self.vocabulary,
-                self.vocab_size,
-                prompt=tuple(request.history),
-                opens_text=read.opens_text,
-            )
+        request = self.prepare(read, control_options(options))
+        root = bound_controller(controller, request, opens_text=read.opens_text)
         return Control(Scheduler(self, limits), request, root)
 
     def prepare(self, given: AnyPrompt, options: Options) -> Request:

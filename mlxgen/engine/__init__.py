@@ -4,15 +4,26 @@ from ..loading import mlx_lm_first  # noqa: F401
 
 # isort: split
 from .batch import Batch
-from .branches import Branch, Controller, Splice, Wait
-from .chunk import Alternative, Candidate, Chunk, FinishReason, Progress, PromptScore, Result, Usage
-from .control import Control
+from .branches import Branch, Controller, Path, Splice, Wait
+from .chunk import (
+    Alternative,
+    Candidate,
+    Chunk,
+    FinishReason,
+    Progress,
+    PromptScore,
+    Result,
+    Usage,
+    fold,
+)
+from .control import Control, bound_controller, control_options
 from .limits import Limits, Stats
 from .options import Options
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .scheduling.scheduler import Scheduler
 from .session import Session
+from .step.accepting import Event
 from .step.handle import Handle
 from .stream import Stream
 
@@ -25,10 +36,12 @@ __all__ = [
     "Chunk",
     "Control",
     "Controller",
+    "Event",
     "FinishReason",
     "Handle",
     "Limits",
     "Options",
+    "Path",
     "Progress",
     "Prompt",
     "PromptScore",
@@ -41,4 +54,7 @@ __all__ = [
     "Stream",
     "Usage",
     "Wait",
+    "bound_controller",
+    "control_options",
+    "fold",
 ]

@@ -11,17 +11,18 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence as Tokens
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from ..errors import MlxgenError, OptionError, StateError
-from .branches import C, Controller, Decision, Path, Wait, decide, name_of
-from .chunk import Chunk, Result, Usage, fold
+from ..tokens import Token
+from .branches import C, Controller, Decision, Path, Plan, Wait, decide, name_of
+from .chunk import Chunk, FinishReason, Result, Usage, fold
 from .limits import Stats
 from .options import Options
 from .pulled import Pulled
 from .request.request import Request
-from .scheduling.scheduler import Scheduler
 from .step.accepting import Event
 from .step.handle import Handle
 
@@ -41,13 +42,53 @@ _REFUSED: Mapping[str, str] = {
 }
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def control_options(given: Mapping[str, Any]) -> Options:
     """The options of a controlled generation; ``OptionError`` for those it does not support."""
     for name, reason in _REFUSED.items():
         value, own = given.get(name), name == "allow_retract"
         if value not in (None, (), [], "off") and value is not own:
             raise OptionError(name, f"cannot be used with a controller: {reason}")
     return Options.of({**given, "allow_retract": True, "draft": "off"})
+
+
+def bound_controller(controller: Plan[C] | C, request: Request, *, opens_text: bool) -> C:
+    """The root's controller for a request; ``opens_text``: the prompt's end starts a new text."""
+    root: Any = controller
+    if hasattr(root, "bind"):
+        root = root.bind(
+            request.vocabulary,
+            request.vocab_size,
+            prompt=tuple(request.history),
+            opens_text=opens_text,
+        )
+    if not callable(getattr(root, "mid_process", None)):
+        raise OptionError(
+            "controller",
+            "expected a controller, which has mid_process, or a Program, got "
+            f"{type(root).__name__}",
+        )
+    made: C = root
+    return made
+
+
+class Sequences(Protocol):
+    """What a control needs of a scheduler: its methods for the sequences of one caller.
+
+    ``busy`` and ``step`` are about these alone, and ``close`` drops them.
+    """
+
+    @property
+    def busy(self) -> bool: ...
+    def submit(self, request: Request) -> Handle: ...
+    def step(self) -> list[Event]: ...
+    def fork(self, handle: Handle, n: int = 1) -> list[Handle]: ...
+    def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]: ...
+    def finish(self, handle: Handle, reason: FinishReason) -> list[Event]: ...
+    def park(self, handle: Handle) -> None: ...
+    def resume(self, handle: Handle) -> None: ...
+    def cancel(self, handle: Handle) -> None: ...
+    def close(self) -> None: ...
+    def stats(self) -> Stats: ...
 
 
 class _Live:
@@ -101,14 +142,8 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     ``leave`` raise ``StateError``; they may ``close`` it, and read its attributes.
     """
 
-    def __init__(self, scheduler: Scheduler, request: Request, controller: C) -> None:
+    def __init__(self, scheduler: Sequences, request: Request, controller: C) -> None:
         super().__init__("control")
-        if not callable(getattr(controller, "mid_process", None)):
-            raise OptionError(
-                "controller",
-                "expected a controller, which has mid_process, or a Program, got "
-                f"{type(controller).__name__}",
-            )
         self._scheduler = scheduler
         self.controller: C = controller
         self.results: dict[Path, Result] = {}
@@ -143,14 +178,27 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         return tuple(live.name for live in self._live.values())
 
     @property
+    def made(self) -> tuple[Path, ...]:
+        """The names of all branches so far, in the order in which they were made."""
+        return tuple(self._known)
+
+    @property
     def stats(self) -> Stats:
         """What the scheduler holds now, and what all branches have done so far."""
         return self._scheduler.stats()
 
     def text(self, branch: Path = ()) -> str:
         """The text of a branch so far, including its parent's up to the fork."""
+        return fold(self.chunks(branch), Usage()).text
+
+    def chunks(self, branch: Path = ()) -> list[Chunk]:
+        """The chunks of a branch that were taken so far, and its parent's up to the fork."""
         live = self._find(branch)
-        return fold(live.chunks[: live.given], Usage()).text
+        return live.chunks[: live.given]
+
+    def controller_of(self, branch: Path) -> Controller:
+        """The controller of a branch, which may have ended."""
+        return self._find(branch).controller
 
     def leave(self, branch: Path) -> None:
         """End a branch and free what it holds; does nothing if it has ended already.

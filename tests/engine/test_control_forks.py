@@ -14,7 +14,7 @@ from mlxgen.engine.control import Control
 from mlxgen.tokens import Token
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
-from tests.fakes.controllers import Call, Recited, anything, finish
+from tests.fakes.controllers import Call, Recited, anything, check_integrity, finish
 from tests.fakes.speaking import PROMPT, Speaker, reciter
 
 LONG = [t % 96 for t in range(500)]
@@ -310,7 +310,7 @@ def test_a_branch_without_room_starts_again_later_and_nobody_can_tell(llama: Lan
         )
         found = {}
         for _ in run:
-            run._scheduler.check_integrity()
+            check_integrity(run)
         found = {branch: result.text for branch, result in run.results.items()}
         return found, run.stats.preempted
 
@@ -366,7 +366,7 @@ def test_waiting_costs_no_steps_and_no_passes(llama: LanguageModel) -> None:
     next(run)
     assert run.stats.forward_passes == passes + 1
     for _ in run:
-        run._scheduler.check_integrity()
+        check_integrity(run)
     assert len({result.tokens for result in run.results.values()}) == 1
 
 
@@ -412,7 +412,7 @@ def test_the_kv_of_a_waiting_branch_goes_first_where_room_is_short(llama: Langua
     limits = Limits(max_bytes=700_000, keep_prefixes=False)
     run = llama.control(LONG[:200], Meeting(96, []), limits=limits, max_tokens=60)
     for _ in run:
-        run._scheduler.check_integrity()
+        check_integrity(run)
     roomy = llama.control(LONG[:200], Meeting(96, []), max_tokens=60)
     finish(roomy)
     assert run.stats.preempted > 0 and roomy.stats.preempted == 0

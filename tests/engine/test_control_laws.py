@@ -16,7 +16,7 @@ from mlxgen.tokens import Token
 from tests.engine.control_reference import Reference, Wild
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
-from tests.fakes.controllers import Recited, finish
+from tests.fakes.controllers import Recited, check_integrity, finish
 from tests.fakes.speaking import Speaker
 
 from ..effort import tries
@@ -55,7 +55,7 @@ def finish_looking(run: Control[Any]) -> dict[Any, str]:
 
     def looking() -> Any:
         events = step()
-        scheduler.check_integrity()
+        check_integrity(run)
         return events
 
     scheduler.step = looking  # type: ignore[method-assign]
@@ -147,7 +147,7 @@ def test_every_kind_of_cache_follows_backtracks_forks_and_runs(lm: LanguageModel
     )
     run = lm.control(prompt, controller, max_tokens=40)
     for _ in run:
-        run._scheduler.check_integrity()
+        check_integrity(run)
     assert len(run.results) == 3
     for result in run.results.values():
         history = [*prompt[: result.usage.prompt_tokens], *result.tokens]

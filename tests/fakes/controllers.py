@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mlxgen import Branch, Control, Wait
 from mlxgen.engine.branches import Path
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.tokens import Token
 
 from .speaking import Speaker
@@ -55,6 +56,12 @@ class Told:
         del self.history[len(self.history) - last_backtrack :]
         self.history += last_append
         return self.decide(branch_idx, self.history)
+
+
+def check_integrity(run: Control[Any]) -> None:
+    """Look at the invariants of its scheduler, which is its own."""
+    assert isinstance(run._scheduler, Scheduler)
+    run._scheduler.check_integrity()
 
 
 def finish(run: Control[Any]) -> dict[Path, str]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..chat.splitter import Reading
-from ..engine import Options, Prompt
+from ..engine import Options, Prompt, control_options
 from ..errors import MlxgenError
 from ..filters import Specification
 from ..sampling import derive_seed
 from ..text import heal_plan
-from .call import Call, Job, Reply
+from .call import Call, Job, Reply, Steered
 from .errors import RequestError, as_request_error
 from .served_model import ServedModel
 
@@ -48,7 +48,8 @@ class Asked:
     - ``rows``: the prompts; each has so many ``answers``.
     - ``options``: those that the request gives, by the engine's names; None means the default.
     - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops.
-    - ``stream``, ``watched``, ``ends_with_done``, ``params``, ``ignored``: as in ``Call``.
+    - ``stream``, ``watched``, ``ends_with_done``, ``steered``, ``params``, ``ignored``: as in
+      ``Call``.
     """
 
     rows: Sequence[Row]
@@ -59,6 +60,7 @@ class Asked:
     stream: bool = False
     watched: bool = False
     ends_with_done: bool = True
+    steered: Steered | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
 
@@ -79,11 +81,12 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         rows = [replace(row, skip=len(heal_plan(known, row.prompt.tokens)[1])) for row in rows]
     each = [row for row in rows for _ in choices]
     return Call(
-        jobs=tuple(Job(row.prompt, one) for row in rows for one in choices),
+        jobs=tuple(Job(row.prompt, one.fork()) for row in rows for one in choices),
         stream=asked.stream,
         watched=asked.watched,
         ends_with_done=asked.ends_with_done,
         specs=() if asked.spec is None else (asked.spec,),
+        steered=asked.steered,
         params=asked.params,
         ignored=asked.ignored,
         make_reply=lambda id, created: make_reply(each, options, id, created),
@@ -99,7 +102,7 @@ def _options(asked: Asked, model: ServedModel) -> Options:
     if "max_tokens" not in own:
         given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
     try:
-        options = Options.of(given)
+        options = Options.of(given) if asked.steered is None else control_options(given)
         options.check_vocabulary(model.vocab_size)
     except MlxgenError as error:
         raise as_request_error(error, asked.params) from error

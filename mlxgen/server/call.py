@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from ..engine import Chunk, Options, Progress, Prompt, Usage
+from ..engine import Chunk, Options, Path, Progress, Prompt, Usage
 from ..filters import Specification
 
 Event: TypeAlias = dict[str, Any]
@@ -32,6 +32,16 @@ class Job(NamedTuple):
 
     prompt: Prompt
     options: Options
+
+
+class Steered(NamedTuple):
+    """What decides on the text of a call: a program or a controller of the operator's, by name.
+
+    ``make`` makes it for one generation. It is the operator's code, and may do anything.
+    """
+
+    name: str
+    make: Callable[[], Any]
 
 
 class Reply(Protocol):
@@ -71,6 +81,17 @@ class Reply(Protocol):
         """The whole answer; ``usages`` in the order of jobs. Not for streams."""
 
 
+@runtime_checkable
+class BranchedReply(Reply, Protocol):
+    """A reply to a call that is ``steered``: its answers are branches, and come up one by one."""
+
+    def opened(self, index: int, branch: Path) -> list[Event]:
+        """There is an answer ``index``, with no text yet; returns the events to send now."""
+
+    def learned(self, index: int, facts: Mapping[str, Any]) -> None:
+        """Add to what is said of an answer besides its text."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A parsed request.
@@ -80,6 +101,7 @@ class Call:
     - ``ends_with_done``: whether a stream ends with ``[DONE]``.
     - ``watched``: whether the reply reports the progress of the jobs.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
+    - ``steered``: what decides on the only job. Its branches are the answers then.
     - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude
       tokens, for ``error_body(error, call.params)``.
     - ``ignored``: accepted fields that have no effect.
@@ -90,6 +112,7 @@ class Call:
     watched: bool = False
     ends_with_done: bool = True
     specs: tuple[Specification, ...] = ()
+    steered: Steered | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
     make_reply: Callable[[str, int], Reply] = field(repr=False)

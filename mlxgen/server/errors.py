@@ -15,6 +15,7 @@ from ..chat.dialect import UnsupportedError
 from ..errors import (
     DeadEndError,
     FilterError,
+    HookError,
     MlxgenError,
     ModelError,
     OptionError,
@@ -141,6 +142,7 @@ _CODES: tuple[tuple[type[MlxgenError], str], ...] = (
     (DeadEndError, "dead_end"),
     (FilterError, "invalid_grammar"),
     (QueueFullError, "rate_limit_exceeded"),
+    (HookError, "hook_failed"),
 )
 
 

@@ -37,6 +37,7 @@ from .http.body import ClientGone, check_headers, read_body
 from .http.connection import link_of
 from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
 from .ignored import HEADER, header_of
+from .jobs import Prepared
 from .logs import log, log_failure
 from .service import Service
 
@@ -118,6 +119,16 @@ class Exchange:
         self._mailbox = Mailbox(len(sequences), on_overflow=self._hang_up, watched=watched)
         self.service.engine.submit(sequences, self._mailbox)
         return self._mailbox
+
+    def control(self, prepared: Prepared) -> Mailbox:
+        """Let what a call is steered by write its text, likewise."""
+        steered, (job,), (request,) = prepared.call.steered, prepared.call.jobs, prepared.sequences
+        assert steered is not None
+        self.fields["program"] = steered.name
+        box = self._mailbox = Mailbox(1, on_overflow=self._hang_up, grows=True)
+        programs, opens_text = self.service.programs, job.prompt.opens_text
+        programs.start(steered, request, opens_text=opens_text, box=box)
+        return box
 
     async def answer(self, body: bytes) -> None:
         """Send the whole answer, as JSON."""

@@ -91,6 +91,8 @@ Drafted: TypeAlias = Annotated[
     int, Field(**_range("num_draft_tokens", low=0)), BeforeValidator(_whole)
 ]
 Alternatives: TypeAlias = Annotated[int, Field(**_range("top_logprobs")), BeforeValidator(_whole)]
+Held: TypeAlias = Annotated[int, Field(**_range("hold_tokens")), BeforeValidator(_whole)]
+Resampled: TypeAlias = Annotated[int, Field(**_range("max_resample")), BeforeValidator(_whole)]
 TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidator(_whole)]
 Json: TypeAlias = dict[str, Any]
 ModelName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME)]

@@ -24,6 +24,7 @@ from typing import Any
 
 import uvicorn
 
+from ..errors import OptionError
 from ..loading.sampling_defaults import in_words
 from ..open_files import FILES, count_open, raise_limit
 from . import stop_signals
@@ -34,6 +35,7 @@ from .http.gate import is_loopback
 from .http.listener import Listener
 from .http.room import Room
 from .logs import log, set_up_logs
+from .programs.registry import Registry
 from .service import REFUSED, Service, why
 from .settings import NAME, Settings
 
@@ -72,6 +74,10 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
     after this, because signals that stop the server are ignored from then on.
     """
     set_up_logs(settings.log_format, settings.log_level)
+    try:
+        Registry.of(settings)
+    except OptionError as error:
+        return refuse(f"--{error}")
     wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))
     files = raise_limit(max(FILES, wanted + 2 * RESERVE))
     most = connections_of(files - count_open(), wanted)

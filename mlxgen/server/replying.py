@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from ..errors import MlxgenError
-from .call import Comment, Reply, Sent
+from .call import BranchedReply, Comment, Reply, Sent
 from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
@@ -35,7 +35,10 @@ async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
     exchange.describe_failure = reply.fail
     if not call.ends_with_done:
         exchange.end = b""
-    mailbox = exchange.submit(prepared.sequences, watched=call.watched)
+    if call.steered is None:
+        mailbox = exchange.submit(prepared.sequences, watched=call.watched)
+    else:
+        mailbox = exchange.control(prepared)
     send = _stream if call.stream else _whole
     try:
         await send(exchange, reply, mailbox)
@@ -64,13 +67,14 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 
     def events_of(items: Sequence[Delivery]) -> list[Sent]:
         events: list[Sent] = []
-        for place, chunks, usage, progress in items:
+        for item in items:
+            place, chunks, usage, progress = item[:4]
+            new = _learned(reply, item)
             if chunks:
                 _first(exchange)
-                new = [e for c in chunks for e in reply.push(place, c, progress, usage)]
-            else:
-                assert progress is not None
-                new = [*reply.prefilled(place, progress)]
+                new += [e for c in chunks for e in reply.push(place, c, progress, usage)]
+            elif progress is not None:
+                new += reply.prefilled(place, progress)
             if chunks or new:
                 events += opening()
             events += new
@@ -114,7 +118,9 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 
     def read(items: Sequence[Delivery]) -> bool:
         nonlocal size
-        for place, chunks, usage, progress in items:
+        for item in items:
+            _learned(reply, item)
+            place, chunks, usage, progress = item[:4]
             for chunk in chunks:
                 _first(exchange)
                 reply.push(place, chunk, progress, usage)
@@ -140,6 +146,19 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     await exchange.answer(body)
 
 
+def _learned(reply: Reply, item: Delivery) -> list[Sent]:
+    """Tell the reply about a branch; returns the events of one that is new."""
+    if item.branch is None and item.facts is None:
+        return []
+    assert isinstance(reply, BranchedReply)
+    events: list[Sent] = []
+    if item.branch is not None:
+        events += reply.opened(item.place, item.branch)
+    if item.facts is not None:
+        reply.learned(item.place, item.facts)
+    return events
+
+
 def _first(exchange: Exchange) -> None:
     """Record the time of the first token."""
     if "first" in exchange.fields:
@@ -154,7 +173,7 @@ def _account(exchange: Exchange, prepared: Prepared, mailbox: Mailbox) -> None:
     exchange.fields |= {
         "prompt": sum(usage.prompt_tokens for usage in usages),
         "completion": completion,
-        "sequences": len(prepared.sequences),
+        "sequences": len(usages),
         "stream": prepared.call.stream,
     }
     longest = max(usage.completion_tokens for usage in usages)

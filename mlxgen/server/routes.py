@@ -193,6 +193,11 @@ def _add_model(router: APIRouter, service: Service) -> None:
         service.model.check_name(name)
         return JsonResponse(described(name))
 
+    @router.get("/v1/programs", responses=_ANSWER | answers(*_BUSY))
+    async def programs() -> Response:
+        """The operator's programs, controllers and hooks that requests may name."""
+        return JsonResponse(service.model.registry.listed())
+
     @router.get("/props", responses=_ANSWER | answers(*_BUSY))
     async def props() -> Response:
         """The model, and the defaults for what a request leaves out."""

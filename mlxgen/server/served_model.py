@@ -1,7 +1,7 @@
 """What requests need to know of the model.
 
 Owns ``ServedModel``: names, limits, defaults, and the model's dialect. Must never know a request.
-Invariant: frozen, and free of arrays, so that any thread may read it.
+Invariant: frozen, and any thread may read it: no field is an array.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..loading.sampling_defaults import OPENAI, SamplingChoice, sampling_default
 from ..tokens import Vocabulary
 from .errors import RequestError
 from .fields import shown
+from .programs.registry import Registry
 
 if TYPE_CHECKING:
     from ..model import LanguageModel
@@ -32,6 +33,7 @@ class ServedModel:
       answer together (``None``: unknown).
     - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
     - ``dialect`` is how it writes.
+    - ``registry``: the operator's own programs, controllers and hooks.
     - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty if there is none.
     """
 
@@ -44,6 +46,7 @@ class ServedModel:
     strict_name: bool = False
     sampling: Mapping[str, Any] = field(default_factory=lambda: OPENAI, hash=False)
     sampling_choice: SamplingChoice = "model"
+    registry: Registry = field(default_factory=Registry, hash=False)
     chat_template: str = ""
     bos_token: str = ""
     eos_token: str = ""
@@ -57,6 +60,7 @@ class ServedModel:
         path: str | None = None,
         strict_name: bool = False,
         sampling_choice: SamplingChoice = "model",
+        registry: Registry | None = None,
     ) -> ServedModel:
         """The facts of a loaded model; call this on the thread that runs it."""
         tokenizer: Any = lm.tokenizer
@@ -70,6 +74,7 @@ class ServedModel:
             strict_name=strict_name,
             sampling=sampling_defaults(sampling_choice, lm.recommended, otherwise=OPENAI),
             sampling_choice=sampling_choice,
+            registry=registry or Registry(),
             chat_template=_text(getattr(tokenizer, "chat_template", None)),
             bos_token=_text(tokenizer.bos_token),
             eos_token=_text(tokenizer.eos_token),

@@ -23,6 +23,7 @@ from .http.admission import Admission
 from .jobs import Preparation
 from .logs import log, log_failure
 from .metrics import Metrics
+from .programs.running import Programs
 from .served_model import ServedModel
 from .settings import Settings
 
@@ -60,6 +61,8 @@ class Service:
         self._guard: Guard  # from then on, too
         self.preparation: Preparation
         """The lanes in which requests become sequences, once there is a model."""
+        self.programs: Programs
+        """What the operator's programs run in, from then on."""
         self._stopping: asyncio.Task[None] | None = None
 
     # ---- what requests ask -------------------------------------------------------------------
@@ -132,6 +135,9 @@ class Service:
         self._guard.start()
         self.preparation = Preparation(
             engine.lm.prepare_all, model, self._guard, max_sequences=self.settings.max_queue
+        )
+        self.programs = Programs(
+            self.engine, timeout=self.settings.program_timeout, most=self.settings.max_queue
         )
         self.loaded = model
         self.became_ready.set_result(None)

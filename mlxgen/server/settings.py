@@ -104,6 +104,20 @@ class Settings(ModelSettings):
     shutdown_grace: float = _seconds(30.0)
     """Seconds for running requests after SIGTERM or Ctrl-C."""
 
+    programs: tuple[str, ...] = setting((), action="append", metavar="NAME=PLACE")
+    """A program of your own that requests may name: an async function of a guide, such as
+    quiz=package.module:quiz; repeatable."""
+    controllers: tuple[str, ...] = setting((), action="append", metavar="NAME=PLACE")
+    """A controller of your own, likewise: a class with mid_process; repeatable."""
+    hooks: tuple[str, ...] = setting((), action="append", metavar="NAME=PLACE")
+    """A hook of your own, likewise: a function of a sampled token, or a class whose objects are
+    such functions; repeatable."""
+    program_timeout: float = _seconds(30.0)
+    """Seconds for which a program or controller may keep its request waiting at a time; 0 is no
+    limit."""
+    hook_timeout: float = setting(0.5, number(0, ABOVE_ZERO, 1e4), type=float, metavar="S")
+    """Seconds for a call of a hook, for which all other requests wait, too."""
+
     log_format: Literal["text", "json"] = setting("text", choices=("text", "json"))
     """The format of log lines."""
     log_level: str = setting("info", choices=LEVELS)
@@ -174,9 +188,17 @@ _GROUPS = {  # by their first setting
     "model": "model",
     "host": "network",
     "max_batch": "limits",
+    "programs": "your own code",
     "log_format": "log, on standard error",
 }
-_REPEATED = {"aliases": "alias", "allow_hosts": "allow_host", "cors_origins": "cors_origin"}
+_REPEATED = {
+    "aliases": "alias",
+    "allow_hosts": "allow_host",
+    "cors_origins": "cors_origin",
+    "programs": "program",
+    "controllers": "controller",
+    "hooks": "hook",
+}
 
 
 def make_parser() -> argparse.ArgumentParser:

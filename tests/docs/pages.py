@@ -50,6 +50,14 @@ class Page:
         """The blocks of some kinds, in order."""
         return [block for block in self.all_blocks if block.kind in kinds]
 
+    def function(self, name: str) -> str:
+        """The source of an async function in one of the page's examples."""
+        for block in self.blocks("python"):
+            found = re.search(rf"^async def {name}\(.*?(?=^\S|\Z)", block.code, re.M | re.S)
+            if found is not None:
+                return found[0]
+        raise AssertionError(f"{self} has no async function {name}")
+
     def section(self, heading: str) -> str:
         """What is under a heading, up to the next one of its level or above."""
         start = re.search(rf"^(#+) {re.escape(heading)}$", self.text, re.MULTILINE)

@@ -54,8 +54,10 @@ def arguments_of(command: Command) -> list[str]:
 class Shell:
     """Runs the commands of one page; ``last`` is what the newest one printed."""
 
-    def __init__(self, request: pytest.FixtureRequest) -> None:
+    def __init__(self, request: pytest.FixtureRequest, page: Page) -> None:
         self._request = request
+        self._page = page
+        self._own: Running | None = None
         self._capsys: pytest.CaptureFixture[str] = request.getfixturevalue("capsys")
         self._monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
 
@@ -87,12 +89,26 @@ class Shell:
         return captured.out
 
     def _serve(self, command: Command) -> str:
-        assert read_settings(arguments_of(command), {}).model is None, "only the demo model runs"
-        server: Running = self._request.getfixturevalue("server")
+        settings = read_settings(arguments_of(command), {})
+        assert settings.model is None, "only the demo model runs"
+        if settings.programs:
+            for place in settings.programs:
+                module, _, function = place.partition("=")[2].partition(":")
+                code = self._page.function(function)
+                Path(f"{module}.py").write_text(f"import mlxgen\n\n{code}", encoding="utf-8")
+            self._own = Running(*arguments_of(command))
+            self._request.addfinalizer(self._own.close)
+            self._own.wait_ready()
+        server = self._server
         return server.greeting.replace(server.url, ADDRESS)
 
+    @property
+    def _server(self) -> Running:
+        shared: Running = self._request.getfixturevalue("server")
+        return self._own or shared
+
     def _request_answer(self, words: Sequence[str]) -> str:
-        server: Running = self._request.getfixturevalue("server")
+        server = self._server
         method, url, headers, data = request_of(list(words))
         assert url.startswith(ADDRESS)
         url = url.replace(ADDRESS, server.url)
@@ -105,7 +121,7 @@ class Shell:
 def test_commands_run_and_print_what_their_page_shows(
     page: Page, reader: Path, request: pytest.FixtureRequest
 ) -> None:
-    shell = Shell(request)
+    shell = Shell(request, page)
     for block, command in all_commands(page):
         if is_run(command):
             printed = shell.run(command)
@@ -162,6 +178,20 @@ def test_the_tool_of_the_servers_page_is_called(server: Running) -> None:
     (call,) = answer(server, bodies("docs/server.md")[1])["tool_calls"]
     assert call["function"]["name"] == "get_weather"
     assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+
+
+def test_the_program_of_a_request_gives_what_it_gives_in_python(
+    reader: Path, request: pytest.FixtureRequest
+) -> None:
+    own = page("docs/controllers.md")
+    shell = Shell(request, own)
+    printed = [shell.run(command) for _, command in all_commands(own)]
+    choices = json.loads(printed[-1])["choices"]
+    (shown,) = [block.output for block in own.blocks("python") if block.output]
+    assert shown.splitlines() == [
+        choices[0]["value"],
+        str(sorted(choice["message"]["content"] for choice in choices)),
+    ]
 
 
 def addresses(value: Any) -> list[str]:

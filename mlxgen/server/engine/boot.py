@@ -17,6 +17,7 @@ from ...filters.compiled import GrammarEngine
 from ...model import LanguageModel
 from ..guard.child import Facts
 from ..guard.guard import CPU_SECONDS, MEMORY
+from ..programs.registry import Registry
 from ..served_model import ServedModel
 from ..settings import Settings
 
@@ -62,6 +63,7 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
         path=settings.model,
         strict_name=settings.strict_model,
         sampling_choice=settings.sampling_defaults,
+        registry=Registry.of(settings, lm),
     )
     return Engine(lm, model, facts)
 

@@ -13,10 +13,10 @@ failure only its error comes out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from ...engine import Chunk, Progress, Usage
+from ...engine import Chunk, Path, Progress, Usage
 from ..errors import RequestError
 
 LIMIT = 4096
@@ -27,12 +27,30 @@ class Delivery(NamedTuple):
     """News of one sequence: chunks, and at its end ``usage``.
 
     ``progress`` is for a watched sequence: with chunks, and without any while its prompt is run.
+
+    Of the branches of a program: ``branch`` is the name of a new one, whose ``chunks`` are those up
+    to its fork; ``facts`` is what is known of it besides its text; ``closes``: there will be no
+    more branches.
     """
 
     place: int
     chunks: Sequence[Chunk]
     usage: Usage | None = None
     progress: Progress | None = None
+    branch: Path | None = None
+    facts: Mapping[str, Any] | None = None
+    closes: bool = False
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether a sequence begins or ends with it."""
+        return self.branch is not None or self.usage is not None or self.closes
+
+    @property
+    def says_something(self) -> bool:
+        """Whether the reply has to know."""
+        known = self.progress, self.branch, self.facts
+        return bool(self.chunks) or any(each is not None for each in known)
 
 
 Use: TypeAlias = Callable[[list[Delivery]], bool]
@@ -42,7 +60,8 @@ Use: TypeAlias = Callable[[list[Delivery]], bool]
 class Mailbox:
     """The sequences of one request, by index, as far as they have come.
 
-    ``watched``: deliveries report the progress of the sequences.
+    ``watched``: deliveries report the progress of the sequences. ``grows``: there may be more of
+    them, until a delivery closes it.
     """
 
     def __init__(
@@ -52,8 +71,10 @@ class Mailbox:
         on_overflow: Callable[[], None],
         limit: int = LIMIT,
         watched: bool = False,
+        grows: bool = False,
     ) -> None:
         self.watched = watched
+        self._grows = grows
         self._usages: list[Usage | None] = [None] * sequences
         self._waiting: list[Delivery] = []
         self._cost = 0
@@ -66,7 +87,7 @@ class Mailbox:
     @property
     def finished(self) -> bool:
         """Whether every sequence has ended."""
-        return None not in self._usages
+        return not self._grows and None not in self._usages
 
     @property
     def usages(self) -> list[Usage]:
@@ -77,9 +98,13 @@ class Mailbox:
         """Add news of a sequence; ``tell`` once all that is known has been added."""
         if self._error is not None:
             return
-        if delivery.chunks or delivery.progress is not None:
+        if delivery.closes:
+            self._grows = False
+            return
+        self._usages += [None] * (delivery.place + 1 - len(self._usages))
+        if delivery.says_something:
             self._waiting.append(delivery)
-        for chunk in delivery.chunks:
+        for chunk in delivery.chunks if delivery.branch is None else ():  # others were counted
             self._cost += 1 + len(chunk.top) // PER_ALTERNATIVE
         if delivery.usage is not None:
             self._usages[delivery.place] = delivery.usage

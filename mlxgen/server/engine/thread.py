@@ -7,6 +7,9 @@ never know requests, JSON or HTTP.
     submit, cancel, stop  --- inbox --->      obey, step, obey, step, ...
     Mailbox.put           <-- news ------     one wake-up of the loop for each step at most
 
+The threads of programs ask for steps of their sequences by the same inbox (see ``guest``), and tell
+what came of them by the same news.
+
 Commands are obeyed between two steps, so a cancelled sequence is gone before the next one. When
 the loop is ``STEPS_AHEAD`` steps behind, the thread waits for it, so a delayed loop costs bounded
 memory.
@@ -29,10 +32,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ...engine import Handle, Request, Scheduler, Stats
+from ..threads import leave_mlx
 from .boot import Engine, EngineBoot
+from .guest import GRACE, Guest, Guests, Wish
+from .lent import Lent
 from .mailbox import Delivery, Mailbox
 
 STEPS_AHEAD = 1024
@@ -62,12 +68,25 @@ class _Cancel(NamedTuple):
     mailbox: Mailbox
 
 
+class _Admit(NamedTuple):
+    guest: Guest
+
+
+class _Dismiss(NamedTuple):
+    guest: Guest
+
+
 class _Stop(NamedTuple):
     pass
 
 
+_Command: TypeAlias = _Submit | _Cancel | _Admit | _Dismiss | _Stop | Wish
+News: TypeAlias = tuple[Mailbox, Delivery | BaseException]
+
+
 class EngineThread:
-    """The thread; call ``start`` once. All methods are for the event loop's thread.
+    """The thread; call ``start`` once. All methods are for the event loop's thread, apart from
+    ``tell`` and ``dismiss``, which are for that of a program.
 
     ``boot`` is called in the thread. ``listener`` is called in the loop's thread with each new
     state, and with what was loaded or the error.
@@ -83,13 +102,14 @@ class EngineThread:
         self._boot = boot
         self._listener = listener
         self._loop = loop
-        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
-        self._news: deque[list[tuple[Mailbox, Delivery | Exception]]] = deque()  # of steps
+        self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._news: deque[list[News]] = deque()  # of steps
         self._called = False  # the loop will look there at once
         self._glances = False  # it will look there within ``GLANCE`` seconds
         self._looked = 0.0  # when it did, by its clock
         self._patient = True
         self._rows: dict[Handle, tuple[Mailbox, int]] = {}
+        self._guests = Guests()
         self._reading: dict[Handle, int] = {}  # watched prompts, and how far they are
         self._published = 0.0
         self._turns = 0
@@ -115,6 +135,22 @@ class EngineThread:
         """Drop the sequences of a mailbox wherever they are; nothing more comes from them."""
         self._inbox.put(_Cancel(mailbox))
 
+    def lend(self, mailbox: Mailbox, *, most: int) -> Lent:
+        """The scheduler for a program's thread, which may make so many sequences; ``cancel`` of the
+        mailbox or ``dismiss`` drops them."""
+        guest = Guest(mailbox)
+        self._inbox.put(_Admit(guest))
+        return Lent(guest, self._inbox.put, most=most)
+
+    def dismiss(self, lent: Lent) -> None:
+        """Drop what is left of a program's sequences."""
+        self._inbox.put(_Dismiss(lent.guest))
+
+    def tell(self, mailbox: Mailbox, news: Delivery | BaseException) -> None:
+        """Have the loop put something into a mailbox, or fail it."""
+        urgent = not isinstance(news, Delivery) or news.is_turn
+        self._tell([(mailbox, news)], urgent=urgent)
+
     def stop(self) -> None:
         """Make the thread drop everything and end."""
         self._inbox.put(_Stop())
@@ -138,7 +174,8 @@ class EngineThread:
         self._rests = True
         self._rows.clear()
         self._reading.clear()
-        _leave_mlx()
+        self._guests.close()
+        leave_mlx()
         self._call(self._deliver)
         self._call(self._listener, state, news)
 
@@ -157,24 +194,47 @@ class EngineThread:
                 scheduler.close()
 
     def _obey(self, scheduler: Scheduler) -> bool:
-        """Carry out commands, waiting for one if there is nothing else; returns False to stop."""
+        """Carry out commands, waiting for one if there is nothing else; returns False to stop.
+
+        While programs think, it waits for a moment, too.
+        """
+        guests, end = self._guests, 0.0
         while True:
+            idle, left = not scheduler.busy, 0.0
+            thinking = guests.are_thinking
+            if thinking:
+                idle = idle or (guests.all_think and not self._rows)
+                end = end or time.monotonic() + GRACE
+                left = end - time.monotonic() if idle or guests.are_waited_for else 0.0
+            if idle and left <= 0:
+                self._publish(scheduler, at_once=True)
+            self._rests = idle
             try:
-                idle = not scheduler.busy
-                if idle:
-                    self._publish(scheduler, at_once=True)
-                self._rests = idle
-                command = self._inbox.get(block=idle)
+                waits = {"timeout": left} if left > 0 else {"block": idle}
+                command = self._inbox.get(**waits)
             except queue.Empty:
-                return True
+                if not thinking:
+                    return True
+                if not idle:
+                    guests.put_to_sleep(scheduler)
+                continue
             self._rests = False
             self._turns += 1
             if isinstance(command, _Stop):
                 return False
-            if isinstance(command, _Cancel):
-                self._drop(scheduler, command.mailbox)
-            else:
-                self._submit(scheduler, command.sequences, command.mailbox)
+            self._carry_out(scheduler, command)
+
+    def _carry_out(self, scheduler: Scheduler, command: _Command) -> None:
+        if isinstance(command, Wish):
+            self._guests.obey(command, scheduler)
+        elif isinstance(command, _Submit):
+            self._submit(scheduler, command.sequences, command.mailbox)
+        elif isinstance(command, _Cancel):
+            self._drop(scheduler, command.mailbox)
+        elif isinstance(command, _Admit):
+            self._guests.add(command.guest)
+        elif isinstance(command, _Dismiss):
+            self._guests.leave([command.guest], scheduler)
 
     def _submit(self, scheduler: Scheduler, sequences: Sequence[Request], mailbox: Mailbox) -> None:
         """All sequences of a request, or none of them."""
@@ -192,14 +252,15 @@ class EngineThread:
         for handle in [handle for handle, (box, _) in self._rows.items() if box is mailbox]:
             self._forget(handle)
             scheduler.cancel(handle)
+        self._guests.leave(self._guests.of(mailbox), scheduler)
 
     def _forget(self, handle: Handle) -> None:
         del self._rows[handle]
         self._reading.pop(handle, None)
 
     def _step(self, scheduler: Scheduler) -> None:
-        events = scheduler.step()
-        news: list[tuple[Mailbox, Delivery | Exception]] = self._read() if self._reading else []
+        events = self._guests.take(scheduler.step(), scheduler)
+        news = self._read() if self._reading else []
         urgent = bool(news)
         for event in events:
             handle = event.handle
@@ -219,16 +280,19 @@ class EngineThread:
             progress = handle.progress if mailbox.watched else None
             news.append((mailbox, Delivery(index, event.chunks, usage, progress)))
         if news:
-            while len(self._news) >= STEPS_AHEAD and self._patient:
-                time.sleep(_PAUSE)
-            self._news.append(news)
-            if not self._called and (urgent or not self._glances):
-                self._called = True
-                self._call(self._deliver)
+            self._tell(news, urgent=urgent)
 
-    def _read(self) -> list[tuple[Mailbox, Delivery | Exception]]:
+    def _tell(self, news: list[News], *, urgent: bool) -> None:
+        while len(self._news) >= STEPS_AHEAD and self._patient:
+            time.sleep(_PAUSE)
+        self._news.append(news)
+        if not self._called and (urgent or not self._glances):
+            self._called = True
+            self._call(self._deliver)
+
+    def _read(self) -> list[News]:
         """How much of the watched prompts has been run since the last call."""
-        news: list[tuple[Mailbox, Delivery | Exception]] = []
+        news: list[News] = []
         for handle, before in list(self._reading.items()):
             progress = handle.progress
             if progress.prefilled > before:
@@ -277,11 +341,3 @@ class EngineThread:
                     mailbox.fail(news)
         for mailbox in told:
             mailbox.tell()
-
-
-def _leave_mlx() -> None:
-    """Clean up after compiled functions, as a thread must before it ends."""
-    with contextlib.suppress(Exception):
-        import mlx.core as mx
-
-        mx.clear_streams()

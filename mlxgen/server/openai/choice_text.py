@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ...chat.answer import AnswerReader
-from ...chat.events import ChatEvent, Ended, Text
+from ...chat.events import ChatEvent, Ended, Reasoning, Retracted, Text
 from ...engine import Chunk, PromptScore, Usage
 from ...text import TextDecoder
 from ...tokens import Token
 from .logprobs import TokenWriter
 from .plan import ReplyPlan
+from .settled import settled
 from .token_report import Reported, TokenReport
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -35,6 +36,17 @@ class Delta:
         """The new text, without anything else."""
         return "".join([event.text for event in self.events if isinstance(event, Text)])
 
+    @property
+    def retractions(self) -> dict[str, int]:
+        """How many characters to delete from what was sent before, if any, by what they are."""
+        back = [event.event for event in self.events if isinstance(event, Retracted)]
+        found: dict[str, int] = {}
+        for kind, name in ((Text, "retract"), (Reasoning, "retract_reasoning")):
+            count = sum(len(event.text) for event in back if isinstance(event, kind))
+            if count:
+                found[name] = count
+        return found
+
 
 class ChoiceText:
     """Chunks in, deltas out; for an answer that is not streamed, ``whole`` is all of them in one.
@@ -47,12 +59,14 @@ class ChoiceText:
         self, plan: ReplyPlan, index: int, name_call: Callable[[int], str] = "call_{}".format
     ) -> None:
         self._plan = plan
-        self._row = row = plan.rows[index]
+        self._row = row = plan.row(index)
         vocabulary, opens_text = plan.vocabulary, row.prompt.opens_text
         decoder = TextDecoder(vocabulary, strip=opens_text, skip=row.skip)
         for token in plan.options.prefix:
             decoder.advance(token)
         self.given = decoder.end()
+        self._decoder = decoder.fork()
+        self._held: list[Chunk] = []
         self._report = TokenReport(decoder) if plan.logprobs else None
         self._reader = AnswerReader(replace(row.reading, given=decoder.text), name_call)
         self.writer = TokenWriter(vocabulary, opens_text=opens_text and not row.skip)
@@ -72,6 +86,16 @@ class ChoiceText:
             finish: Literal["length"] | None = "length" if over else None
             chunk = replace(chunk, text="", token=None, finish_reason=finish, stop=None)
         delta = Delta() if self._plan.stream else self.whole
+        if not self._plan.holds:
+            self._read(delta, chunk, usage)
+            return delta
+        self._held.append(chunk)
+        if chunk.finish_reason is not None:
+            for each in settled(self._held, self._decoder, self._plan.options.prefix):
+                self._read(delta, each, usage)
+        return delta
+
+    def _read(self, delta: Delta, chunk: Chunk, usage: Usage | None) -> None:
         report = self._report
         if report is not None:
             report.add(chunk)
@@ -87,12 +111,11 @@ class ChoiceText:
             if report is not None:
                 delta.tokens.extend(report.finish())
             delta.finish = _FINISHES.get(last.reason, "stop")
-        return delta
 
     def marks(self, delta: Delta) -> dict[str, Any]:
-        """The token ids of a delta, and everything about its tokens, as far as they are wanted."""
+        """What a delta takes back, and its tokens' ids and all about them, as far as wanted."""
         plan = self._plan
-        marks: dict[str, Any] = {}
+        marks: dict[str, Any] = dict(delta.retractions) if plan.retracts else {}
         if plan.ids and (delta.ids or not plan.stream):
             marks["token_ids"] = delta.ids
         if plan.ids and plan.logprobs and (delta.tokens or not plan.stream):

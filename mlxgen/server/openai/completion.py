@@ -60,7 +60,7 @@ def understood(
         model,
         rows,
         {
-            "max_tokens": 1 if silent else limit_of(request.max_tokens, DEFAULT_TOKENS),
+            "max_tokens": 1 if silent else limit_of(request.max_tokens, _default(request)),
             "top_logprobs": request.logprobs,
             "prompt_logprobs": max((n for n in scores if n is not None), default=None),
         },
@@ -71,6 +71,12 @@ def understood(
         spec=None if form is None else form.spec,
         silent=silent,
     )
+
+
+def _default(request: CompletionRequest) -> int | None:
+    """The default of ``max_tokens``; a program ends by itself."""
+    steered = request.program is not None or request.controller is not None
+    return None if steered else DEFAULT_TOKENS
 
 
 def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:

@@ -23,7 +23,13 @@ from .schemas import CompletionRequest
 from .usage import prompt_progress, still_alive, timed, timings
 
 _STOP_TYPES = {"length": "limit", "cancelled": "none"}
-_ELSEWHERE = ("echo", "prompt_logprobs")  # what has no room in this answer
+_ELSEWHERE = (
+    "echo",
+    "prompt_logprobs",
+    "program",
+    "controller",
+    "allow_retract",
+)  # what has no room in this answer
 
 
 def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:

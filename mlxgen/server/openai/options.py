@@ -12,6 +12,7 @@ from typing import Any
 
 from ...engine import Options
 from ...filters import Specification
+from ...sampling import Hook
 from ..asked import Asked, Row, call_of
 from ..call import Call, Reply
 from ..errors import RequestError
@@ -19,6 +20,7 @@ from ..served_model import ServedModel
 from ..text_request import options_of
 from .plan import ReplyPlan
 from .schemas import GenerationRequest
+from .steering import hooks_of, steered_of
 
 
 def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
@@ -55,6 +57,8 @@ def call_of_request(
     if narrowing:
         params["dead_end"] = ", ".join(narrowing)
     _check(request, own, spec)
+    steered = steered_of(request, model.registry)
+    hooks = hooks_of(request, model.registry)
     plan = partial(
         ReplyPlan,
         model=model.name,
@@ -66,19 +70,22 @@ def call_of_request(
         reasoning=reasoning,
         prompt_logprobs=request.prompt_logprobs is not None,
         silent=silent,
+        branched=steered is not None,
+        retracts=bool(request.allow_retract and request.stream),
         timings=bool(request.timings_per_token),
         progress=bool(request.return_progress),
         params=params,
     )
     asked = Asked(
         rows=rows,
-        options=_options(request, own),
+        options=_options(request, own, hooks, steered=steered is not None),
         answers=request.n or 1,
         spec=spec,
         stop=stop,
         stream=bool(request.stream),
         watched=bool(request.timings_per_token or request.return_progress),
         ignored=ignored,
+        steered=steered,
         params=params,
     )
 
@@ -117,7 +124,9 @@ def _check(request: GenerationRequest, own: Mapping[str, Any], spec: Specificati
         )
 
 
-def _options(request: GenerationRequest, own: Mapping[str, Any]) -> dict[str, Any]:
+def _options(
+    request: GenerationRequest, own: Mapping[str, Any], hooks: Sequence[Hook], *, steered: bool
+) -> dict[str, Any]:
     """The options of a request by the engine's names."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or ()
     given = {
@@ -127,7 +136,11 @@ def _options(request: GenerationRequest, own: Mapping[str, Any]) -> dict[str, An
         "stop_tokens": request.stop_token_ids,
         "banned": request.banned_strings,
         "prefix": request.prefix_tokens,
+        "hooks": hooks,
     }
+    if steered:  # whose option it is; the reply holds what the client must not see
+        given = {name: value for name, value in given.items() if value is not False}
+        given.pop("allow_retract", None)
     if request.num_draft_tokens == 0:
         given |= {"draft": "off", "num_draft_tokens": None}
     return given

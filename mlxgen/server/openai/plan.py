@@ -19,6 +19,8 @@ class ReplyPlan:
     - ``ids``: add token ids, and all that is known about each token if ``logprobs`` are wanted.
     - ``reasoning``: whether thoughts are returned.
     - ``silent``: the generated text is not returned.
+    - ``branched``: the answers are the branches of a program, all to the one prompt.
+    - ``retracts``: what is taken back is said in the stream; otherwise text that could be is held.
     - ``timings`` and ``progress``: whether to report the speed of the answer and the progress of
       the prompt.
     - ``params``: as in ``Call``.
@@ -35,6 +37,8 @@ class ReplyPlan:
     reasoning: bool = True
     prompt_logprobs: bool = False
     silent: bool = False
+    branched: bool = False
+    retracts: bool = False
     timings: bool = False
     progress: bool = False
     params: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +47,15 @@ class ReplyPlan:
     def logprobs(self) -> bool:
         """Whether log-probabilities are wanted."""
         return self.options.top_logprobs is not None
+
+    @property
+    def holds(self) -> bool:
+        """Whether chunks take text back that the client must not have seen."""
+        return self.options.allow_retract and not self.retracts
+
+    def row(self, index: int) -> Row:
+        """The prompt of an answer, and how to read it."""
+        return self.rows[0 if self.branched else index]
 
     @property
     def given(self) -> int:

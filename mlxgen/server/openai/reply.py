@@ -5,13 +5,13 @@ Invariant: the combined choices of a stream's events are those of the whole answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ... import __version__
 from ...chat.events import Reasoning, Text
-from ...engine import Chunk, Progress, Usage
+from ...engine import Chunk, Path, Progress, Usage
 from ..call import Comment, Event, Sent
 from ..errors import error_body
 from ..http.responses import to_text
@@ -54,7 +54,7 @@ class Kind(NamedTuple):
 
 
 class OpenAIReply:
-    """A ``Reply`` of OpenAI's."""
+    """A ``Reply`` of OpenAI's, and a ``BranchedReply``."""
 
     def __init__(self, kind: Kind, plan: ReplyPlan, id: str, created: int) -> None:
         self._plan = plan
@@ -66,13 +66,37 @@ class OpenAIReply:
             "model": plan.model,
             "system_fingerprint": FINGERPRINT,
         }
-        self._choices = [kind.choice(plan, index, id) for index in range(len(plan.rows))]
-        self._progress: list[Progress | None] = [None] * len(self._choices)
+        self._choices: list[ReplyChoice] = []
+        self._progress: list[Progress | None] = []
+        self._facts: list[Event] = []
+        self._id = id
+        for _ in plan.rows if not plan.branched else ():
+            self._add({})
         self._only_text = not (plan.logprobs or plan.ids or plan.timings)
         self._frames: dict[tuple[int, type[Text | Reasoning]], tuple[str, str, str]] = {}
 
-    def start(self) -> list[Event]:
+    def _add(self, facts: Event) -> None:
+        """Begin one more choice."""
+        self._choices.append(self._kind.choice(self._plan, len(self._choices), self._id))
+        self._progress.append(None)
+        self._facts.append(facts)
+
+    def opened(self, index: int, branch: Path) -> list[Event]:
+        """As ``BranchedReply.opened``."""
+        assert index == len(self._choices)
+        facts = {"branch": list(branch)}
+        self._add(facts)
         if not self._plan.stream:
+            return []
+        choice = self._choices[index]
+        return [self._event({**(choice.opening() or choice.nothing()), **facts})]
+
+    def learned(self, index: int, facts: Mapping[str, Any]) -> None:
+        """As ``BranchedReply.learned``: a stream says it when the choice ends."""
+        self._facts[index] |= facts
+
+    def start(self) -> list[Event]:
+        if not self._plan.stream or self._plan.branched:
             return []
         openings = (choice.opening() for choice in self._choices)
         return [self._event(opening) for opening in openings if opening is not None]
@@ -98,7 +122,10 @@ class OpenAIReply:
             [event] = delta.events
             if isinstance(event, (Text, Reasoning)):
                 return self._more(index, event)
-        return [timed(self._event(new), self._plan, [progress]) for new in choice.events(delta)]
+        events = choice.events(delta)
+        if delta.finish is not None:
+            events[-1] |= self._facts[index]
+        return [timed(self._event(new), self._plan, [progress]) for new in events]
 
     def _more(self, index: int, event: Text | Reasoning) -> list[str]:
         """The events that say no more than a text, which is most of them: what is around the text
@@ -126,6 +153,8 @@ class OpenAIReply:
         assert not self._plan.stream
         texts = [choice.text for choice in self._choices]
         wholes = [choice.whole(choice.text.whole) for choice in self._choices]
+        for each, facts in zip(wholes, self._facts, strict=True):
+            each |= facts
         whole = {**self._head, "choices": wholes, "usage": self._usage(usages)}
         if self._kind.shares_prompt:
             whole |= texts[0].prompt()
@@ -145,4 +174,5 @@ class OpenAIReply:
         if plan.silent:
             usages = [replace(usage, completion_tokens=plan.given) for usage in usages]
         reasoning = sum(choice.text.reasoning_tokens for choice in self._choices)
-        return usage_json(usages, choices=plan.choices, given=plan.given, reasoning=reasoning)
+        choices = len(usages) if plan.branched else plan.choices
+        return usage_json(usages, choices=choices, given=plan.given, reasoning=reasoning)

@@ -20,11 +20,13 @@ from ..fields import (
     Choices,
     Count,
     Drafted,
+    Held,
     Int,
     Json,
     Limit,
     Off,
     Piece,
+    Resampled,
     about,
     option,
 )
@@ -39,6 +41,7 @@ MAX_PROMPTS = 256
 MAX_ROWS = 256
 MAX_TOOLS = 2048
 MAX_OPTIONS = 4096
+MAX_HOOKS = 16
 MAX_REGEX = 20_000
 MAX_GRAMMAR = 200_000
 
@@ -171,6 +174,13 @@ ToolChoice: TypeAlias = (
 )
 
 
+class NamedHook(Body):
+    """One of the operator's hooks, with its arguments."""
+
+    name: Text
+    arguments: Json | None = None
+
+
 class GenerationRequest(TextRequest):
     """What chat and completion requests have in common."""
 
@@ -215,6 +225,19 @@ class GenerationRequest(TextRequest):
     return_progress: bool | None = about(
         "begin a stream with prompt_progress while the prompt is run"
     )
+    program: Text | None = about(
+        "a program of the server's operator that writes the text; GET /v1/programs lists them"
+    )
+    controller: Text | None = about("a controller of the server's operator, likewise")
+    hooks: Annotated[list[Text | NamedHook], Field(max_length=MAX_HOOKS)] | None = about(
+        "hooks of the server's operator, by name or as an object with name and arguments"
+    )
+    arguments: Json | None = about("arguments of the program, the controller or the one hook")
+    allow_retract: bool | None = about(
+        "send text at once, and retract in an event if its last characters are taken back"
+    )
+    hold_tokens: Held | None = option("hold_tokens")
+    max_resample: Resampled | None = option("max_resample")
 
 
 class ChatRequest(GenerationRequest):

@@ -75,6 +75,10 @@ CHECKED_FURTHER = {
     "chat_template_kwargs": "names of variables",
     "choice": "texts",
     "max_tokens": "more than the prefix",
+    "program": "a registered one",
+    "controller": "a registered one",
+    "hooks": "registered ones",
+    "arguments": "those of what is named",
 }
 
 

@@ -294,6 +294,8 @@ def read_prompt(arguments: argparse.Namespace) -> str:
             raise OptionError(
                 name, "cannot be used with --raw, which has no chat template; leave out one of them"
             )
+    if arguments.heal and not arguments.raw:
+        raise OptionError("heal", "needs --raw, as a chat ends where a new message begins")
     return text
 
 

@@ -368,6 +368,7 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a", "--ban", ""], "--ban: expected .* got an empty string"),
         (["a", "--json-schema", "/nowhere.json"], "--json-schema: /nowhere.json cannot be read"),
         (["a", "--close-json"], "--close-json: needs a filter; add --json-schema"),
+        (["a", "--heal"], "--heal: needs --raw"),
         (["a", "--model", ""], "name is empty"),
         (["a", "--model", "/nowhere"], "there is no folder /nowhere"),
         (["a", "--model", "what is this?"], "hub id looks like owner/name"),

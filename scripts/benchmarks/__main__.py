@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 
 import mlxgen
-from mlxgen.engine.kv import Footprint
 from mlxgen.tokens import Vocabulary
 
 from . import (
@@ -223,7 +222,7 @@ def run_primitives(turns: int) -> Iterator[Figure]:
             what = f"{name}, {what}: KV copied, of that read"
             yield Figure(what, found, "at most mlx-lm's", share <= peer)
     lm, rows, length = tiny("llama"), 4, 2_900
-    layer = rows * length * Footprint.of(lm.model, lm.make_cache).growing / 4
+    layer = rows * length * lm.footprint.growing / 4
     share, peer = (
         primitives.memory_beyond(lm, made, rows, length) / layer
         for made in (primitives.ours_together, primitives.theirs_together)

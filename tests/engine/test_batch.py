@@ -123,6 +123,8 @@ def test_a_list_is_checked_whole_before_anything_runs() -> None:
     for wrong in ("abc", b"abc", 5, {"role": "user"}):
         with pytest.raises(OptionError, match="prompts"):
             speaker.lm.batch(wrong)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"limits: expected mlxgen.Limits, got int"):
+        speaker.lm.batch([PROMPT], limits=3)  # type: ignore[arg-type]
     assert speaker.model.passes == 0
 
 

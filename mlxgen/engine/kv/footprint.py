@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from .layers import PREFILL_STEP, CacheFactory, LayerCache, arrays_in, keys_and_values, leaves
+from .layers import PREFILL_STEP, LayerCache, arrays_in, keys_and_values, leaves
 from .slot_caches import GROWTH, SLACK
 
 _STEP = 256  # places that mlx-lm's caches grow by
@@ -35,15 +34,8 @@ class Footprint:
     weights: int
 
     @classmethod
-    def of(cls, model: nn.Module, make: CacheFactory) -> Footprint:
-        """Measure the caches of a sequence of one token; nothing is evaluated."""
-        caches = make()
-        model(mx.array([[0]]), cache=caches)
-        return cls.of_one(model, caches)
-
-    @classmethod
-    def of_one(cls, model: nn.Module, caches: Iterable[LayerCache]) -> Footprint:
-        """The same, for caches that hold a token."""
+    def of(cls, model: nn.Module, caches: Iterable[LayerCache]) -> Footprint:
+        """Measure caches that hold one token; nothing is evaluated."""
         growing, fixed = 0, 0
         windows = []
         for layer in leaves(caches):

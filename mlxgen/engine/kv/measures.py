@@ -36,7 +36,7 @@ class Measures:
         logits = model(mx.array([[0]]), cache=caches)
         queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
         activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
-        width, footprint = int(logits.shape[-1]), Footprint.of_one(model, caches)
+        width, footprint = int(logits.shape[-1]), Footprint.of(model, caches)
         weights: Any = tree_flatten(model.parameters())
         wide = [each.nbytes for _, each in weights if each.ndim > 1 and each.shape[0] == width]
         head = max(wide, default=0) / max(1, footprint.weights)

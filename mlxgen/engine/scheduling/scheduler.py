@@ -25,7 +25,7 @@ from dataclasses import fields
 
 import mlx.core as mx
 
-from ...errors import CapacityError, QueueFullError, StateError
+from ...errors import CapacityError, OptionError, QueueFullError, StateError
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason, Usage
 from ..kv import KV, Slots
@@ -54,6 +54,8 @@ class Scheduler:
     """See the module. ``submit`` requests that ``LanguageModel.prepare`` made, then ``step``."""
 
     def __init__(self, lm: Runtime, limits: Limits | None = None) -> None:
+        if limits is not None and not isinstance(limits, Limits):
+            raise OptionError("limits", f"expected mlxgen.Limits, got {type(limits).__name__}")
         self.limits = limits or Limits()
         self._drafter_for = lm.drafter_for
         slots = None

@@ -14,7 +14,8 @@ import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, Limits, OptionError, Regex, RewindError, StateError
-from mlxgen.engine.kv import KV, Footprint
+from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.measures import Measures
 from mlxgen.engine.scheduling.pace import Budget, Pace
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
@@ -232,7 +233,7 @@ def test_a_forced_run_that_needs_more_than_all_bytes_fails_alone() -> None:
 @pytest.mark.parametrize("kind", list(cache_kinds()))
 def test_an_estimate_is_never_below_what_caches_take(kind: str) -> None:
     model, make = cache_kinds()[kind]()
-    footprint = Footprint.of(model, make)
+    footprint = Measures.of(model, make, {}).footprint
     for pieces in ([600], [16, 32, 64, 128, 128, 128, *[1] * 20], [150, *[1] * 120]):
         kv = KV(Runner(model, make))
         for count in pieces:
@@ -247,7 +248,7 @@ def test_rows_out_of_a_batch_take_no_more_than_estimated_either() -> None:
     (twin,) = hall.fork(handles[0])
     for handle in handles:
         hall.scheduler.cancel(handle)
-    footprint = Footprint.of(hall.speaker.model, hall.speaker.lm.make_cache)
+    footprint = hall.speaker.lm.footprint
     for _ in range(30):
         hall.step()
         assert twin.kv.nbytes <= footprint.alone(twin.kv.length)

@@ -17,7 +17,7 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 import mlxgen
 from mlxgen import Choice, JsonSchema, LanguageModel, MlxgenError, PostSamplingResult, Regex
 from mlxgen.engine.chunk import Chunk, FinishReason
-from mlxgen.engine.kv import KV, Footprint, Slots
+from mlxgen.engine.kv import KV, Slots
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import end, rewind
@@ -319,7 +319,7 @@ class Crowd:
 def test_a_row_says_in_any_company_what_it_says_alone(kind: str, data: st.DataObject) -> None:
     lm = model_with(kind)
     room = data.draw(st.sampled_from([None, 3, 9]), "sequences that the bytes are for")
-    unit = Footprint.of(lm.model, lm.make_cache).alone(400)
+    unit = lm.footprint.alone(400)
     limits = Limits(
         max_batch=data.draw(st.sampled_from([1, 2, 5]), "max_batch"),
         max_bytes=unit * room if room else None,

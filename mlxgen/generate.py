@@ -67,13 +67,15 @@ NUMBERS = (
     "repetition_context_size",
     "seed",
     "num_draft_tokens",
+    "thinking_budget",
 )
-FLAGS = ("ignore_eos", "heal", "close_json")
+FLAGS = ("ignore_eos", "heal", "close_json", "stop_in_reasoning")
 DEFAULTS = {  # those that differ from the engine's
     **dict.fromkeys(Recommended.__annotations__, "see --sampling-defaults"),
     "max_tokens": "what the context holds; with --raw 256",
     "seed": "a new one each time",
     "num_draft_tokens": "4 from a model, 8 from ngram",
+    "thinking_budget": "no limit",
 }
 
 

@@ -73,9 +73,7 @@ class Dialect:
 
     def follows(self, effort: str | None) -> bool:
         """Whether an effort makes the difference that it asks for, or asks for none."""
-        if effort is None or self.grades_thinking:
-            return True
-        return effort == "none" and (self.switches_thinking or not self.thinks)
+        return effort in (None, "none") or self.grades_thinking or self.thinks
 
     @property
     def takes_forms(self) -> bool:

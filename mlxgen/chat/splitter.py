@@ -114,7 +114,7 @@ class Splitter:
         }
         self._think_start = marks.think_start or ""
         self._trim = reading.trim
-        self._state = _first(marks, reading.thinking)
+        self._state = first_part(marks, reading.thinking)
         self._origin = self._state  # the state in which a call began
         self._skips = self._state == "reasoning"  # whether white space starts this part
         self._held = ""
@@ -375,7 +375,8 @@ class Splitter:
         return Span(kind, text, start)
 
 
-def _first(marks: Marks, thinking: Thinking) -> str:
+def first_part(marks: Marks, thinking: Thinking) -> str:
+    """The part with which a text begins."""
     if marks.initial is not None:
         return _NAMES.get(marks.initial, marks.initial)
     if marks.think_start is None or thinking == "closed":

@@ -1,19 +1,41 @@
-"""Whether an answer begins inside the thinking, and constraints that wait until it ends.
+"""Whether an answer begins inside the thinking, how long that may be, and constraints that wait.
 
 Invariant: what a constraint allows is exactly the text after the thinking, if there is any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..filters import After, Specification
 from ..filters.any_of import FirstToken
+from ..text import ThinkingMarks
 from ..tokens import Token
 from .dialect import Dialect
-from .splitter import Thinking
+from .splitter import Thinking, first_part
 
 _TAIL = 64  # tokens at the end of a prompt in which its last mark is looked for
+BUDGETS: Mapping[str, int | None] = MappingProxyType(
+    {
+        "none": 0,
+        "minimal": 512,
+        "low": 1024,
+        "medium": 8192,
+        "high": 24_576,
+        "xhigh": None,
+        "max": None,
+    }
+)
+"""The tokens of thinking that each effort stands for, in models without grades of thinking."""
+
+
+def budget_of(effort: str | None, usual: int | None, dialect: Dialect) -> int | None:
+    """How many tokens a model may think, from an effort and what is usual; None: any number."""
+    meant = None if effort is None or dialect.grades_thinking else BUDGETS[effort]
+    if meant is None or usual is None:
+        return usual if meant is None else meant
+    return min(meant, usual)
 
 
 def thinking_of(prompt: Sequence[Token], dialect: Dialect, continued: str | None) -> Thinking:
@@ -47,3 +69,15 @@ def after_thinking(
         return after
     first = dialect.think_start_tokens[0]
     return FirstToken(spec, ((first, after),))
+
+
+def marks_of(thinking: Thinking, dialect: Dialect, tool_start: str | None) -> ThinkingMarks | None:
+    """Where the thinking in an answer begins and ends; None if there is none.
+
+    ``tool_start`` begins a call, which ends it as well.
+    """
+    marks = dialect.marks
+    first = first_part(marks, thinking)
+    if first == "content":
+        return None
+    return ThinkingMarks(first, marks.think_start or "", marks.edges(tool_start))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ..filters import Specification
+from ..text import ThinkingMarks
 from ..tokens import Token
 from .calls.use import Form, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
@@ -19,7 +20,7 @@ from .roles import retold
 from .splitter import Reading
 from .template.format import SWITCHES, Chat, RefusedError
 from .template.sandbox import RenderLimits
-from .thinking import after_thinking, thinking_of
+from .thinking import after_thinking, budget_of, marks_of, thinking_of
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -31,6 +32,8 @@ class Turn:
     - ``chat``: the messages, without tools.
     - ``tools``, ``form``: what the answer may call, and the form that its text must have.
     - ``effort``: how long to think; None leaves it to the model, which may know no such thing.
+    - ``thinking_budget``: how many tokens to think, at most; None: what the effort means, but no
+      more than ``usual_budget``.
     - ``keep``: how many of the prompt's last tokens to keep, at most; None: all.
     """
 
@@ -38,6 +41,8 @@ class Turn:
     tools: ToolUse | None = None
     form: Form | None = None
     effort: Effort | None = None
+    thinking_budget: int | None = None
+    usual_budget: int | None = None
     keep: int | None = None
 
 
@@ -46,14 +51,18 @@ class Plan:
     """What it takes to answer a turn.
 
     - ``ids``: the prompt; ``opens_text``: the text is a new one, not the rest of a message.
+    - ``thinking``: the marks of the thinking that may come; ``thinking_budget``: its most tokens.
     - ``field``: the field that asked for ``spec``.
     - ``stop``: what ends the text, besides the stops of the request.
-    - ``ignored``: what had no effect on this model, of ``tools`` and ``reasoning_effort``.
+    - ``ignored``: what had no effect on this model, of ``tools``, ``reasoning_effort`` and
+      ``thinking_budget``.
     """
 
     ids: tuple[Token, ...]
     opens_text: bool
     reading: Reading
+    thinking: ThinkingMarks | None = None
+    thinking_budget: int | None = None
     spec: Specification | None = None
     stop: str | None = None
     field: str = "filters"
@@ -72,7 +81,9 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
     continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
     thinking = thinking_of(ids, dialect, continued)
     spec = tools.spec
+    calls = None if tools.reader is None else tools.reader.format.start
     if spec is not None:
+        calls = None if tools.required else calls  # only the mark leads on then
         if not dialect.takes_forms:
             raise UnsupportedError(
                 tools.field,
@@ -80,6 +91,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
                 "it out",
             )
         spec = after_thinking(spec, thinking, dialect, required=tools.required)
+    marks = marks_of(thinking, dialect, calls)
     reading = Reading(
         marks=dialect.marks,
         thinking=thinking,
@@ -90,6 +102,8 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         ids=tuple(ids),
         opens_text=not chat.continue_final_message,
         reading=reading,
+        thinking=marks,
+        thinking_budget=None if marks is None else _budget(turn, dialect),
         spec=spec,
         stop=tools.stop,
         field=tools.field,
@@ -118,9 +132,16 @@ def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
     return {**nearest, **given}
 
 
+def _budget(turn: Turn, dialect: Dialect) -> int | None:
+    if turn.thinking_budget is not None:
+        return turn.thinking_budget
+    return budget_of(turn.effort, turn.usual_budget, dialect)
+
+
 def _ignored(turn: Turn, dialect: Dialect) -> tuple[str, ...]:
     unseen = turn.tools is not None and dialect.tools is None and not dialect.shows_tools
     return (
         *(("tools",) if unseen else ()),
         *(() if dialect.follows(turn.effort) else ("reasoning_effort",)),
+        *(() if turn.thinking_budget is None or dialect.thinks else ("thinking_budget",)),
     )

@@ -32,6 +32,8 @@ class Options:
     ignore_eos: bool
     stop: tuple[str, ...]
     stop_tokens: tuple[tuple[Token, ...], ...]
+    stop_in_reasoning: bool
+    thinking_budget: int | None
     banned: tuple[Pattern, ...]
     heal: bool
     filters: tuple[AnyFilter, ...]

@@ -148,12 +148,14 @@ class Session:
             return next_mask(self._request)
 
     def forced(self) -> list[Token]:
-        """The tokens that must come next because the filters allow no others, possibly none."""
-        constraint = self._request.constraint
-        if constraint is None:
+        """The tokens that must come next, possibly none: the filters allow no others, or the
+        thinking budget is spent."""
+        request = self._request
+        if request.constraint is None and request.thinking is None:
             return []
         with self._turn:
-            return constraint.forced()
+            run = list(request.out_of_thinking)
+            return run if run or request.constraint is None else request.constraint.forced()
 
     def push_logits(self, logits: Any) -> Chunk:
         """Sample a token from the logits of the next position; returns its chunk.

@@ -102,14 +102,21 @@ class GenerationOptions(SamplingOptions, total=False):
     ignore_eos: Annotated[bool, _FLAG]
     """Continue after end tokens, which then give no text. True or False; default False."""
     stop: Annotated[str | Sequence[str], Rule((), "a string or a list of strings", rule.strings)]
-    """Strings that end the text and are not part of it. A string or a list of strings; default
-    none."""
+    """Strings that end the text and are not part of it. In a chat they hold for the answer, not for
+    the thinking before it. A string or a list of strings; default none."""
     stop_tokens: Annotated[
         "Sequence[Token | Sequence[Token]]",
         Rule((), "a list of token ids or of lists of them", rule.token_sequences),
     ]
-    """Token ids that end the text and are not part of it. A list of token ids or of lists of them;
-    default none."""
+    """Token ids that end the text and are not part of it. They hold for the thinking of a chat as
+    well. A list of token ids or of lists of them; default none."""
+    stop_in_reasoning: Annotated[bool, _FLAG]
+    """Let stop strings end the text in the thinking of a chat as well. True or False; default
+    False."""
+    thinking_budget: Annotated[int | None, integer(None, 0)]
+    """Maximum number of tokens to think before the answer. When it is spent, a short sentence and
+    the mark that ends the thinking follow at once, in addition; 0 allows no thoughts. A model that
+    does not think is not affected; ``None`` is no limit. An integer of at least 0; default None."""
     banned: Annotated[Pattern | Sequence[Pattern], Rule((), _PATTERNS, rule.patterns)]
     """Strings and regular expressions that never appear in the text. A match is taken back and
     drawn again; a search that takes a second ends in ``OptionError``, and a text that runs from one

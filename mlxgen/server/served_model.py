@@ -32,7 +32,8 @@ class ServedModel:
     - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
       answer together (``None``: unknown).
     - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
-    - ``dialect`` is how it writes.
+    - ``dialect`` is how it writes; ``thinking_budget`` how many tokens it may think if a request
+      does not say (``None``: any number).
     - ``registry``: the operator's own programs, controllers and hooks.
     - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty if there is none.
     """
@@ -47,6 +48,7 @@ class ServedModel:
     sampling: Mapping[str, Any] = field(default_factory=lambda: OPENAI, hash=False)
     sampling_choice: SamplingChoice = "model"
     registry: Registry = field(default_factory=Registry, hash=False)
+    thinking_budget: int | None = None
     chat_template: str = ""
     bos_token: str = ""
     eos_token: str = ""
@@ -61,6 +63,7 @@ class ServedModel:
         strict_name: bool = False,
         sampling_choice: SamplingChoice = "model",
         registry: Registry | None = None,
+        thinking_budget: int | None = None,
     ) -> ServedModel:
         """The facts of a loaded model; call this on the thread that runs it."""
         tokenizer: Any = lm.tokenizer
@@ -75,6 +78,7 @@ class ServedModel:
             sampling=sampling_defaults(sampling_choice, lm.recommended, otherwise=OPENAI),
             sampling_choice=sampling_choice,
             registry=registry or Registry(),
+            thinking_budget=thinking_budget,
             chat_template=_text(getattr(tokenizer, "chat_template", None)),
             bos_token=_text(tokenizer.bos_token),
             eos_token=_text(tokenizer.eos_token),

@@ -91,6 +91,9 @@ class Settings(ModelSettings):
     --longest-gap."""
     max_context: int | None = _count(None, 2, 1 << 31)
     """Maximum number of tokens of prompt and answer together (default: the model's)."""
+    thinking_budget: int | None = _count(None, 0, 1 << 31)
+    """Maximum number of tokens to think before an answer in a chat, if a request does not say;
+    a request's effort means no more than this (default: no limit)."""
     cache_bytes: int | None = setting(
         None, integer(None, 1 << 20, 1 << 50), type=size, metavar="SIZE"
     )

@@ -32,6 +32,8 @@ class TextRequest(Body):
     repetition_context_size: Count | None = option("repetition_context_size")
     logit_bias: dict[str, float] | None = option("logit_bias")
     ignore_eos: bool | None = option("ignore_eos")
+    stop_in_reasoning: bool | None = option("stop_in_reasoning")
+    thinking_budget: Count | None = option("thinking_budget")
 
 
 def options_of(request: TextRequest) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Answerer:
         if plan.spec is not None:
             options["filters"] = [plan.spec]
         keep = [] if lm.prefix_cache.any_length else self._places(conversation, list(plan.ids))
-        with lm.stream(Prompt(plan.ids, plan.opens_text), **options) as stream:
+        with lm.stream(Prompt(plan.ids, plan.opens_text, plan.thinking), **options) as stream:
             yield Answer(stream, AnswerReader(plan.reading), keep, lm.max_context, stream.usage)
 
     def _check_room(self, tokens: int) -> None:

@@ -6,6 +6,7 @@ from .decoder import TextDecoder
 from .healing import Healer, heal_plan
 from .overlap import first_mark, sequence_overlap
 from .stop import StopMatch, StopMatcher
+from .thoughts import ThinkingMarks, Thoughts
 from .transcript import Transcript
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "StopMatch",
     "StopMatcher",
     "TextDecoder",
+    "ThinkingMarks",
+    "Thoughts",
     "Transcript",
     "first_mark",
     "heal_plan",

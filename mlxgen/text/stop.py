@@ -57,19 +57,24 @@ class StopMatcher:
         self._tokens: Automaton[Token | None] = Automaton(map(_run, tokens))
         self._steps: list[_Step] = [(0, self._strings.root, self._tokens.root, None)]
 
-    def advance(self, token: Token | None, text: str) -> StopMatch | None:
+    def advance(
+        self, token: Token | None, text: str, sought: str | None = None
+    ) -> StopMatch | None:
         """Takes one step: a token, and the text that became complete with it.
 
-        ``token`` is None if the text comes from no token. StateError after a match, until
-        rewound.
+        ``token`` is None if the text comes from no token. ``sought`` is the end of the whole text
+        in which strings are looked for now, if that is not ``text``. StateError after a match,
+        until rewound.
         """
         start, text_state, token_state, match = self._steps[-1]
         if match is not None:
             raise StateError("a stop has matched; rewind the matcher before the next step")
         end = start + len(text)
-        text_state, count, string = self._strings.walk(text_state, text)
+        sought = text if sought is None else sought
+        text_state, count, string = self._strings.walk(text_state, sought)
         if string is not None:
-            match = StopMatch(str(string), start + count - len(string), start + count)
+            last = end - len(sought) + count
+            match = StopMatch(str(string), last - len(string), last)
         token_state = self._tokens.step(token_state, token)
         if token_state.longest is not None:
             run = tuple(id for id in self._tokens.patterns[token_state.longest] if id is not None)

@@ -13,22 +13,32 @@ from ..tokens import Token
 from .ban import BanMatch, BanMatcher
 from .decoder import TextDecoder
 from .stop import StopMatch, StopMatcher
+from .thoughts import Thoughts
 
 
 class Transcript:
-    """The decoder, ban matcher and stop matcher of one sequence, as one part."""
+    """The decoder, ban matcher and stop matcher of one sequence, as one part.
 
-    __slots__ = ("_bans", "_claims", "_decoder", "_stops")
+    With ``thoughts``, stop strings hold for the answer alone, unless ``stop_in_thoughts`` is set.
+    Bans and stops of tokens hold for the whole text.
+    """
+
+    __slots__ = ("_bans", "_claims", "_decoder", "_stop_in_thoughts", "_stops", "thoughts")
 
     def __init__(
         self,
         decoder: TextDecoder,
         stops: StopMatcher | None = None,
         bans: BanMatcher | None = None,
+        thoughts: Thoughts | None = None,
+        *,
+        stop_in_thoughts: bool = False,
     ) -> None:
         self._decoder = decoder
         self._stops = stops
         self._bans = bans
+        self._stop_in_thoughts = stop_in_thoughts
+        self.thoughts = thoughts
         # After each token, the first character that a stop or a ban could still claim.
         self._claims: list[int] | None = [] if stops is not None or bans is not None else None
 
@@ -42,13 +52,18 @@ class Transcript:
         the match next.
         """
         text = self._decoder.advance(token)
+        sought = None
+        if self.thoughts is not None:
+            sought = self.thoughts.advance(text)
+            if self._stop_in_thoughts:
+                sought = None
         if self._claims is None:
             return None
         if self._bans is not None:
             banned = self._bans.advance(text)
             if banned is not None:
                 return banned
-        stopped = self._stops.advance(token, text) if self._stops is not None else None
+        stopped = self._stops.advance(token, text, sought) if self._stops is not None else None
         self._claims.append(self.safe())
         return stopped
 
@@ -66,6 +81,8 @@ class Transcript:
             self._bans.rewind(to)
         if self._stops is not None:
             self._stops.rewind(to)
+        if self.thoughts is not None:
+            self.thoughts.rewind(to)
         if self._claims is not None:
             del self._claims[to:]
 
@@ -75,6 +92,8 @@ class Transcript:
             self._decoder.fork(),
             self._stops.fork() if self._stops is not None else None,
             self._bans.fork() if self._bans is not None else None,
+            self.thoughts.fork() if self.thoughts is not None else None,
+            stop_in_thoughts=self._stop_in_thoughts,
         )
         twin._claims = self._claims.copy() if self._claims is not None else None
         return twin
@@ -110,6 +129,8 @@ class Transcript:
     def safe(self, *, with_bans: bool = True) -> int:
         """How many characters no stop (and no ban, unless left out) can claim any more."""
         held = self._stops.held if self._stops is not None else 0
+        if self.thoughts is not None and self._stops is not None and not self._stop_in_thoughts:
+            held = max(held, self.thoughts.undecided)
         if with_bans and self._bans is not None:
             held = max(held, self._bans.held)
         return self._decoder.end() - held

@@ -127,6 +127,12 @@ def test_the_effort_is_told_in_the_words_of_the_template(
     assert text_of(dialect, Turn(chat=CHAT, effort=effort)).split("|")[1] == variables
 
 
+def test_an_effort_changes_nothing_if_the_model_does_not_think() -> None:
+    assert plan_turn(Turn(chat=CHAT, effort="high"), plain()).ids == tuple(
+        CHAT.tokens(plain().vocabulary)
+    )
+
+
 def test_the_last_tokens_of_a_prompt_are_kept() -> None:
     whole = plan_turn(Turn(chat=CHAT), demo()).ids
     assert plan_turn(Turn(chat=CHAT, keep=5), demo()).ids == whole[-5:]
@@ -136,3 +142,20 @@ def test_a_message_that_stopped_in_its_thoughts_is_gone_on_with_there() -> None:
     begun = [*CHAT.messages, {"role": "assistant", "content": "<think>Well"}]
     plan = plan_turn(Turn(chat=Chat(begun, continue_final_message=True)), demo())
     assert plan.reading.thinking == "open"
+
+
+def test_a_plan_knows_the_marks_of_the_thinking_that_may_come() -> None:
+    plan = plan_turn(Turn(chat=CHAT), demo())
+    assert plan.thinking is not None
+    assert (plan.thinking.state, plan.thinking.start) == ("opening", "<think>")
+    assert plan.thinking.end == "</think>"
+    silent = replace(CHAT, template={"enable_thinking": False})
+    assert plan_turn(Turn(chat=silent), demo()).thinking is None
+
+
+def test_a_call_ends_the_thinking_unless_the_text_is_held_to_a_form() -> None:
+    free = plan_turn(Turn(chat=CHAT, tools=using()), demo()).thinking
+    forced = plan_turn(Turn(chat=CHAT, tools=using("required")), demo()).thinking
+    assert free is not None and forced is not None
+    assert free.edges["reasoning"] == {"</think>": "content", "<tool_call>": "call"}
+    assert forced.edges["reasoning"] == {"</think>": "content"}

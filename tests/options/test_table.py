@@ -57,6 +57,8 @@ WRONG: dict[str, list[Any]] = {
     "hold_tokens": [-1, 1_000_001],
     "allow_retract": ["no"],
     "close_json": [None.__class__],
+    "stop_in_reasoning": ["no"],
+    "thinking_budget": [-1, 1.5],
     "prefix": [5, "abc", [1.5], [True]],
     "top_logprobs": [-1, 21],
     "top_candidates": [-1, 129],

@@ -21,6 +21,7 @@ from .running import ASK, Running
 EACH = pytest.mark.parametrize("api", APIS, ids=str)
 MARK = {"cache_control": {"type": "ephemeral"}}
 USER = {"role": "user", "content": "Hello"}
+BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24_576, "xhigh": None, "max": None}
 
 
 def said(api: Api, text: str, **how: Any) -> Said:
@@ -220,9 +221,10 @@ def test_marks_for_the_cache_of_a_service_change_nothing(api: Api) -> None:
 
 @EACH
 @pytest.mark.parametrize("effort", ["minimal", "low", "medium", "high", "xhigh", "max"])
-def test_an_effort_without_grades_is_whether_to_think(api: Api, effort: str) -> None:
-    call = api.call(**api.effort(effort))
-    assert call.jobs == api.call().jobs and call.ignored == [api.places["effort"]]
+def test_an_effort_without_grades_is_a_thinking_budget(api: Api, effort: str) -> None:
+    call, plainly = api.call(**api.effort(effort)), api.call()
+    assert not call.ignored and call.jobs[0].prompt == plainly.jobs[0].prompt
+    assert call.jobs[0].options.thinking_budget == BUDGETS[effort]
     silent = api.call(plain(), **api.effort(effort))
     assert silent.jobs == api.call(plain()).jobs and silent.ignored == [api.places["effort"]]
 
@@ -241,7 +243,16 @@ def test_no_thinking_is_heard_whatever_the_model(api: Api) -> None:
     assert prompt(api, **api.effort("none")).endswith("</think>\n\n")
     assert not api.call(plain(), **api.effort("none")).ignored
     stubborn = api.call(thinker(), **api.effort("none"))  # it thinks, and cannot be told not to
-    assert stubborn.ignored and stubborn.jobs == api.call(thinker()).jobs
+    assert not stubborn.ignored and stubborn.jobs[0].options.thinking_budget == 0
+
+
+@EACH
+def test_a_thinking_budget_is_taken_by_every_api(api: Api) -> None:
+    assert api.call(thinking_budget=7).jobs[0].options.thinking_budget == 7
+    usual = replace(demo(), thinking_budget=9)
+    assert api.call(usual).jobs[0].options.thinking_budget == 9
+    unmoved = api.call(plain(), thinking_budget=7)
+    assert unmoved.jobs == api.call(plain()).jobs and unmoved.ignored == ["thinking_budget"]
 
 
 @EACH
@@ -313,7 +324,7 @@ def test_fields_that_had_no_effect_are_named() -> None:
     ]
     given: dict[str, Any] = {"store": False, "include": [], "text": {"verbosity": "low"}}
     assert set(RESPONSES.call(**given).ignored) == {"store", "include", "text.verbosity"}
-    renamed = CHAT.call(reasoning={"effort": "high", "summary": "auto"})
+    renamed = CHAT.call(plain(), reasoning={"effort": "high", "summary": "auto"})
     assert renamed.ignored == ["reasoning.summary", "reasoning.effort"]
     assert CHAT.call(stream=True, stream_options={"include_usage": True}).ignored == []
     search = {"type": "web_search", "name": "web_search"}

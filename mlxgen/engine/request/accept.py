@@ -73,13 +73,18 @@ def append(request: Request, tokens: Sequence[Token]) -> Verdict:
 
 
 def fast_forward(request: Request) -> Verdict:
-    """Append the tokens that the filters force; they go through the model together."""
-    constraint, closing = request.constraint, request.closing
-    if constraint is None or request.options.top_logprobs is not None:
+    """Append the tokens that the filters, or a spent thinking budget, force; they go through the
+    model together."""
+    constraint, closing, thinking = request.constraint, request.closing, request.thinking
+    if constraint is None and thinking is None:
+        return Verdict.NEXT
+    if request.options.top_logprobs is not None:
         return Verdict.NEXT
     request.unforced += 1
     while not request.is_healing:
-        run = constraint.forced()
+        run = list(request.out_of_thinking) if thinking is not None else []
+        if not run and constraint is not None:
+            run = constraint.forced()
         if not run and closing is not None and closing.forcing:
             run = list(closing.way or ())
         if not run or run[0] in request.retries.excluded(request.position):
@@ -156,8 +161,11 @@ def _offer(
     from_draft: bool = False,
 ) -> Verdict:
     constraint, options, position = request.constraint, request.options, request.position
-    if options.top_logprobs is not None and constraint is not None and not request.is_led:
-        forced = forced or constraint.only() is not None  # drawn for its log-probability
+    if options.top_logprobs is not None and not forced:  # drawn for its log-probability
+        if request.thinking is not None and request.out_of_thinking[:1] == (token,):
+            forced = True
+        elif constraint is not None and not request.is_led:
+            forced = constraint.only() is not None
     withheld = exhausted = False
     if options.hooks:
         heard = hear(request, token, view)

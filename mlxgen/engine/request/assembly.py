@@ -9,7 +9,15 @@ from __future__ import annotations
 from ...errors import FilterError, OptionError
 from ...filters import Constraint
 from ...sampling import TokenCounts, Want
-from ...text import BanMatcher, Healer, StopMatcher, TextDecoder, Transcript, heal_plan
+from ...text import (
+    BanMatcher,
+    Healer,
+    StopMatcher,
+    TextDecoder,
+    Thoughts,
+    Transcript,
+    heal_plan,
+)
 from ...tokens import Token, Vocabulary
 from ..history import History
 from ..options import Options
@@ -20,6 +28,7 @@ from .outbox import Outbox
 from .prompt import Prompt
 from .request import RARELY_FORCED, Request, Tally
 from .retries import Retries
+from .thinking import ThinkingLimit
 
 
 def xtc_special(vocabulary: Vocabulary) -> list[Token]:
@@ -51,6 +60,12 @@ def assemble(
     stops = None
     if options.stop or options.stop_tokens:
         stops = StopMatcher(options.stop, options.stop_tokens)
+    marks = prompt.thinking if options.thinking_budget is None else prompt.marks(vocabulary)
+    thinking = thoughts = None
+    if marks is not None and options.thinking_budget is not None:
+        thinking = ThinkingLimit.of(options.thinking_budget, marks, vocabulary)
+    if marks is not None and (options.stop or thinking is not None):
+        thoughts = Thoughts(marks)
     constraint = None
     if options.filters:
         strips = prompt.opens_text and vocabulary.strips_space
@@ -59,7 +74,13 @@ def assemble(
     counts = None
     if sampling.penalises:
         counts = TokenCounts(tokens, window=sampling.repetition_context_size)
-    transcript = Transcript(decoder, stops, BanMatcher(options.banned) if options.banned else None)
+    transcript = Transcript(
+        decoder,
+        stops,
+        BanMatcher(options.banned) if options.banned else None,
+        thoughts,
+        stop_in_thoughts=options.stop_in_reasoning,
+    )
     request = Request(
         options=options,
         vocabulary=vocabulary,
@@ -77,6 +98,7 @@ def assemble(
         outbox=Outbox(transcript, "at once"),
         retries=Retries(),
         tally=Tally(),
+        thinking=thinking,
         want=Want(
             candidates=options.top_candidates,
             logprob=options.top_logprobs is not None,

@@ -1,8 +1,9 @@
 """How the next token of a request is to be drawn.
 
-Owns the order in which healing, filters, exclusions, the forced way to an end, ``min_tokens`` and a
-controller's mask are combined. Must never change any of them except ``Closing``, which searches for
-another way if its own is excluded. Invariant: a mask that is returned allows at least one token.
+Owns the order in which healing, filters, exclusions, the forced ways to an end and out of the
+thinking, ``min_tokens`` and a controller's mask are combined. Must never change any of them except
+``Closing``, which searches for another way if its own is excluded. Invariant: a mask that is
+returned allows at least one token.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def blind_draw(request: Request) -> DrawRow | None:
     position = request.position + 1
     steered = request.constraint is not None or request.counts is not None
     steered = steered or request.steering is not None or request.is_healing
+    if request.thinking is not None and not request.thinking.allows(request.transcript, 2):
+        return None
     if steered or request.may_decline or position < request.options.min_tokens:
         return None
     return plain_draw(request, position)
@@ -89,6 +92,10 @@ def _mask(
         if not step or not excluded.isdisjoint(step):
             step = closing.avoid(excluded)
         if step:
+            return words_of(step, vocab_size)
+    if request.thinking is not None:
+        step = request.out_of_thinking[:1]
+        if step and excluded.isdisjoint(step):
             return words_of(step, vocab_size)
     if early := too_early(request):
         excluded = excluded.union(early)

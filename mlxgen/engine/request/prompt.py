@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ...chat.dialect import Dialect
 from ...chat.template.format import Chat, Messages
+from ...chat.thinking import marks_of, thinking_of
 from ...errors import PromptError
+from ...text import ThinkingMarks
 from ...tokens import Token, Vocabulary
 
 AnyPrompt: TypeAlias = "str | Sequence[Token] | Messages | Chat | Prompt"
@@ -19,11 +22,14 @@ class Prompt:
 
     - ``opens_text``: what follows starts a new text (the answer in a chat); otherwise it continues
       the prompt's text, with its leading space.
+    - ``thinking``: the marks of the thinking with which an answer may begin; ``None`` if there is
+      none, or nothing is known about it, as after raw text.
     - ``is_known``: false only for a ``Session`` without a prompt.
     """
 
     tokens: tuple[Token, ...]
     opens_text: bool
+    thinking: ThinkingMarks | None = None
     is_known: bool = True
 
     def __post_init__(self) -> None:
@@ -38,8 +44,7 @@ class Prompt:
         if isinstance(given, str):
             return cls(_raw(given, vocabulary), opens_text=False)
         if isinstance(given, Chat):
-            opens = not given.continue_final_message
-            return cls(tuple(given.tokens(vocabulary)), opens_text=opens)
+            return cls._of_chat(given, vocabulary)
         if isinstance(given, (bytes, Mapping)) or not hasattr(given, "__iter__"):
             raise PromptError(
                 "expected a string, a list of token ids or a list of chat messages as prompt, got "
@@ -50,8 +55,30 @@ class Prompt:
             raise PromptError("the prompt is empty; pass at least one token or message")
         messages = [item for item in items if isinstance(item, Mapping)]
         if len(messages) == len(items):
-            return cls(tuple(Chat(messages).tokens(vocabulary)), opens_text=True)
+            return cls._of_chat(Chat(messages), vocabulary)
         return cls(_ids(items, vocabulary), opens_text=False)
+
+    @classmethod
+    def _of_chat(cls, chat: Chat, vocabulary: Vocabulary) -> Prompt:
+        tokens, continued = tuple(chat.tokens(vocabulary)), None
+        if chat.continue_final_message:
+            continued = str(chat.messages[-1].get("content") or "")
+        marks = _marks(tokens, vocabulary, continued, tools=bool(chat.tools))
+        return cls(tokens, continued is None, marks)
+
+    def marks(self, vocabulary: Vocabulary) -> ThinkingMarks | None:
+        """``thinking``, or if nothing is known about it, what the tokens tell."""
+        return self.thinking or _marks(self.tokens, vocabulary, None, tools=False)
+
+
+def _marks(
+    tokens: Sequence[Token], vocabulary: Vocabulary, continued: str | None, *, tools: bool
+) -> ThinkingMarks | None:
+    dialect = Dialect.of(vocabulary)
+    if continued == "":  # its reasoning goes on
+        continued = dialect.marks.think_start
+    calls = dialect.tools.start if tools and dialect.tools is not None else None
+    return marks_of(thinking_of(tokens, dialect, continued), dialect, calls)
 
 
 def _raw(text: str, vocabulary: Vocabulary) -> tuple[Token, ...]:

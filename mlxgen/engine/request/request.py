@@ -27,6 +27,7 @@ from .closing import Closing
 from .outbox import Outbox
 from .retries import Retries
 from .steering import Steering
+from .thinking import ThinkingLimit
 
 RARELY_FORCED = 32  # after that many sampled tokens without a forced run, none is expected
 
@@ -74,6 +75,7 @@ class Request:
     - ``history``: the ``base`` tokens of the prompt, then the generated ones; the ``first`` of
       these are ``options.prefix``.
     - ``constraint`` to ``retries``: the parts. ``counts`` covers the prompt as well.
+    - ``thinking``: how long to think before the answer; None: without a limit.
     - ``want``: what a draw has to report; hooks add to it what they look at.
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
@@ -99,6 +101,7 @@ class Request:
     outbox: Outbox
     retries: Retries
     tally: Tally
+    thinking: ThinkingLimit | None
     want: Want
     steering: Steering | None
     finish_reason: FinishReason | None
@@ -182,6 +185,7 @@ class Request:
             outbox=self.outbox.fork(transcript),
             retries=self.retries.fork(),
             tally=self.tally.fork(),
+            thinking=self.thinking,
             want=self.want,
             steering=self.steering,
             finish_reason=self.finish_reason,
@@ -233,8 +237,23 @@ class Request:
 
     @property
     def is_led(self) -> bool:
-        """Whether healing or the way to a valid end determines what comes next."""
-        return self.is_healing or (self.closing is not None and self.closing.forcing)
+        """Whether healing, the way to a valid end or that out of the thinking determines what comes
+        next."""
+        if self.is_healing or (self.closing is not None and self.closing.forcing):
+            return True
+        return self.thinking is not None and bool(self.out_of_thinking)
+
+    @property
+    def out_of_thinking(self) -> tuple[Token, ...]:
+        """The tokens that end the thinking because its budget is spent, as far as the filters allow
+        them; usually none."""
+        limit, closing = self.thinking, self.closing
+        if limit is None or self.is_healing or (closing is not None and closing.forcing):
+            return ()
+        run = limit.left(self.transcript)
+        if run and self.constraint is not None and self.constraint.validate(run) < len(run):
+            return ()
+        return run
 
     @property
     def may_decline(self) -> bool:
@@ -258,6 +277,8 @@ class Request:
         """
         if self.steering is not None and self.steering.expects_run:
             return True
+        if self.thinking is not None and not self.thinking.allows(self.transcript, 2):
+            return True
         if self.constraint is None or self.unforced >= RARELY_FORCED:
             return False
         return not self.constraint.is_wide
@@ -269,6 +290,7 @@ class Request:
             self.constraint is None
             and self.counts is None
             and not self.is_healing
+            and (self.thinking is None or self.thinking.allows(self.transcript, count))
             and start >= self.options.min_tokens
             and not any(retries.excluded(position) for position in range(start, start + count))
         )

@@ -37,12 +37,19 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
     model = model.called(request.model)
     plan = _plan(request, model)
     stops = request.stop_sequences or []
+    prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
     silent = request.thinking is not None and request.thinking.type == "disabled"
     places = _FIELDS | ({"reasoning_effort": "thinking"} if silent else {})
+    if request.thinking_budget is None:
+        places["thinking_budget"] = "thinking.budget_tokens"
     ignored = known.ignored(places.get(name, name) for name in plan.ignored)
     asked = Asked(
-        rows=[Row(at="messages", prompt=Prompt(plan.ids, plan.opens_text), reading=plan.reading)],
-        options={**options_of(request), "stop": stops},
+        rows=[Row(at="messages", prompt=prompt, reading=plan.reading)],
+        options={
+            **options_of(request),
+            "stop": stops,
+            "thinking_budget": plan.thinking_budget,
+        },
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),
@@ -86,6 +93,8 @@ def _plan(request: CountRequest, model: ServedModel) -> Plan:
             tools=_tools(request, functions),
             form=_form(request),
             effort=_effort(request),
+            thinking_budget=_budget(request),
+            usual_budget=model.thinking_budget,
         )
         return plan_turn(turn, model.dialect, RenderLimits())
     except MlxgenError as error:
@@ -118,3 +127,11 @@ def _effort(request: CountRequest) -> Effort | None:
     if request.thinking is not None and request.thinking.type == "disabled":
         return "none"
     return None if request.output_config is None else request.output_config.effort
+
+
+def _budget(request: CountRequest) -> int | None:
+    """How many tokens to think, if the request says so itself."""
+    own, thinking = getattr(request, "thinking_budget", None), request.thinking
+    if own is not None or thinking is None or thinking.type == "disabled":
+        return own
+    return thinking.budget_tokens

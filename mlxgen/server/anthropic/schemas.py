@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from ...chat.turn import Effort
-from ..fields import MAX_NAME, Body, Count, Int, Json, ModelName, Piece, about, named, option
+from ..fields import MAX_NAME, Body, Count, Json, ModelName, Piece, about, named, option
 from ..ignored import NO_EFFECT
 from ..openai.schemas import MAX_STOPS, MAX_TOOLS, Schema, ShortText
 from ..text_request import TextRequest
@@ -124,7 +124,7 @@ class Thinking(Piece):
     """Whether to think before the answer."""
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: Int | None = None
+    budget_tokens: Count | None = None
 
 
 class SchemaFormat(Body):
@@ -137,7 +137,9 @@ class SchemaFormat(Body):
 class OutputConfig(Body):
     """How the answer is to be."""
 
-    effort: Effort | None = about("how long to think, if the model supports it")
+    effort: Effort | None = about(
+        "how long to think: in the model's own grades, or else as a thinking budget"
+    )
     format: SchemaFormat | None = about("the form of the text")
 
 
@@ -151,7 +153,7 @@ class CountRequest(Body):
         "tools that the model may call"
     )
     tool_choice: ToolChoice | None = about("auto, any, the tool to call, or none")
-    thinking: Thinking | None = about("whether to think before the answer")
+    thinking: Thinking | None = about("whether to think before the answer, and how long")
     output_config: OutputConfig | None = about("how long to think, and the form of the text")
     cache_control: Annotated[Json | None, NO_EFFECT] = about(
         "no effect; prefixes are always cached"

@@ -64,6 +64,7 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
         strict_name=settings.strict_model,
         sampling_choice=settings.sampling_defaults,
         registry=Registry.of(settings, lm),
+        thinking_budget=settings.thinking_budget,
     )
     return Engine(lm, model, facts)
 

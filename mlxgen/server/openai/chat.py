@@ -36,7 +36,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         plan = plan_turn(turn, model.dialect, RenderLimits())
     except MlxgenError as error:
         raise as_request_error(error, CHAT_FIELDS) from error
-    prompt = Prompt(plan.ids, plan.opens_text)
+    prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
     return call_of_request(
         request,
         model,
@@ -45,6 +45,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
             "max_tokens": _max_tokens(request),
             "top_logprobs": _top_logprobs(request),
             "prompt_logprobs": request.prompt_logprobs,
+            "thinking_budget": plan.thinking_budget,
         },
         prompt="messages",
         filters=plan.field,
@@ -68,6 +69,8 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
         tools=tool_use_of(request),
         form=form_of(request),
         effort=request.reasoning_effort,
+        thinking_budget=request.thinking_budget,
+        usual_budget=model.thinking_budget,
         keep=keep_of(request, model),
     )
 

@@ -141,6 +141,8 @@ def _options(
     if steered:  # whose option it is; the reply holds what the client must not see
         given = {name: value for name, value in given.items() if value is not False}
         given.pop("allow_retract", None)
+        # What is usual, or an effort means, does not bind a program.
+        given["thinking_budget"] = request.thinking_budget
     if request.num_draft_tokens == 0:
         given |= {"draft": "off", "num_draft_tokens": None}
     return given

@@ -41,7 +41,7 @@ class Neutral:
 
 Rule: TypeAlias = "SameAs | Neutral | str | Mapping[str, Rule]"
 """A text says what to send instead of a field that is not supported; a mapping has the rule of each
-key of an object."""
+key of an object, and under "" that of any other value."""
 
 
 class Translated(NamedTuple):
@@ -85,13 +85,16 @@ def _translate(
                 raise _NotDoneError(_CHATS)
             _put(rule.field, rule.convert(value), at, result)
             return
+        if not isinstance(value, dict) and "" in rule:
+            _translate(rule[""], at, value, result, known)
+            return
         if not isinstance(value, dict):
             raise _NotDoneError(f"expected an object, got {got(value)}")
     except _NotDoneError as error:
         raise RequestError.at(at, str(error), "unsupported_parameter") from None
     for key, inner in value.items():
-        if key not in rule:
-            names = ", ".join(rule)
+        if not key or key not in rule:
+            names = ", ".join(filter(None, rule))
             raise RequestError.at(
                 f"{at}.{key[:64]}",
                 f"there is no such field; known are {names}",
@@ -179,6 +182,11 @@ def _switch(value: Any) -> Any:
     )
 
 
+def _limit(value: Any) -> Any:
+    """-1 is no limit."""
+    return None if value == -1 else value
+
+
 def _excluded(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
@@ -204,6 +212,8 @@ _NO_TRIM = Neutral((False,), "stops are never part of the text; leave it out")
 _NO_BEAMS = "there is no beam search here; leave it out"
 _SYSTEM = 'send a message {"role": "system", "content": ...}'
 _FORMAT = "send response_format, or json_schema"
+_THINK = SameAs("chat_template_kwargs.enable_thinking", _switch)
+_BUDGET = SameAs("thinking_budget", _limit)
 _CONSTRAINTS: Mapping[str, Rule] = {
     "json": SameAs("json_schema", _schema),
     "regex": SameAs("regex"),
@@ -234,6 +244,7 @@ PEERS: Mapping[str, Rule] = {
     "min_keep": Neutral((0, 1), "leave it out"),
     "post_sampling_probs": Neutral((False,), "logprobs are the model's own here; leave it out"),
     "reasoning_format": Neutral(("auto", "deepseek", "deepseek-legacy"), "leave it out"),
+    **dict.fromkeys(("thinking_budget_tokens", "reasoning_budget"), _BUDGET),
     "parse_tool_calls": Neutral((True,), "send tool_choice: none"),
     **dict.fromkeys(("lora", "adapters"), "the adapter is chosen with --adapter; leave it out"),
     # vLLM and SGLang
@@ -252,6 +263,7 @@ PEERS: Mapping[str, Rule] = {
     "ebnf": SameAs("grammar"),
     "bad_words": SameAs("banned_strings"),
     "include_reasoning": _TAKEN,  # a completion is one text
+    "thinking_token_budget": _BUDGET,
     "separate_reasoning": Neutral((True,), "thoughts are always separate; leave it out"),
     "enable_thinking": SameAs("chat_template_kwargs.enable_thinking"),
     # special tokens are never text here
@@ -274,13 +286,14 @@ PEERS: Mapping[str, Rule] = {
     "frequency_context_size": SameAs("repetition_context_size"),
     "draft_model": "the draft model is chosen with --draft-model; leave it out",
     "role_mapping": "the chat template writes the roles; leave it out",
-    **dict.fromkeys(("think", "thinking"), SameAs("chat_template_kwargs.enable_thinking", _switch)),
+    "think": _THINK,
+    "thinking": {"": _THINK, "type": _THINK, "budget_tokens": _BUDGET},
     "reasoning": {
         "effort": SameAs("reasoning_effort"),
-        "enabled": SameAs("chat_template_kwargs.enable_thinking", _switch),
+        "enabled": _THINK,
         "exclude": SameAs("include_reasoning", _excluded),
         "summary": _TAKEN,  # thoughts are returned as they are
-        "max_tokens": "thoughts have no limit of their own; send max_tokens",
+        "max_tokens": _BUDGET,
     },
     "options": "send its fields next to messages, as in OpenAI's API",
     "extra_body": "is for the Python client; send its fields next to messages",

@@ -258,7 +258,9 @@ class ChatRequest(GenerationRequest):
     continue_final_message: bool | None = about("continue the last message instead of adding one")
     add_generation_prompt: bool | None = about("may be false only with continue_final_message")
     include_reasoning: bool | None = about("include the model's thoughts (default: true)")
-    reasoning_effort: Effort | None = about("how long to think, if the model supports it")
+    reasoning_effort: Effort | None = about(
+        "how long to think: in the model's own grades, or else as a thinking budget"
+    )
     modalities: list[Literal["text"]] | None = about("text is the only modality")
 
 

@@ -60,6 +60,8 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
             tools=_tools(request, functions),
             form=_form(request),
             effort=None if thinking is None else thinking.effort,
+            thinking_budget=request.thinking_budget,
+            usual_budget=model.thinking_budget,
         )
         plan = plan_turn(turn, model.dialect, RenderLimits())
     except MlxgenError as error:
@@ -68,9 +70,14 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     if plan.spec is not None:
         params["dead_end"] = params["filters"]
     ignored = known.ignored(_FIELDS.get(name, name) for name in plan.ignored)
+    prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
     asked = Asked(
-        rows=[Row(at="input", prompt=Prompt(plan.ids, plan.opens_text), reading=plan.reading)],
-        options={**options_of(request), "max_tokens": limit_of(request.max_output_tokens)},
+        rows=[Row(at="input", prompt=prompt, reading=plan.reading)],
+        options={
+            **options_of(request),
+            "max_tokens": limit_of(request.max_output_tokens),
+            "thinking_budget": plan.thinking_budget,
+        },
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),

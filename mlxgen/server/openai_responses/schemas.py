@@ -103,7 +103,9 @@ class TextConfig(Body):
 class ReasoningConfig(Piece):
     """How to think before the answer."""
 
-    effort: Effort | None = about("how long to think, if the model supports it")
+    effort: Effort | None = about(
+        "how long to think: in the model's own grades, or else as a thinking budget"
+    )
     summary: Literal["auto", "concise", "detailed", "none"] | None = about(
         "return the thoughts, which are never shortened, as a summary; otherwise they are content"
     )

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen import Choice, Regex
+from mlxgen import After, Choice, Regex
 from mlxgen.engine.chunk import Chunk, Usage, fold
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import Verdict, accept, fast_forward, rewind, take
@@ -26,6 +26,7 @@ from mlxgen.engine.request.request import Request
 from mlxgen.errors import DeadEndError, FilterError
 from mlxgen.filters import Filter
 from mlxgen.sampling import DrawRow, ForcedView
+from mlxgen.text import ThinkingMarks
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import alphabet_tokenizer
 
@@ -48,14 +49,23 @@ KINDS: dict[str, dict[str, Any]] = {
     "healing": {"heal": True},
     "healing into filters": {"heal": True, "filters": [Regex("[a-d ]*")]},
     "closing": {"filters": [Regex("(ab|cd){3,9}1")], "close_json": True},
+    "thinking and stops": {"stop": ["ab", "b1"]},
+    "no thinking": {"thinking_budget": 0, "stop": "da"},
+    "thinking a little": {"thinking_budget": 2, "banned": ["as", re.compile("a d")]},
+    "thinking into filters": {
+        "thinking_budget": 1,
+        "filters": [After("bc", Regex("[a-d ]{0,9}"))],
+    },
 }
+MARKS = ThinkingMarks("opening", "a", {"reasoning": {"bc": "content"}})
 kinds = st.sampled_from(sorted(KINDS))
 scripts = st.lists(st.sampled_from([*LETTERS, END]), min_size=1, max_size=30)
 
 
 def request_of(kind: str, *, budget: int = 24, queued: bool = True) -> Request:
     options = Options.of({"max_tokens": budget, "seed": 3, **KINDS[kind]})
-    prompt = Prompt(tuple(b"1 a"), opens_text=False)
+    thinking = MARKS if "thinking" in kind else None
+    prompt = Prompt(tuple(b"1 a"), opens_text=False, thinking=thinking)
     return assemble(
         prompt, options, VOCABULARY, VOCABULARY.size, budget=budget, seed=3, queued=queued
     )
@@ -115,12 +125,20 @@ def look(request: Request) -> dict[str, Any]:
         "text": (text.so_far(), text.safe(), text.flush(), len(text) and text.settled(0, 0)),
         "remaining": request.healer.remaining if request.healer is not None else b"",
         "counts": None if counts is None else [column.tolist() for column in counts.table()],
+        "thoughts": _thoughts(request),
         "way": request.closing is not None and (request.closing.way, request.closing.forcing),
         "delivered": (request.outbox.text, request.outbox.released),
         "retries": dataclasses.asdict(request.retries),
         "tally": dataclasses.asdict(request.tally),
         "end": (request.finish_reason, request.match),
     }
+
+
+def _thoughts(request: Request) -> Any:
+    thoughts = request.transcript.thoughts
+    if thoughts is None:
+        return None
+    return thoughts.is_open, thoughts.is_over, thoughts.began, request.out_of_thinking
 
 
 @settings(max_examples=tries(60))

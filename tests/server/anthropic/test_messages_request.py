@@ -126,3 +126,21 @@ def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_run() -> None:
     body = BODY | {"tools": [READ], "system": "Be kind"}
     run = parse_messages(body, demo()).jobs[0].prompt.tokens
     assert count_tokens(without(body, "max_tokens"), demo()) == {"input_tokens": len(run)}
+
+
+def test_the_budget_of_the_thinking_is_its_own_or_what_the_effort_means() -> None:
+    def budget(**fields: Any) -> int | None:
+        return call(**fields).jobs[0].options.thinking_budget
+
+    assert budget() is None
+    assert budget(thinking={"type": "enabled", "budget_tokens": 2000}) == 2000
+    assert budget(thinking={"type": "adaptive"}, output_config={"effort": "low"}) == 1024
+    assert budget(thinking={"type": "disabled", "budget_tokens": 2000}) is None
+    assert refusal(thinking={"type": "enabled", "budget_tokens": -1}).param == (
+        "thinking.budget_tokens"
+    )
+
+
+def test_stops_may_be_asked_for_in_the_thinking_as_well() -> None:
+    assert not call(stop_sequences=["x"]).jobs[0].options.stop_in_reasoning
+    assert call(stop_sequences=["x"], stop_in_reasoning=True).jobs[0].options.stop_in_reasoning

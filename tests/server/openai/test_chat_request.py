@@ -250,6 +250,28 @@ def test_the_switch_for_thinking_is_heard_whatever_the_model() -> None:
 # ---- thinking ------------------------------------------------------------------------------------
 
 
+def budget_of(body: dict[str, Any], model: Any = None) -> Any:
+    return options_of(body, model).thinking_budget
+
+
+def test_an_effort_is_a_budget_if_the_template_has_no_grades() -> None:
+    efforts = ("none", "minimal", "low", "medium", "high", "xhigh", None)
+    budgets = [budget_of({"reasoning_effort": effort}) for effort in efforts]
+    assert budgets == [None, 512, 1024, 8192, 24_576, None, None]
+    tokenizer = byte_level_tokenizer()
+    tokenizer.chat_template += "{{ reasoning_effort }}"
+    assert budget_of({"reasoning_effort": "low"}, served(tokenizer)) is None
+
+
+def test_the_budget_of_a_request_comes_before_its_effort_and_that_of_the_server() -> None:
+    usual = replace(demo(), thinking_budget=2000)
+    assert budget_of({}, usual) == 2000
+    assert budget_of({"reasoning_effort": "low"}, usual) == 1024
+    assert budget_of({"reasoning_effort": "high"}, usual) == 2000
+    assert budget_of({"reasoning_effort": "low", "thinking_budget": 9000}, usual) == 9000
+    assert budget_of({"thinking_budget": 0}, usual) == 0
+
+
 def test_a_constraint_begins_behind_the_thinking() -> None:
     regex = {"regex": "yes|no"}
     assert spec_of({**regex, **OFF}) == Regex("yes|no")

@@ -85,6 +85,16 @@ def test_every_name_of_the_table_does_what_it_says(path: str, rule: Rule) -> Non
         ({"bad_words": ["x"]}, {"banned_strings": ["x"]}),
         ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}),
         ({"thinking": {"type": "disabled"}}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 9}},
+            {"chat_template_kwargs": {"enable_thinking": True}, "thinking_budget": 9},
+        ),
+        ({"thinking_budget_tokens": 9}, {"thinking_budget": 9}),
+        ({"thinking_token_budget": 9}, {"thinking_budget": 9}),
+        ({"reasoning_budget": 0}, {"thinking_budget": 0}),
+        ({"reasoning_budget": -1}, {}),
+        ({"reasoning": {"max_tokens": 9}}, {"thinking_budget": 9}),
         ({"repeat_last_n": 64}, {"repetition_context_size": 64}),
         ({"repeat_last_n": -1}, {}),
         ({"presence_context_size": 20}, {"repetition_context_size": 20}),
@@ -125,6 +135,8 @@ def test_drafts_are_bounded_or_left_out() -> None:
         ({"repeat_last_n": 0}, "repeat_last_n"),
         ({"presence_context_size": 9, "repetition_context_size": 20}, "presence_context_size"),
         ({"thinking": 5}, "thinking"),
+        ({"thinking": {"kind": 5}}, "thinking.kind"),
+        ({"reasoning": {"max_tokens": -2}}, "reasoning.max_tokens"),
     ],
 )
 def test_errors_have_the_name_that_the_client_sent(body: dict[str, Any], param: str) -> None:

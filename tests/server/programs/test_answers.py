@@ -273,3 +273,9 @@ def test_a_server_without_any_says_so(server: Running) -> None:
     assert server.get("/v1/programs").json() == {"object": "list", "data": []}
     refused = error(completed(server, program="quiz"), 404)
     assert "started without any --program" in refused["message"]
+
+
+def test_an_effort_does_not_bind_a_program(operator: Running) -> None:
+    good(chat(operator, program="quiz", reasoning_effort="low"))
+    refused = error(chat(operator, program="quiz", thinking_budget=5))
+    assert refused["param"] == "thinking_budget"

@@ -65,6 +65,10 @@ NUMBERS = (
     "presence_penalty",
     "frequency_penalty",
     "repetition_context_size",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
     "seed",
     "num_draft_tokens",
     "thinking_budget",
@@ -119,6 +123,14 @@ def make_parser() -> argparse.ArgumentParser:
     for name in FLAGS:
         add(_flag(name), action="store_true", default=None, help=OPTIONS[name].brief)
     add("--stop", action="append", metavar="TEXT", help="end before this string; repeatable")
+    add(
+        "--dry-sequence-breaker",
+        dest="dry_sequence_breakers",
+        action="append",
+        metavar="TEXT",
+        help="a string that no repetition goes beyond for DRY; repeatable (default: line end, "
+        'colon, " and *)',
+    )
     add(
         "--ban",
         dest="banned",
@@ -333,7 +345,8 @@ def template_variables(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options for ``LanguageModel.stream``, without those that were not given."""
-    options = {name: getattr(arguments, name) for name in (*NUMBERS, *FLAGS, "stop", "banned")}
+    names = (*NUMBERS, *FLAGS, "dry_sequence_breakers", "stop", "banned")
+    options = {name: getattr(arguments, name) for name in names}
     forms = _forms(arguments)
     if forms:
         from .terminal.conversation import FORMS
@@ -450,9 +463,12 @@ def _as_typed(error: MlxgenError) -> str:
 
 
 def _flag(name: str) -> str:
-    return "--" + {"banned": "ban", "template": "chat-template-args"}.get(name, name).replace(
-        "_", "-"
-    )
+    names = {
+        "banned": "ban",
+        "template": "chat-template-args",
+        "dry_sequence_breakers": "dry_sequence_breaker",
+    }
+    return "--" + names.get(name, name).replace("_", "-")
 
 
 def _give_up_stdout() -> None:

@@ -290,6 +290,12 @@ def test_a_schema_constrains_the_text(lm: mlxgen.LanguageModel, cli: Any, tmp_pa
     assert cli("--regex", "ab{3}", "so").out == "abbb\n"
 
 
+def test_sequence_breakers_may_be_given_one_by_one() -> None:
+    line = "--dry-multiplier 0.8 --dry-sequence-breaker : --dry-sequence-breaker ; a"
+    options = engine_options(make_parser().parse_args(line.split()))
+    assert options == {"dry_multiplier": 0.8, "dry_sequence_breakers": [":", ";"]}
+
+
 def test_objects_of_a_schema_are_closed_on_the_command_line(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"properties": {"a": {}}}')

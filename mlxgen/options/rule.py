@@ -128,6 +128,11 @@ def strings(value: Any, kinds: tuple[type, ...] = (str,)) -> tuple[Any, ...]:
     return tuple(items)
 
 
+def list_of_strings(value: Any) -> tuple[str, ...]:
+    """Strings; one alone is more likely a mistake."""
+    return strings(_items(value, Collection))
+
+
 def patterns(value: Any) -> tuple[Any, ...]:
     """Strings and compiled expressions, or one of them."""
     return strings(value, (str, re.Pattern))

@@ -73,6 +73,25 @@ class SamplingOptions(Recommended, total=False):
     repetition_context_size: Annotated[int, integer(0, 0)]
     """Number of the newest tokens, the prompt included, that the penalties look at; 0 is all of
     them. An integer of at least 0; default 0."""
+    dry_multiplier: Annotated[float, number(0, 0, 100)]
+    """Above 0, DRY makes tokens less likely that would continue a repetition; 0 turns it off. It
+    lowers the logit of a token that followed the same tokens before by ``dry_multiplier * dry_base
+    ** (length - dry_allowed_length)``, where ``length`` is the number of these. A number from 0 to
+    100; default 0."""
+    dry_base: Annotated[float, number(1.75, 1, 100)]
+    """Factor by which DRY's penalty grows with each repeated token. A number from 1 to 100; default
+    1.75."""
+    dry_allowed_length: Annotated[int, integer(2, 1)]
+    """Number of repeated tokens from which on DRY makes the next one less likely. An integer of at
+    least 1; default 2."""
+    dry_penalty_last_n: Annotated[int, integer(-1, -1)]
+    """Number of the newest tokens, the prompt included, in which DRY looks for repetitions; -1 is
+    all of them. An integer of at least -1; default -1."""
+    dry_sequence_breakers: Annotated[
+        Sequence[str], Rule(("\n", ":", '"', "*"), "a list of strings", rule.list_of_strings)
+    ]
+    """Strings at which a repetition ends for DRY. Only the tokens after the last one of them are
+    compared. A list of strings; default ('\\n', ':', '"', '*')."""
     xtc_probability: Annotated[float, number(0, 0, 1)]
     """Probability that XTC leaves out the top choices of a draw, all but the least likely. A number
     from 0 to 1; default 0."""

@@ -9,6 +9,7 @@ from .counts import TokenCounts
 from .distribution import final_distribution
 from .draws import derive_seed
 from .hooks import DrawView, ForcedView, Hook, PostSamplingResult, run_hooks
+from .repetitions import Repetitions
 from .rows import Draw, DrawRow, Want
 from .sampler import Sampler
 from .settings import MAX_TEMPERATURE, SamplingSettings
@@ -22,6 +23,7 @@ __all__ = [
     "ForcedView",
     "Hook",
     "PostSamplingResult",
+    "Repetitions",
     "Sampler",
     "SamplingSettings",
     "TokenCounts",

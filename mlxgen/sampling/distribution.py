@@ -24,6 +24,7 @@ from .stack import (
     stack_limits,
     stack_masks,
     stack_penalties,
+    stack_repeating,
     stack_thresholds,
 )
 
@@ -36,16 +37,17 @@ def final_distribution(
 ) -> mx.array:
     """The probabilities [batch, vocab] with which each row of ``logits`` [batch, vocab] is drawn.
 
-    The order is logit bias, penalties and mask; then top-p, min-p, XTC and top-k, each on
-    what the ones before it left of the untempered distribution; then the temperature. A
-    greedy row's probabilities are those at temperature 1 without truncation. A row from
+    The order is logit bias, penalties, DRY and mask; then top-p, min-p, XTC and top-k, each
+    on what the ones before it left of the untempered distribution; then the temperature.
+    A greedy row's probabilities are those at temperature 1 without truncation. A row from
     which nothing can be drawn is NaN.
     """
     settings = [effective(row) for row in rows]
     vocab_size = logits.shape[-1]
     penalties = stack_penalties(settings)
     counts = stack_counts(settings, rows) if penalties else ()
-    logits = adjust(logits, stack_biases(settings), counts, penalties)
+    repeating = stack_repeating(rows)
+    logits = adjust(logits, stack_biases(settings), counts, penalties, repeating)
     if any(row.words is not None for row in rows):
         logits = apply_mask(logits, stack_masks(rows, vocab_size))
     limits = stack_limits(settings, vocab_size)

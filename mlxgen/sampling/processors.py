@@ -40,16 +40,20 @@ def adjust(
     biases: Sequence[mx.array],
     counts: Sequence[mx.array],
     penalties: Sequence[mx.array],
+    repeating: Sequence[mx.array] = (),
 ) -> mx.array:
-    """Logits [batch, vocab] as float32 with biases, then penalties, in mlx-lm's order.
+    """Logits [batch, vocab] as float32 with biases, then penalties, in mlx-lm's order, then DRY.
 
-    The arrays are those of ``apply_bias`` and ``apply_penalties``; empty: not applied.
+    The arrays are those of ``apply_bias``, ``apply_penalties`` and ``apply_bias`` again; empty:
+    not applied.
     """
     logits = logits.astype(mx.float32)
     if biases:
         logits = apply_bias(logits, *biases)
     if penalties:
         logits = apply_penalties(logits, *counts, *penalties)
+    if repeating:
+        logits = apply_bias(logits, *repeating)
     return logits
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .counts import TokenCounts
+from .repetitions import Penalties
 from .settings import SamplingSettings
 
 
@@ -18,7 +19,9 @@ class DrawRow(NamedTuple):
 
     ``seed``, ``position`` and ``attempt`` give its random numbers. ``words``: the allowed
     tokens as ceil(vocab / 32) packed words; ``None``: all. ``counts``: the tokens so far,
-    for settings that penalise. ``temperature`` replaces that of the settings in this draw.
+    for settings that penalise. ``repeating``: the tokens that would go on with a repetition,
+    and what to subtract from their logits. ``temperature`` replaces that of the settings in
+    this draw.
     """
 
     settings: SamplingSettings
@@ -28,6 +31,7 @@ class DrawRow(NamedTuple):
     words: npt.NDArray[np.int32] | None = None
     counts: TokenCounts | None = None
     temperature: float | None = None
+    repeating: Penalties | None = None
 
 
 class Want(NamedTuple):

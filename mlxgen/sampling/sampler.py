@@ -21,7 +21,7 @@ from .plan import DrawPlan, Group, make_plan
 from .processors import adjust, padded_size
 from .program import NOTHING, Variant, joined, make_draw, only
 from .rows import Draw, DrawRow, Want
-from .stack import stack_counts, stack_masks, stack_thresholds
+from .stack import stack_counts, stack_masks, stack_repeating, stack_thresholds
 
 if TYPE_CHECKING:
     from ..tokens import Token
@@ -95,9 +95,10 @@ class Sampler:
             logits = logits[group.at]
             rows = [rows[place] for place in group.places]
         masked = any(row.words is not None for row in rows)
-        changed = bool(group.biases or group.penalties)
+        repeating = stack_repeating(rows)
+        changed = bool(group.biases or group.penalties or repeating)
         variant = self._variant(group.method, want, exact, masked, changed)
-        inputs = [self._adjusted(logits, rows, group) if changed else logits]
+        inputs = [self._adjusted(logits, rows, group, repeating) if changed else logits]
         if variant.changed:
             inputs.append(logits)
         if masked:
@@ -112,9 +113,15 @@ class Sampler:
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
         return only(program(*inputs), want)
 
-    def _adjusted(self, logits: mx.array, rows: Sequence[DrawRow], group: Group) -> mx.array:
+    def _adjusted(
+        self,
+        logits: mx.array,
+        rows: Sequence[DrawRow],
+        group: Group,
+        repeating: tuple[mx.array, ...],
+    ) -> mx.array:
         counts = stack_counts(group.settings, rows) if group.penalties else ()
-        arrays = [group.biases, counts, group.penalties]
+        arrays = [group.biases, counts, group.penalties, repeating]
         widths = [each[0].shape[1] if each else 0 for each in arrays]
         key = (adjust, *widths, len(rows), logits.dtype)
         program = self._programs.get(key, lambda: mx.compile(partial(adjust)))

@@ -24,6 +24,11 @@ class SamplingSettings:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_context_size: int = 0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     top_p: float = 1.0
     min_p: float = 0.0
     xtc_probability: float = 0.0
@@ -39,3 +44,8 @@ class SamplingSettings:
             or self.presence_penalty != 0
             or self.frequency_penalty != 0
         )
+
+    @property
+    def avoids_repetitions(self) -> bool:
+        """Whether a draw needs to know the ``Repetitions`` of the tokens so far."""
+        return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0

@@ -90,6 +90,14 @@ def stack_counts(
     return _padded(tables, _LEAST_COUNTS)
 
 
+def stack_repeating(rows: Sequence[DrawRow]) -> tuple[mx.array, ...]:
+    """Ids and what to add to their logits [rows, n], n a power of two; empty if there are none."""
+    if all(row.repeating is None for row in rows):
+        return ()
+    given = [((), ()) if row.repeating is None else row.repeating for row in rows]
+    return _padded([(ids, -np.asarray(penalties)) for ids, penalties in given], _LEAST_BIASES)
+
+
 def _padded(tables: Sequence[_Table], least: int) -> tuple[mx.array, mx.array]:
     """Ids and numbers [rows, n], filled up with the first of each row (see ``processors``)."""
     most = max(len(ids) for ids, _ in tables)

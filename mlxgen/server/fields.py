@@ -62,6 +62,16 @@ def _no_zero(value: int) -> int:
     return value
 
 
+def _listed(value: Any) -> Any:
+    """Clients of text-generation-webui send a list as JSON text, with or without brackets."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value if value.lstrip().startswith("[") else f"[{value}]")
+    except (ValueError, RecursionError):
+        return value
+
+
 def _range(name: str, low: float | None = None) -> dict[str, Any]:
     """The range of an option for ``Field``; ``low`` widens it for the values of other servers."""
     rule = OPTIONS[name].rule
@@ -90,10 +100,18 @@ Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator
 Drafted: TypeAlias = Annotated[
     int, Field(**_range("num_draft_tokens", low=0)), BeforeValidator(_whole)
 ]
+DryLength: TypeAlias = Annotated[
+    int, Field(**_range("dry_allowed_length")), BeforeValidator(_whole)
+]
 Alternatives: TypeAlias = Annotated[int, Field(**_range("top_logprobs")), BeforeValidator(_whole)]
 Held: TypeAlias = Annotated[int, Field(**_range("hold_tokens")), BeforeValidator(_whole)]
 Resampled: TypeAlias = Annotated[int, Field(**_range("max_resample")), BeforeValidator(_whole)]
 TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidator(_whole)]
+Breakers: TypeAlias = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=1024)]],
+    Field(max_length=64),
+    BeforeValidator(_listed),
+]
 Json: TypeAlias = dict[str, Any]
 ModelName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME)]
 

@@ -10,7 +10,19 @@ from typing import Any
 
 from ..options.table import OPTIONS, understood
 from .errors import RequestError
-from .fields import Body, Count, Int, ModelName, TopK, about, named, option
+from .fields import (
+    Body,
+    Breakers,
+    Count,
+    DryLength,
+    Int,
+    Limit,
+    ModelName,
+    TopK,
+    about,
+    named,
+    option,
+)
 
 
 class TextRequest(Body):
@@ -30,6 +42,11 @@ class TextRequest(Body):
     presence_penalty: float | None = option("presence_penalty")
     frequency_penalty: float | None = option("frequency_penalty")
     repetition_context_size: Count | None = option("repetition_context_size")
+    dry_multiplier: float | None = option("dry_multiplier")
+    dry_base: float | None = option("dry_base")
+    dry_allowed_length: DryLength | None = option("dry_allowed_length")
+    dry_penalty_last_n: Limit | None = option("dry_penalty_last_n")
+    dry_sequence_breakers: Breakers | None = option("dry_sequence_breakers")
     logit_bias: dict[str, float] | None = option("logit_bias")
     ignore_eos: bool | None = option("ignore_eos")
     stop_in_reasoning: bool | None = option("stop_in_reasoning")

@@ -50,6 +50,12 @@ def mixed_rows(vocab: int, seed: int = 0) -> list[DrawRow]:
                     rng.integers(0, vocab, 30 + i).tolist(), rng.integers(0, vocab, 9).tolist()
                 ),
                 temperature=1.3 if i == 2 else None,
+                repeating=(
+                    rng.permutation(vocab)[: i + 1].astype(np.int32),
+                    (rng.random(i + 1) * 5).astype(np.float32),
+                )
+                if i % 4 == 1
+                else None,
             )
         )
     return rows

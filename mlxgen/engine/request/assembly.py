@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...errors import FilterError, OptionError
 from ...filters import Constraint
-from ...sampling import TokenCounts, Want
+from ...sampling import Repetitions, TokenCounts, Want
 from ...text import (
     BanMatcher,
     Healer,
@@ -74,6 +74,9 @@ def assemble(
     counts = None
     if sampling.penalises:
         counts = TokenCounts(tokens, window=sampling.repetition_context_size)
+    repetitions = None
+    if sampling.avoids_repetitions:
+        repetitions = Repetitions(tokens, sampling, vocabulary.piece)
     transcript = Transcript(
         decoder,
         stops,
@@ -94,6 +97,7 @@ def assemble(
         transcript=transcript,
         healer=healer,
         counts=counts,
+        repetitions=repetitions,
         closing=None,
         outbox=Outbox(transcript, "at once"),
         retries=Retries(),

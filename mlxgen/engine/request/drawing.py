@@ -32,6 +32,7 @@ def next_draw(request: Request) -> DrawRow:
         _mask(request, request.closing, retries.excluded(position)),
         request.counts,
         retries.temperature if steering is None else steering.temperature,
+        None if request.repetitions is None else request.repetitions.penalties(),
     )
 
 
@@ -44,7 +45,7 @@ def plain_draw(request: Request, position: int) -> DrawRow:
 def blind_draw(request: Request) -> DrawRow | None:
     """The draw after the next one, if it does not depend on the next token."""
     position = request.position + 1
-    steered = request.constraint is not None or request.counts is not None
+    steered = request.constraint is not None or request.looks_back
     steered = steered or request.steering is not None or request.is_healing
     if request.thinking is not None and not request.thinking.allows(request.transcript, 2):
         return None

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
-from ...sampling import TokenCounts, Want, derive_seed
+from ...sampling import Repetitions, TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
 from ...tokens import Token, Vocabulary
 from ..chunk import FinishReason, Usage
@@ -74,7 +74,8 @@ class Request:
     - ``budget``: how many tokens may be generated, including ``options.prefix``.
     - ``history``: the ``base`` tokens of the prompt, then the generated ones; the ``first`` of
       these are ``options.prefix``.
-    - ``constraint`` to ``retries``: the parts. ``counts`` covers the prompt as well.
+    - ``constraint`` to ``retries``: the parts. ``counts`` and ``repetitions`` cover the prompt as
+      well.
     - ``thinking``: how long to think before the answer; None: without a limit.
     - ``want``: what a draw has to report; hooks add to it what they look at.
     - ``steering``: how a controller wants the next token drawn.
@@ -97,6 +98,7 @@ class Request:
     transcript: Transcript
     healer: Healer | None
     counts: TokenCounts | None
+    repetitions: Repetitions | None
     closing: Closing | None
     outbox: Outbox
     retries: Retries
@@ -114,8 +116,8 @@ class Request:
 
     @property
     def parts(self) -> list[Part]:
-        """All parts that exist, except ``counts``; the filters first, as only their rewind can
-        fail."""
+        """All parts that exist, except those that cover the prompt; the filters first, as only
+        their rewind can fail."""
         every = self.constraint, self.transcript, self.healer, self.closing
         return [*(part for part in every if part is not None), self.outbox, self.retries]
 
@@ -142,6 +144,8 @@ class Request:
                 raise
         if self.counts is not None:
             self.counts.advance(token)
+        if self.repetitions is not None:
+            self.repetitions.advance(token)
         self.history.append(token)
         try:
             return self.transcript.advance(token)
@@ -159,6 +163,8 @@ class Request:
             part.rewind(count)
         if self.counts is not None:
             self.counts.rewind(to)
+        if self.repetitions is not None:
+            self.repetitions.rewind(to)
         if to < len(self.history):
             self.history.cut(to)
             self.finish_reason = self.match = None
@@ -181,6 +187,7 @@ class Request:
             transcript=transcript,
             healer=_copy(self.healer),
             counts=_copy(self.counts),
+            repetitions=_copy(self.repetitions),
             closing=closing.fork(constraint) if closing and constraint else None,
             outbox=self.outbox.fork(transcript),
             retries=self.retries.fork(),
@@ -229,6 +236,11 @@ class Request:
     def is_last(self) -> bool:
         """Whether the budget ends with the next token."""
         return self.position + 1 >= self.budget
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether each draw depends on the tokens before it, through penalties."""
+        return self.counts is not None or self.repetitions is not None
 
     @property
     def is_healing(self) -> bool:
@@ -288,7 +300,7 @@ class Request:
         start, retries = self.position, self.retries
         return (
             self.constraint is None
-            and self.counts is None
+            and not self.looks_back
             and not self.is_healing
             and (self.thinking is None or self.thinking.allows(self.transcript, count))
             and start >= self.options.min_tokens
@@ -327,6 +339,7 @@ class Request:
         assert self.constraint is None or len(self.constraint) == self.position
         assert self.healer is None or len(self.healer) == self.position
         assert self.counts is None or len(self.counts) == len(self.history)
+        assert self.repetitions is None or len(self.repetitions) == len(self.history)
 
 
 def _copy(part: F | None) -> F | None:

@@ -236,11 +236,8 @@ PEERS: Mapping[str, Rule] = {
     "top_n_sigma": Neutral((-1, 0), _SAMPLER),
     "mirostat": Neutral((0,), _SAMPLER),
     "dynatemp_range": Neutral((0,), "leave it out, and send temperature"),
-    "dry_multiplier": Neutral((0,), "leave it out, and send repetition_penalty"),
     # of the samplers above, which are off
     **dict.fromkeys(("mirostat_tau", "mirostat_eta", "dynatemp_exponent"), _TAKEN),
-    **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_penalty_last_n"), _TAKEN),
-    "dry_sequence_breakers": _TAKEN,
     "min_keep": Neutral((0, 1), "leave it out"),
     "post_sampling_probs": Neutral((False,), "logprobs are the model's own here; leave it out"),
     "reasoning_format": Neutral(("auto", "deepseek", "deepseek-legacy"), "leave it out"),

@@ -46,6 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "held": {"hold_tokens": 3, "banned": ["ca"]},
     "retracting": {"banned": ["bb", "ab c"], "allow_retract": True, "stop": "d1"},
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
+    "repetitions": {"dry_multiplier": 1.0, "dry_allowed_length": 1, "banned": ["dab"]},
     "healing": {"heal": True},
     "healing into filters": {"heal": True, "filters": [Regex("[a-d ]*")]},
     "closing": {"filters": [Regex("(ab|cd){3,9}1")], "close_json": True},
@@ -115,6 +116,8 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
 def look(request: Request) -> dict[str, Any]:
     """What can be seen of a request."""
     constraint, counts, text = request.constraint, request.counts, request.transcript
+    repetitions = request.repetitions
+    penalties = None if repetitions is None else repetitions.penalties()
     mask = constraint.mask() if constraint is not None else None
     return {
         "history": list(request.history),
@@ -126,6 +129,7 @@ def look(request: Request) -> dict[str, Any]:
         "remaining": request.healer.remaining if request.healer is not None else b"",
         "counts": None if counts is None else [column.tolist() for column in counts.table()],
         "thoughts": _thoughts(request),
+        "repetitions": None if penalties is None else [part.tolist() for part in penalties],
         "way": request.closing is not None and (request.closing.way, request.closing.forcing),
         "delivered": (request.outbox.text, request.outbox.released),
         "retries": dataclasses.asdict(request.retries),
@@ -215,7 +219,8 @@ def test_every_part_goes_back(kind: str) -> None:
     request = request_of(kind)
     fields = [getattr(request, field.name) for field in dataclasses.fields(Request)]
     parts = [value for value in fields if hasattr(value, "rewind")]
-    assert all(part in request.parts or part is request.counts for part in parts)
+    others = (request.counts, request.repetitions)
+    assert all(part in request.parts or part in others for part in parts)
 
 
 def test_a_rewind_that_a_filter_cannot_do_changes_nothing() -> None:

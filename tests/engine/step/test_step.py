@@ -107,6 +107,8 @@ OPTIONAL = {
     "min_p": st.just(0.05),
     "repetition_penalty": st.just(1.3),
     "frequency_penalty": st.just(0.5),
+    "dry_multiplier": st.just(4.0),
+    "dry_allowed_length": st.just(1),
     "logit_bias": st.dictionaries(st.integers(0, 90), st.sampled_from([-100.0, 5.0]), max_size=3),
     "top_logprobs": st.sampled_from([0, 3]),
     "stop": st.sampled_from(["A", "BC", "1", "e"]),

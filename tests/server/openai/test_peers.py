@@ -107,6 +107,21 @@ def test_a_name_of_a_peer_is_the_field_that_it_means(
     assert parse_chat({**CHAT, **theirs}, demo()).jobs == parse_chat({**CHAT, **ours}, demo()).jobs
 
 
+def test_dry_sampling_has_the_names_of_llama_cpp() -> None:
+    dry = {"dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3.0}
+    body = {**TEXT, **dry, "dry_penalty_last_n": 64, "dry_sequence_breakers": ["\n", '"']}
+    (job,) = parse_completion(body, demo()).jobs
+    sampling = job.options.sampling
+    assert (sampling.dry_multiplier, sampling.dry_base) == (0.8, 2.0)
+    assert (sampling.dry_allowed_length, sampling.dry_penalty_last_n) == (3, 64)
+    assert sampling.dry_sequence_breakers == ("\n", '"')
+    for text in (r'["\n", "\""]', r'"\n", "\""'):  # as clients of text-generation-webui write it
+        same = parse_completion({**body, "dry_sequence_breakers": text}, demo())
+        assert same.jobs[0].options.sampling == sampling
+    for name, value in (("dry_base", 0.5), ("dry_sequence_breakers", "x"), ("dry_multiplier", -1)):
+        assert refused(parse_completion, {**TEXT, name: value}, demo()).param == name
+
+
 def test_no_limit_is_as_much_as_fits_also_for_completions() -> None:
     (job,) = parse_completion({**TEXT, "max_tokens": -1}, demo()).jobs
     assert job.options.max_tokens is None

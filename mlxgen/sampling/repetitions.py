@@ -1,0 +1,180 @@
+"""Which tokens would go on with a repetition: DRY ("don't repeat yourself").
+
+As its author describes it (p-e-w, text-generation-webui's pull request 5677). If the history ends
+as it did somewhere before, the token that came next there would make that repetition longer. Its
+logit is lowered by ``multiplier * base ** (length - allowed_length)``, where ``length`` is how many
+tokens the two ends have in common. No repetition goes beyond a sequence breaker: only the tokens
+after the newest one in which a breaker ends are compared, however it is spelled in tokens. Tokens
+that hold a whole breaker are not made less likely.
+
+Invariant: the table is a function of the history alone. No length is remembered, so there is
+nothing to take back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .settings import SamplingSettings
+
+if TYPE_CHECKING:
+    from ..tokens import Token
+
+Penalties: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
+"""Different tokens [n], and what to subtract from the logit of each [n]."""
+
+MOST = 1e9  # a penalty; if it were infinite, there might be nothing left to draw
+_GLANCES = 4  # tokens of each end that are compared for all places at once
+_ROOM = 64
+
+
+class Repetitions:
+    """The tokens of a history, in which repetitions are searched.
+
+    A part: ``advance`` one token, ``rewind`` to an absolute length of the history (the prompt
+    included), ``fork``. Each takes constant time per token. ``piece`` gives the bytes of a token.
+    """
+
+    __slots__ = (
+        "_breakers",
+        "_breaking",
+        "_ids",
+        "_piece",
+        "_reach",
+        "_settings",
+        "_since",
+        "_tokens",
+    )
+
+    def __init__(
+        self, prompt: Sequence[Token], settings: SamplingSettings, piece: Callable[[Token], bytes]
+    ) -> None:
+        self._settings = settings
+        self._piece = piece
+        texts = settings.dry_sequence_breakers
+        self._breakers = tuple(text.encode("utf-8", "surrogatepass") for text in texts)
+        self._reach = max(map(len, self._breakers), default=0)
+        self._breaking: dict[Token, bool] = {}  # whether a token holds a breaker, if it was asked
+        self._tokens: list[Token] = []
+        self._ids = np.zeros(max(_ROOM, 2 * len(prompt)), dtype=np.int32)  # the same, with room
+        self._since: list[int] = []  # how many tokens there are since a breaker, at each token
+        for token in prompt:
+            self.advance(token)
+
+    def __len__(self) -> int:
+        """Length of the history."""
+        return len(self._tokens)
+
+    def advance(self, token: Token) -> None:
+        """Append a token."""
+        length = len(self._tokens)
+        if length == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+        before = self._since[-1] if length else 0
+        self._since.append(0 if self._ends_breaker(token) else before + 1)
+        self._ids[length] = token
+        self._tokens.append(token)
+
+    def rewind(self, to: int) -> None:
+        """Forget the tokens after the first ``to`` of the history."""
+        del self._tokens[max(to, 0) :]
+        del self._since[max(to, 0) :]
+
+    def fork(self) -> Repetitions:
+        """An independent copy."""
+        twin = Repetitions((), self._settings, self._piece)
+        twin._breaking = self._breaking  # facts about the tokens, not about the history
+        twin._tokens = list(self._tokens)
+        twin._ids = self._ids.copy()
+        twin._since = list(self._since)
+        return twin
+
+    def penalties(self) -> Penalties | None:
+        """What the next token pays if it goes on with a repetition; ``None``: none does."""
+        settings = self._settings
+        allowed = settings.dry_allowed_length
+        longest = {
+            token: length
+            for token, length in self._repeated().items()
+            if length >= allowed and not self._breaks(token)
+        }
+        if not longest:
+            return None
+        rise, first = math.log(settings.dry_base), math.log(settings.dry_multiplier)
+        most = math.log(MOST)
+        exponents = (first + (length - allowed) * rise for length in longest.values())
+        values = [math.exp(min(exponent, most)) for exponent in exponents]
+        return np.array(list(longest), np.int32), np.array(values, np.float32)
+
+    def _repeated(self) -> dict[Token, int]:
+        """The tokens that came after something like the end, and how much of the end that was.
+
+        Those after less than the allowed length may be left out. This is the Z-algorithm, from the
+        end back, at those places alone that are worth it: however often something is repeated, it
+        is compared once.
+        """
+        tokens, ids, settings = self._tokens, self._ids, self._settings
+        last, window = len(tokens) - 1, settings.dry_penalty_last_n
+        start = 0 if window < 0 else max(0, len(tokens) - window)
+        most = min(last - start, self._since[-1] if tokens else 0, _enough(settings))
+        if most < settings.dry_allowed_length:
+            return {}
+        ends = np.flatnonzero(ids[start:last] == ids[last]) + start
+        for back in range(1, min(settings.dry_allowed_length, _GLANCES)):
+            ends = ends[ends >= start + back]
+            ends = ends[ids[ends - back] == ids[last - back]]
+        longest: dict[Token, int] = {}
+        lengths: dict[int, int] = {}  # by how far before the end
+        left = right = 0  # what is from `left` to `right` before the end, is at the end as well
+        for end in ends[::-1].tolist():
+            token = tokens[end + 1]
+            known = longest.get(token, 0)
+            if known == most:
+                continue
+            before, room, length = last - end, min(most, end - start + 1), 0
+            if before < right:
+                length = min(lengths.get(before - left, 0), right - before, room)
+            while length < room and tokens[end - length] == tokens[last - length]:
+                length += 1
+            if before + length > right:
+                left, right = before, before + length
+            lengths[before] = length
+            longest[token] = max(known, length)
+        return longest
+
+    # ---- breakers ----------------------------------------------------------------------------
+
+    def _breaks(self, token: Token) -> bool:
+        """Whether a token holds a whole breaker."""
+        known = self._breaking.get(token)
+        if known is None:
+            piece = self._piece(token)
+            known = self._breaking[token] = any(text in piece for text in self._breakers)
+        return known
+
+    def _ends_breaker(self, token: Token) -> bool:
+        """Whether a breaker ends in a token that comes next."""
+        if self._breaks(token) or self._reach < 2:
+            return self._breaks(token)
+        before, at = b"", len(self._tokens)
+        while at and len(before) < self._reach - 1:
+            at -= 1
+            before = self._piece(self._tokens[at]) + before
+        whole = before + self._piece(token)
+        return any(
+            whole.find(text, max(0, len(before) - len(text) + 1)) >= 0 for text in self._breakers
+        )
+
+
+def _enough(settings: SamplingSettings) -> int:
+    """The length of a repetition from which on the penalty does not grow."""
+    rise = math.log(settings.dry_base)
+    if rise <= 0:
+        return settings.dry_allowed_length
+    left = math.log(MOST) - math.log(settings.dry_multiplier)
+    return settings.dry_allowed_length + math.ceil(left / rise)

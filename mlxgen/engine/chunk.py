@@ -127,6 +127,9 @@ class Usage:
       does.
     - ``prompt_seconds``, ``generation_seconds``: wall-clock time until the first token was known,
       and since then.
+    - ``queued_seconds``: how much of ``prompt_seconds`` it waited before anything was run.
+    - ``drafted_tokens``, ``accepted_draft_tokens``: the tokens that were drafted and verified, and
+      those of them that were accepted.
     """
 
     prompt_tokens: int = 0
@@ -139,6 +142,9 @@ class Usage:
     incomplete: str = ""
     prompt_seconds: float = 0.0
     generation_seconds: float = 0.0
+    queued_seconds: float = 0.0
+    drafted_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 class Progress(NamedTuple):
@@ -147,12 +153,10 @@ class Progress(NamedTuple):
     - ``usage``: what it has used so far.
     - ``prefilled``: how many tokens of the prompt are in the KV cache, including those that came
       from the prefix cache.
-    - ``queued_seconds``: how much of ``usage.prompt_seconds`` it waited before anything was run.
     """
 
     usage: Usage
     prefilled: int
-    queued_seconds: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -62,16 +62,6 @@ def _no_zero(value: int) -> int:
     return value
 
 
-def _listed(value: Any) -> Any:
-    """Clients of text-generation-webui send a list as JSON text, with or without brackets."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value if value.lstrip().startswith("[") else f"[{value}]")
-    except (ValueError, RecursionError):
-        return value
-
-
 def _range(name: str, low: float | None = None) -> dict[str, Any]:
     """The range of an option for ``Field``; ``low`` widens it for the values of other servers."""
     rule = OPTIONS[name].rule
@@ -110,7 +100,6 @@ TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidat
 Breakers: TypeAlias = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=1024)]],
     Field(max_length=64),
-    BeforeValidator(_listed),
 ]
 Json: TypeAlias = dict[str, Any]
 ModelName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME)]

@@ -57,7 +57,7 @@ def test_it_is_off_by_default_and_costs_a_request_nothing(lm: mlxgen.LanguageMod
 def test_many_at_once_and_with_what_was_kept_of_the_prompt_read_the_same(
     lm: mlxgen.LanguageModel,
 ) -> None:
-    given = [{**DRY, "seed": seed, "temperature": 0.8 * (seed % 2)} for seed in range(4)]
+    given: list[Any] = [{**DRY, "seed": seed, "temperature": 0.8 * (seed % 2)} for seed in range(4)]
     alone = [lm.generate(PROMPT, **options).text for options in given]
     texts = [""] * 4
     for index, chunk in lm.batch([PROMPT] * 4, each=given):

@@ -23,7 +23,7 @@ class FakeTicket:
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.usage, self.prefilled, 0.0)
+        return Progress(self.usage, self.prefilled)
 
 
 class FakeEvent(NamedTuple):

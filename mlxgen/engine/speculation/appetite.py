@@ -13,12 +13,16 @@ REST, LONGEST_REST = 16, 256  # tokens without a draft, after one of which nothi
 
 
 class Appetite:
-    """See the module. ``most`` is the maximum number of tokens to draft at a time."""
+    """See the module. ``most`` is the maximum number of tokens to draft at a time.
 
-    __slots__ = ("_length", "_rest", "_until", "most")
+    ``proposed`` and ``accepted`` are how many tokens it has seen drafted, and accepted.
+    """
+
+    __slots__ = ("_length", "_rest", "_until", "accepted", "most", "proposed")
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.proposed = self.accepted = 0
         self._length = min(FIRST, most)
         self._rest = REST
         self._until = 0  # the position from which drafts are tried again after a rest
@@ -31,6 +35,8 @@ class Appetite:
         """Note how many of the ``proposed`` tokens were accepted, and the position reached."""
         if proposed == 0:
             return
+        self.proposed += proposed
+        self.accepted += accepted
         if accepted == proposed:
             self._rest = REST
             self._length = min(self.most, 2 * self._length)

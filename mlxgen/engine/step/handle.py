@@ -114,12 +114,16 @@ class Handle:
     def usage(self) -> Usage:
         """Tokens, passes and seconds so far."""
         now, first = self.kv.device.now(), self._first_token
+        started = self._started if self._started is not None else now
         return replace(
             self.request.usage,
             cached_tokens=self.cached,
             forward_passes=self.passes,
             prompt_seconds=(first if first is not None else now) - self._began,
             generation_seconds=now - first if first is not None else 0.0,
+            queued_seconds=started - self._began,
+            drafted_tokens=self.appetite.proposed,
+            accepted_draft_tokens=self.appetite.accepted,
         )
 
     @property
@@ -128,8 +132,7 @@ class Handle:
         usage = self.usage
         ended = usage.completion_tokens and usage.prompt_tokens
         ran = ended if self.closed else self.kv.length
-        started = self._started if self._started is not None else self.kv.device.now()
-        return Progress(usage, min(ran, usage.prompt_tokens), started - self._began)
+        return Progress(usage, min(ran, usage.prompt_tokens))
 
     def start(self) -> bool:
         """Take what is certain before the first draw; returns whether that is done anew now."""

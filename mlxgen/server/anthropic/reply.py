@@ -24,6 +24,7 @@ from ...chat.splitter import Reading
 from ...engine import Chunk, Progress, Usage
 from ..call import Event
 from ..errors import as_messages_error, error_body
+from ..timings import timings
 
 _REASONS = {"length": "max_tokens", "calls": "tool_use"}
 
@@ -183,7 +184,8 @@ class MessagesReply:
         if reason == "end_turn" and isinstance(ended.stop, str) and ended.stop in self._stops:
             reason, stop = "stop_sequence", ended.stop
         delta = {"stop_reason": reason, "stop_sequence": stop}
-        return {"type": "message_delta", "delta": delta, "usage": _usage(self._usage)}
+        usage = {**_usage(self._usage), "timings": timings([self._usage])}
+        return {"type": "message_delta", "delta": delta, "usage": usage}
 
 
 def _usage(usage: Usage) -> dict[str, int]:

@@ -14,13 +14,14 @@ from ...engine import Chunk, Options, Progress, Usage
 from ..call import Call, Comment, Event
 from ..errors import RequestError, error_body
 from ..served_model import ServedModel
+from ..timings import timings
 from .choice_text import ChoiceText, Delta
 from .completion import understood
 from .peers import renamed
 from .plan import ReplyPlan
 from .reading import read
 from .schemas import CompletionRequest
-from .usage import prompt_progress, still_alive, timed, timings
+from .usage import prompt_progress, still_alive, timed
 
 _STOP_TYPES = {"length": "limit", "cancelled": "none"}
 _ELSEWHERE = (
@@ -150,5 +151,5 @@ class LlamaReply:
         }
         if progress is not None:
             final["tokens_cached"] = progress.usage.cached_tokens
-            final["timings"] = timings([progress], given=plan.given)
+            final["timings"] = timings([progress.usage], given=plan.given)
         return final

@@ -1,7 +1,7 @@
-"""Token counts in replies, and how fast an answer comes, by llama.cpp's names.
+"""Token counts in replies, and how far prompts are.
 
-Invariant: a prompt that several choices share is counted once, tokens that the client sent as
-generated belong to it, and no rate includes them or tokens from the prefix cache.
+Invariant: a prompt that several choices share is counted once, and tokens that the client sent as
+generated belong to it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from ...engine import Progress, Usage
 from ..call import Comment, Event
+from ..timings import timings
 from .plan import ReplyPlan
 
 
@@ -30,6 +31,7 @@ def usage_json(
             "cached_tokens": sum(usage.cached_tokens for usage in firsts),
         },
         "completion_tokens_details": {"reasoning_tokens": reasoning},
+        "timings": timings(usages, given=given),
     }
 
 
@@ -40,7 +42,7 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
         "total": usage.prompt_tokens,
         "cache": min(usage.cached_tokens, usage.prompt_tokens),
         "processed": progress.prefilled,
-        "time_ms": round(1e3 * (usage.prompt_seconds - progress.queued_seconds), 3),
+        "time_ms": round(1e3 * (usage.prompt_seconds - usage.queued_seconds), 3),
     }
 
 
@@ -55,36 +57,7 @@ def still_alive(rows: Sequence[Progress | None]) -> Comment:
 
 def timed(event: Event, plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Event:
     """An event with the timings of these sequences, if they are wanted and known."""
-    known = [one for one in sequences if one is not None]
+    known = [one.usage for one in sequences if one is not None]
     if plan.timings and known:
         event["timings"] = timings(known, given=plan.given)
     return event
-
-
-def timings(sequences: Sequence[Progress], *, given: int) -> dict[str, Any]:
-    """Tokens and milliseconds of sequences that ran together; ``given`` tokens of each took none.
-
-    The prompt's time ends with the first generated token, and the rest is the time of those after
-    it. So ``predicted_per_second`` counts one token less than ``predicted_n``.
-    """
-    usages = [one.usage for one in sequences]
-    cached = sum(usage.cached_tokens for usage in usages)
-    prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
-    predicted = sum(usage.completion_tokens - given for usage in usages)
-    read = max(one.usage.prompt_seconds - one.queued_seconds for one in sequences)
-    wrote = max(usage.generation_seconds for usage in usages)
-    return {
-        "cache_n": cached,
-        "prompt_n": prompt,
-        **_rates("prompt", prompt, read),
-        "predicted_n": predicted,
-        **_rates("predicted", predicted - len(sequences), wrote),
-    }
-
-
-def _rates(name: str, tokens: int, seconds: float) -> dict[str, float]:
-    return {
-        f"{name}_ms": round(1e3 * seconds, 3),
-        f"{name}_per_token_ms": round(1e3 * seconds / tokens, 3) if tokens > 0 else 0.0,
-        f"{name}_per_second": round(tokens / seconds, 3) if seconds > 0 and tokens > 0 else 0.0,
-    }

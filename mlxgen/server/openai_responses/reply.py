@@ -15,6 +15,7 @@ from ...chat.splitter import Reading
 from ...engine import Chunk, Progress, Usage
 from ..call import Event
 from ..errors import error_body
+from ..timings import timings
 from .output import Kind, Output
 
 _FAILURES = {429: "rate_limit_exceeded"}
@@ -125,4 +126,5 @@ def _usage(usage: Usage, reasoning: int) -> dict[str, Any]:
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "timings": timings([usage]),
     }

@@ -400,7 +400,7 @@ def test_how_far_a_prompt_is_can_be_seen_between_the_steps(steady: int) -> None:
     ran = [progress.prefilled for progress in seen]
     assert ran == sorted(ran) and ran[0] == 0 and ran[-1] == 100
     assert len(set(ran)) > 3  # a piece at a time
-    waited = [progress.queued_seconds for progress in seen]
+    waited = [progress.usage.queued_seconds for progress in seen]
     assert len(set(waited[1:])) == 1  # since it began
     assert waited[-1] <= seen[-1].usage.prompt_seconds
 

@@ -116,7 +116,9 @@ def test_a_good_draft_saves_passes(pair: tuple[LanguageModel, LanguageModel]) ->
     lm, _ = pair
     result = lm.generate(PROMPT, draft=lm, max_tokens=40, temperature=0, ignore_eos=True)
     assert result.usage.forward_passes < 20
-    assert sum(chunk.from_draft for chunk in result.chunks) > 25
+    accepted = sum(chunk.from_draft for chunk in result.chunks)
+    assert accepted > 25
+    assert result.usage.accepted_draft_tokens == accepted <= result.usage.drafted_tokens
 
 
 def test_a_rewind_forgets_what_was_drafted(pair: tuple[LanguageModel, LanguageModel]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ..apis import ANSWERS, MESSAGES, READ_CALL, answers
-from ..openai.kit import chunks_of, demo, usage
+from ..openai.kit import chunks_of, demo, usage, without
 
 
 def whole(text: str, finish: Any = "stop", **fields: Any) -> Any:
@@ -58,7 +58,7 @@ def test_a_stop_sequence_is_the_reason_of_the_end() -> None:
     reply.push(0, replace(last, stop="END"), usage=usage(7, 2, 4))
     message = reply.complete([])
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
-    assert message["usage"] == {
+    assert without(message["usage"], "timings") == {
         "input_tokens": 3,
         "cache_read_input_tokens": 4,
         "cache_creation_input_tokens": 0,

@@ -1,0 +1,42 @@
+"""How fast answers came, by llama.cpp's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine import Usage
+
+
+def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
+    """Tokens and milliseconds of sequences that ran together; ``given`` tokens of each took none.
+
+    The prompt's time ends with the first generated token, and the rest is the time of those after
+    it. So ``predicted_per_second`` counts one token less than ``predicted_n``. No rate includes
+    tokens from the prefix cache, nor the time before anything was run.
+    """
+    cached = sum(usage.cached_tokens for usage in usages)
+    prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
+    predicted = sum(usage.completion_tokens - given for usage in usages)
+    read = max(usage.prompt_seconds - usage.queued_seconds for usage in usages)
+    wrote = max(usage.generation_seconds for usage in usages)
+    drafted = sum(usage.drafted_tokens for usage in usages)
+    found = {
+        "cache_n": cached,
+        "prompt_n": prompt,
+        **_rates("prompt", prompt, read),
+        "predicted_n": predicted,
+        **_rates("predicted", predicted - len(usages), wrote),
+    }
+    if drafted:
+        found["draft_n"] = drafted
+        found["draft_n_accepted"] = sum(usage.accepted_draft_tokens for usage in usages)
+    return found
+
+
+def _rates(name: str, tokens: int, seconds: float) -> dict[str, float]:
+    return {
+        f"{name}_ms": round(1e3 * seconds, 3),
+        f"{name}_per_token_ms": round(1e3 * seconds / tokens, 3) if tokens > 0 else 0.0,
+        f"{name}_per_second": round(tokens / seconds, 3) if seconds > 0 and tokens > 0 else 0.0,
+    }

@@ -1,0 +1,85 @@
+"""How fast an answer came is in the usage of every API, and official clients read the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import pytest
+from openai import OpenAI
+
+from mlxgen.engine import Usage
+from mlxgen.server.timings import timings
+
+from .apis import APIS, Api, answers
+from .running import ASK, WAIT, Running
+
+USED = Usage(
+    prompt_tokens=110,
+    cached_tokens=10,
+    completion_tokens=21,
+    prompt_seconds=2.5,
+    queued_seconds=0.5,
+    generation_seconds=4.0,
+)
+NAMES = {
+    "cache_n": 10,
+    "prompt_n": 100,
+    "prompt_ms": 2000.0,
+    "prompt_per_token_ms": 20.0,
+    "prompt_per_second": 50.0,
+    "predicted_n": 21,
+    "predicted_ms": 4000.0,
+    "predicted_per_token_ms": 200.0,
+    "predicted_per_second": 5.0,
+}
+
+
+def test_rates_count_what_was_run_and_no_time_in_the_queue() -> None:
+    assert timings([USED]) == NAMES
+    drafted = timings([Usage(drafted_tokens=8, accepted_draft_tokens=5)] * 2)
+    assert (drafted["draft_n"], drafted["draft_n_accepted"]) == (16, 10)
+    assert drafted["prompt_per_second"] == drafted["predicted_per_second"] == 0.0
+
+
+def found(value: Any) -> list[Any]:
+    """The timings of every usage in an answer."""
+    if isinstance(value, dict):
+        inside = [each for inner in value.values() for each in found(inner)]
+        usage = value.get("usage")
+        return [usage["timings"], *inside] if usage and "timings" in usage else inside
+    return [each for inner in value for each in found(inner)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize("api", APIS, ids=str)
+def test_every_api_has_them_in_its_usage_whole_and_at_the_end_of_a_stream(api: Api) -> None:
+    events, whole = answers(api, "Hello!", used=USED)
+    assert found(whole) == found(events) == [NAMES]
+    assert found(events[-2:]) == [NAMES]
+
+
+def test_completions_have_them_too(server: Running) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 4, "ignore_eos": True}
+    whole = server.post("/v1/completions", body).json()
+    assert whole["usage"]["timings"]["predicted_n"] == 4 and "timings" not in whole
+    assert server.post("/completion", body).json()["timings"]["predicted_n"] == 4
+
+
+def test_official_clients_read_answers_with_them(server: Running) -> None:
+    asked: Any = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
+    client: OpenAI
+    with server.client() as client:
+        chat = client.chat.completions.create(model="demo", **asked)
+        assert chat.usage is not None and chat.usage.completion_tokens == 5
+        assert chat.usage.model_extra is not None
+        assert chat.usage.model_extra["timings"]["predicted_n"] == 5
+        with client.responses.stream(model="demo", input=ASK) as stream:
+            response = stream.get_final_response()
+        assert response.usage is not None and response.usage.model_extra is not None
+        assert response.usage.model_extra["timings"]["predicted_ms"] > 0
+    other = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT)
+    with other, other.messages.stream(model="demo", **asked) as messages:
+        usages = [event.usage for event in messages if event.type == "message_delta"]
+        assert messages.get_final_message().usage.output_tokens == 5
+    assert usages[-1].model_extra is not None
+    assert usages[-1].model_extra["timings"]["predicted_n"] == 5

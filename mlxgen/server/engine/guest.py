@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ...engine import Event, Handle, Scheduler
+from ...errors import QueueFullError
 from .mailbox import Mailbox
 
 GRACE = 0.002  # seconds in all for which a step waits for programs that think
@@ -63,16 +64,18 @@ Work: TypeAlias = Callable[[Guest, Scheduler], Any]
 class Wish(NamedTuple):
     """Something that a program asks for; ``work`` ``None``: to go on until something comes.
 
-    ``forks``: what is to be run up to its end before, so that this is done once.
+    ``makes``: how many sequences come of it. ``forks``: what is to be run up to its end before, so
+    that this is done once.
     """
 
     guest: Guest
     work: Work | None
+    makes: int = 0
     forks: Handle | None = None
 
 
 class Guests:
-    """All guests."""
+    """All guests. Together they have no more sequences than may run and wait."""
 
     def __init__(self) -> None:
         self._hosts: dict[Handle, Guest] = {}
@@ -102,8 +105,13 @@ class Guests:
 
     def obey(self, wish: Wish, scheduler: Scheduler) -> None:
         """Do what a program asks for."""
-        guest, work, forks = wish
+        guest, work, makes, forks = wish
         if guest.has_left:
+            return
+        limits = scheduler.limits
+        if makes and len(self._hosts) + makes > limits.max_batch + limits.max_queue:
+            full = QueueFullError("programs have too many branches; try again when some are done")
+            guest.answers.put(Raised(full))
             return
         self._wake(guest, scheduler)
         if work is None:

@@ -111,7 +111,7 @@ class Lent:
                 f"{self._made + makes}; fork less"
             )
         self.since = None
-        self._put(Wish(self.guest, work, forks))
+        self._put(Wish(self.guest, work, makes, forks))
         answer = self.guest.answers.get()
         self.since = time.monotonic()
         if isinstance(answer, Raised):

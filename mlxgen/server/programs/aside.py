@@ -8,6 +8,7 @@ Invariant: no call takes longer than the limit; at most ``MOST_STUCK`` threads a
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...errors import HookError
 from ...sampling import Hook, PostSamplingResult
+from ..logs import log
 from ..threads import leave_mlx, stop_thread
 
 MOST_STUCK = 8
@@ -31,15 +33,14 @@ class _Helper:
     """A thread that carries out one call after the other."""
 
     def __init__(self) -> None:
-        self.todo: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self.todo: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run, name="hooks", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            while True:
-                work = self.todo.get()
+            while (work := self.todo.get()) is not None:
                 try:
                     done = _Done(work())
                 except Exception as error:
@@ -76,6 +77,7 @@ class Aside:
         except queue.Empty:
             self._helper = None
             self._stuck.append(helper)
+            helper.todo.put(None)  # if it returns after all
             stop_thread(helper.thread)
             raise HookError(f"{what} took more than {self.seconds:g} s") from None
         if error is not None:
@@ -106,9 +108,10 @@ class TimedHook:
         except HookError:
             raise
         except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            log(logging.ERROR, "a hook failed", hook=self._name, error=said)
             raise HookError(
-                f"hook {self._name} failed at position {result.position}: "
-                f"{type(error).__name__}: {error}"
+                f"hook {self._name} failed at position {result.position}: {said}"
             ) from error
 
     def fork(self) -> TimedHook:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...engine import Control, Controller, Path, Request, bound_controller
@@ -25,6 +27,7 @@ from ..engine.guest import Left
 from ..engine.mailbox import Delivery, Mailbox
 from ..engine.thread import EngineThread
 from ..errors import RequestError
+from ..logs import log
 from ..threads import leave_mlx, stop_thread
 
 MOST_STUCK = 8
@@ -35,17 +38,19 @@ class Programs:
     """All programs that run. It belongs to the event loop.
 
     ``timeout``: seconds that a program may think at a time; 0 is no limit. ``most``: branches of a
-    request.
+    request, and programs that run at a time.
     """
 
     def __init__(self, engine: EngineThread, *, timeout: float, most: int) -> None:
         self._engine = engine
         self._timeout = timeout
         self._most = most
+        self._runs: list[Run] = []
         self._stuck: list[Run] = []
 
     def start(self, steered: Steered, request: Request, *, opens_text: bool, box: Mailbox) -> None:
         """Let a program write the text of a request; what comes of it goes to the mailbox."""
+        self._runs = [run for run in self._runs if run.thread.is_alive()]
         self._stuck = [run for run in self._stuck if run.thread.is_alive()]
         if len(self._stuck) >= MOST_STUCK:
             raise RequestError(
@@ -53,8 +58,15 @@ class Programs:
                 status=503,
                 code="programs_stuck",
             )
+        if len(self._runs) >= self._most:  # some of them of clients that have left
+            raise RequestError(
+                f"{self._most} programs run already; try again when some are done",
+                status=429,
+                code="rate_limit_exceeded",
+            )
         run = Run(self._engine, steered, request, opens_text, box, most=self._most)
         run.thread.start()
+        self._runs.append(run)
         if self._timeout:
             asyncio.get_running_loop().call_later(self._timeout, self._look, run)
 
@@ -127,6 +139,8 @@ class Run:
                     continue
                 facts = _facts(control.controller_of(branch))
                 usage = control.results[branch].usage
+                if branch:  # its prompt was run once, for the root
+                    usage = replace(usage, cached_tokens=usage.prompt_tokens)
                 self._tell(Delivery(self._places[branch], [chunk], usage, facts=facts))
             for branch, place in self._places.items():  # as they are in the end
                 known = _facts(control.controller_of(branch))
@@ -151,6 +165,7 @@ class Run:
         said = " ".join(str(error).split())
         if not isinstance(error, MlxgenError):
             said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        log(logging.ERROR, "a program failed", program=self.name, error=said)
         failure = RequestError(f"{self.name} failed: {said}", status=500, code="program_failed")
         failure.__cause__ = error
         return failure

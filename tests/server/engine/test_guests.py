@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 import mlxgen
 from mlxgen.engine import Limits, Scheduler, control_options
 from mlxgen.engine.options import Options
+from mlxgen.errors import ModelError, QueueFullError
 from mlxgen.server.call import Steered
+from mlxgen.server.engine.guest import GRACE
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
 from mlxgen.server.programs.running import Programs
 
+from ...fakes.failing import HOWS, How, Unread, fail
 from ...fakes.speaking import Speaker, endless, letters
 from ..fakes import WAIT, Watched
 
@@ -163,6 +167,65 @@ def test_a_fork_of_a_long_prompt_stalls_nobody() -> None:
         assert count >= 20, "it went on while the prompt was run"
 
     office(test, endless(), max_batch=8, prefill_chunk=16)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_request_that_the_model_fails_with_harms_no_program_and_none_harms_a_request(
+    how: How, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def writes(g: mlxgen.Guide) -> None:
+        fork = await g.fork(2)
+        for _ in range(8):
+            await g.gen(max_tokens=2 + fork.index)
+            if slow:
+                time.sleep(2 * GRACE)
+
+    async def poisons(g: mlxgen.Guide) -> None:
+        await g.gen(max_tokens=3)
+        await g.fixed("~")
+        await g.gen(max_tokens=3)
+
+    async def test(made: Office) -> None:
+        fail(speaker, lambda history: ord("~") in history, how, Unread(monkeypatch))
+        other = made.submit([5], max_tokens=150)
+        good = made.control(writes, [1])
+        ill = made.submit([2, ord("~")], max_tokens=9)
+        bad = made.control(poisons, [3])
+        found = await asyncio.gather(
+            made.take("other", other),
+            made.take("good", good),
+            made.take("ill", ill),
+            made.take("bad", bad),
+            return_exceptions=True,
+        )
+        assert isinstance(found[2], ModelError) and isinstance(found[3], ModelError)
+        assert not isinstance(found[0], BaseException) and not isinstance(found[1], BaseException)
+        assert "".join(c.text for item in found[0] for c in item.chunks) == letters(150)
+        assert texts(found[1]) == {(): letters(16), (1,): letters(24)}
+        made.scheduler.check_integrity()
+
+    speaker = endless()
+    office(test, speaker, max_batch=8)
+
+
+def test_waiting_branches_of_all_programs_together_are_bounded() -> None:
+    gate = threading.Event()
+
+    async def forks_and_waits(g: mlxgen.Guide) -> None:
+        await g.fork(3)
+        gate.wait()
+
+    async def test(made: Office) -> None:
+        full = made.control(forks_and_waits, [1])
+        while len(made.scheduler._everywhere) < 3:
+            await asyncio.sleep(0.001)
+        with pytest.raises(QueueFullError, match="programs have too many branches"):
+            await made.take("program", made.control(forks_and_waits, [1]))
+        gate.set()
+        assert len(texts(await made.take("program", full))) == 3
+
+    office(test, endless(), max_batch=2, max_queue=3)
 
 
 def test_a_program_whose_client_has_left_ends_with_its_sequences() -> None:

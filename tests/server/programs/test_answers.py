@@ -95,6 +95,8 @@ def test_each_branch_is_a_choice_with_its_text_its_name_the_variables_and_the_va
     usage = answer["usage"]
     single = good(chat(operator, program="echoes", arguments={"text": "x"}))["usage"]
     assert usage["prompt_tokens"] == single["prompt_tokens"], "the prompt is shared"
+    assert usage["timings"]["prompt_n"] + usage["timings"]["cache_n"] == 2 * usage["prompt_tokens"]
+    assert usage["timings"]["prompt_n"] <= usage["prompt_tokens"]
     assert usage["completion_tokens"] > 2 * 10
 
 

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 from ..arguments import ModelSettings, Parser, add_settings, setting, texts_of
 from ..errors import OptionError
 from ..options.rule import ABOVE_ZERO, integer, number
+from .clients import CLIENTS
+from .clients import KEY_VARIABLE as KEY_VARIABLE
 
 NAME = "mlxgen.server"
-KEY_VARIABLE = "MLXGEN_API_KEY"
 _LONGEST_SOCKET = 103  # bytes of a path, as macOS limits them
 _LONGEST_NAME = 256  # characters of a model's name
 LEVELS = ("debug", "info", "warning", "error")
@@ -28,6 +29,7 @@ examples:
   mlxgen.server
   mlxgen.server --model mlx-community/Qwen3-4B-4bit --port 9000
   MLXGEN_API_KEY=secret mlxgen.server --model ./my-model --host 0.0.0.0
+  mlxgen.server --model mlx-community/Qwen3-4B-4bit --print-config codex
 
 exit status: 0 stopped by a signal, 1 the engine failed, 2 it could not start
 """
@@ -78,6 +80,9 @@ class Settings(ModelSettings):
     localhost and --host; addresses always work."""
     cors_origins: tuple[str, ...] = setting((), action="append", metavar="ORIGIN")
     """An origin whose pages may call this server; repeatable; * is any."""
+    print_config: str | None = setting(None, choices=CLIENTS)
+    """Print what a client of a server with these options has to be told, and exit; the model is not
+    loaded."""
 
     max_batch: int = _count(32, 1, 4096)
     """Maximum number of sequences that run at a time."""
@@ -157,6 +162,11 @@ class Settings(ModelSettings):
             _check_name(name)
         for origin in self.cors_origins:
             _check_origin(origin)
+        if self.print_config is not None and (self.uds is not None or self.port == 0):
+            raise OptionError(
+                "print_config",
+                "a client needs the address: leave out --uds, and pass a port other than 0",
+            )
 
 
 Settings.__doc__ = "\n".join(

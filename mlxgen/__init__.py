@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         TextDecoder as TextDecoder,
         sequence_overlap as sequence_overlap,
     )
-    from .tokens import Token as Token, Vocabulary as Vocabulary
+    from .tokens import Infill as Infill, Token as Token, Vocabulary as Vocabulary
 # isort: on
 
 __version__ = "0.1.0"

@@ -15,12 +15,13 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from .anthropic.schemas import CountRequest, MessagesRequest
-from .openai.schemas import ChatRequest, CompletionRequest
+from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
 from .openai_responses.schemas import ResponsesRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
 
 _REF = "#/components/schemas/{model}"
-_GENERATING = (ChatRequest, CompletionRequest, MessagesRequest, ResponsesRequest)
+_LLAMA = (LlamaRequest, InfillRequest)
+_GENERATING = (ChatRequest, CompletionRequest, *_LLAMA, MessagesRequest, ResponsesRequest)
 _BODIES = (*_GENERATING, CountRequest, TokenizeRequest, DetokenizeRequest)
 _ERROR = {
     "type": "object",

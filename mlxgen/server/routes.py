@@ -24,9 +24,9 @@ from .http.responses import JsonResponse
 from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
 from .openai.completion import parse_completion
-from .openai.llama import parse_llama
+from .openai.llama import parse_infill, parse_llama
 from .openai.props import props_of, tokenizer_of
-from .openai.schemas import ChatRequest, CompletionRequest
+from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
 from .openai_responses.request import parse_responses
 from .openai_responses.schemas import ResponsesRequest
 from .openapi import answers, body_of
@@ -97,6 +97,11 @@ async def llama_completion(exchange: Exchange) -> None:
     await reply_to(exchange, parse_llama, "cmpl-")
 
 
+async def llama_infill(exchange: Exchange) -> None:
+    """What fits between input_prefix and input_suffix, in the same form."""
+    await reply_to(exchange, parse_infill, "cmpl-")
+
+
 async def messages(exchange: Exchange) -> None:
     """Answer a conversation, as in Anthropic's Messages API."""
     await reply_to(exchange, parse_messages, "msg_")
@@ -124,9 +129,10 @@ _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     (
         "/completion",
         llama_completion,
-        CompletionRequest,
+        LlamaRequest,
         _streamed({"anyOf": [_OBJECT, _OBJECTS]}),  # a list for several prompts
     ),
+    ("/infill", llama_infill, InfillRequest, _streamed(_OBJECT)),
     ("/v1/messages", messages, MessagesRequest, _streamed(_OBJECT)),
     ("/v1/messages/count_tokens", count_message_tokens, CountRequest, _ANSWER),
     ("/tokenize", tokenize_text, TokenizeRequest, _ANSWER),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .common import in_common
+from .infill import Infill
 from .vocabulary import Token, Vocabulary
 
-__all__ = ["Token", "Vocabulary", "in_common"]
+__all__ = ["Infill", "Token", "Vocabulary", "in_common"]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from ...engine import Prompt
 from ...errors import PromptError
-from ...tokens import Token
+from ...tokens import Infill, Token
 from ..asked import Row
 from ..call import Call, Reply
 from ..errors import RequestError
@@ -21,31 +21,50 @@ from .constraints import form_of
 from .options import call_of_request, keep_of, limit_of
 from .plan import ReplyPlan
 from .reading import Read, read
-from .schemas import MAX_ROWS, CompletionRequest
+from .schemas import MAX_ROWS, CompletionRequest, InfillRequest
 
 DEFAULT_TOKENS = 16
 """The default of ``max_tokens`` for completions, as in OpenAI's API."""
 
 
+R = TypeVar("R", bound=CompletionRequest)
+
+
+class Gap(NamedTuple):
+    """What comes after the text to generate, in the field ``at``, and other files to see first."""
+
+    at: str
+    suffix: str
+    files: list[tuple[str, str]]
+
+
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    return understood(read(body, CompletionRequest), model, COMPLETION)
+    known = read(body, CompletionRequest)
+    return understood(known, model, COMPLETION, gap_of(known.request))
+
+
+def gap_of(request: CompletionRequest) -> Gap | None:
+    """What a completion says about the text after it; none if that is empty."""
+    return Gap("suffix", request.suffix, []) if request.suffix else None
 
 
 def understood(
-    known: Read[CompletionRequest],
+    known: Read[R],
     model: ServedModel,
     make_reply: Callable[[ReplyPlan, str, int], Reply],
+    gap: Gap | None,
 ) -> Call:
-    """The call of a request; raises as ``parse_completion``."""
+    """The call of a request, before a gap if there is one; raises as ``parse_completion``."""
     request = known.request
     model = model.called(request.model)
     form = form_of(request)
     silent = request.max_tokens == 0
-    if silent and not request.echo:
+    if silent and not request.echo and not isinstance(request, InfillRequest):
         raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
     scored = bool(request.echo) and request.logprobs is not None
     prompts = _prompts(request.prompt)
+    infill = None if gap is None else _infill(gap, request, model)
     n = request.n or 1
     if n * len(prompts) > MAX_ROWS:
         raise RequestError.at(
@@ -53,7 +72,12 @@ def understood(
             f"expected at most {MAX_ROWS} answers, got {n} to each of {len(prompts)} prompts; "
             "send several requests",
         )
-    rows = [_row(at, prompt, request, model) for at, prompt in prompts]
+    rows = [
+        _row(at, prompt, request, model)
+        if gap is None or infill is None
+        else _gap_row(at, prompt, infill, gap, model)
+        for at, prompt in prompts
+    ]
     scores = [request.prompt_logprobs, request.logprobs if scored else None]
     return call_of_request(
         request,
@@ -69,6 +93,7 @@ def understood(
         make_reply=make_reply,
         ignored=known.ignored(),
         spec=None if form is None else form.spec,
+        ends=() if infill is None else infill.ends,
         silent=silent,
     )
 
@@ -100,3 +125,25 @@ def _row(at: str, prompt: str | list[Token], request: CompletionRequest, model: 
         if isinstance(prompt, str) and keep is None:
             echo = prompt
     return Row(at=at, prompt=known, echo=echo)
+
+
+def _infill(gap: Gap, request: CompletionRequest, model: ServedModel) -> Infill:
+    """How the model writes prompts with a gap; raises ``RequestError``."""
+    for name in ("echo", "truncate_prompt_tokens", "program", "controller"):
+        if getattr(request, name):
+            raise RequestError.at(name, f"cannot be combined with {gap.at}; leave out one of them")
+    try:
+        return Infill.of(model.vocabulary)
+    except PromptError as error:
+        raise RequestError.at(gap.at, str(error), "unsupported_parameter") from error
+
+
+def _gap_row(
+    at: str, prefix: str | list[Token], infill: Infill, gap: Gap, model: ServedModel
+) -> Row:
+    try:
+        tokens = infill.prompt(prefix, gap.suffix, gap.files)
+        known = Prompt.of(tokens, model.vocabulary)
+    except PromptError as error:
+        raise RequestError.at(at, str(error), "invalid_prompt") from error
+    return Row(at=at, prompt=known)

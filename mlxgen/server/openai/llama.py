@@ -1,4 +1,4 @@
-"""Completions as llama.cpp's own endpoint has them: ``POST /completion``.
+"""Completions as llama.cpp's own endpoints have them: ``POST /completion`` and ``POST /infill``.
 
 Invariant: the concatenated contents of a stream's events are the whole content, and each prompt
 ends with one event that says ``stop``.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ...engine import Chunk, Options, Progress, Usage
 from ..call import Call, Comment, Event
@@ -16,12 +17,14 @@ from ..errors import RequestError, error_body
 from ..served_model import ServedModel
 from ..timings import timings
 from .choice_text import ChoiceText, Delta
-from .completion import understood
-from .peers import renamed
+from .completion import Gap, gap_of, understood
+from .peers import PEERS, Neutral, Rule, renamed
 from .plan import ReplyPlan
-from .reading import read
-from .schemas import CompletionRequest
+from .reading import Read, read
+from .schemas import InfillRequest, LlamaRequest
 from .usage import prompt_progress, still_alive, timed
+
+R = TypeVar("R", bound=LlamaRequest)
 
 _STOP_TYPES = {"length": "limit", "cancelled": "none"}
 _ELSEWHERE = (
@@ -31,10 +34,35 @@ _ELSEWHERE = (
     "controller",
     "allow_retract",
 )  # what has no room in this answer
+_EDITORS: Mapping[str, Rule] = {
+    **PEERS,  # what editors send to cut a suggestion short has no effect
+    **dict.fromkeys(("t_max_prompt_ms", "t_max_predict_ms", "n_indent", "samplers"), Neutral(None)),
+}
 
 
 def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
+    known = _read(body, LlamaRequest, PEERS)
+    return _call(known, model, gap_of(known.request))
+
+
+def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Call:
+    """The same for ``/infill``."""
+    known = _read(body, InfillRequest, _EDITORS)
+    request = known.request
+    files = [(each.filename, each.text) for each in request.input_extra or ()]
+    whole = request.model_copy(update={"prompt": request.whole_prefix})
+    gap = Gap("input_suffix", request.input_suffix, files)
+    return _call(known._replace(request=whole), model, gap)
+
+
+def _call(known: Read[R], model: ServedModel, gap: Gap | None) -> Call:
+    reply = partial(LlamaReply, fields=known.request.response_fields or ())
+    call = understood(known, model, reply, gap)
+    return replace(call, watched=True, ends_with_done=False)
+
+
+def _read(body: Mapping[str, Any], kind: type[R], rules: Mapping[str, Rule]) -> Read[R]:
     given = dict(body)
     for name in _ELSEWHERE:
         if given.get(name) not in (None, False):
@@ -49,11 +77,9 @@ def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
     if given.get("n_predict") is None and given.get("max_tokens") is None:
         given["max_tokens"] = -1
     try:
-        known = read(given, CompletionRequest)
+        return read(given, kind, rules)
     except RequestError as error:
         raise renamed(error, {"logprobs": "n_probs"}) from None
-    call = understood(known, model, LlamaReply)
-    return replace(call, watched=True, ends_with_done=False)
 
 
 def _settings(options: Options) -> dict[str, Any]:
@@ -71,10 +97,13 @@ def _settings(options: Options) -> dict[str, Any]:
 
 
 class LlamaReply:
-    """A ``Reply`` as llama.cpp's."""
+    """A ``Reply`` as llama.cpp's; ``fields``: the paths in the answer that are wanted, or all."""
 
-    def __init__(self, plan: ReplyPlan, id: str, created: int) -> None:
+    def __init__(
+        self, plan: ReplyPlan, id: str, created: int, *, fields: Sequence[str] = ()
+    ) -> None:
         self._plan = plan
+        self._fields = fields
         self._texts = [ChoiceText(plan, index) for index in range(len(plan.rows))]
         self._progress: list[Progress | None] = [None] * len(plan.rows)
         self._last: list[Chunk | None] = [None] * len(plan.rows)
@@ -152,4 +181,18 @@ class LlamaReply:
         if progress is not None:
             final["tokens_cached"] = progress.usage.cached_tokens
             final["timings"] = timings([progress.usage], given=plan.given)
-        return final
+        return _chosen(final, self._fields) if self._fields else final
+
+
+def _chosen(answer: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """What is found at these paths, such as ``timings/prompt_n``; others are left out."""
+    chosen = {}
+    for path in paths:
+        found: Any = answer
+        for key in path.split("/"):
+            if not isinstance(found, Mapping) or key not in found:
+                break
+            found = found[key]
+        else:
+            chosen[path] = found
+    return chosen

@@ -13,6 +13,7 @@ from typing import Any
 from ...engine import Options
 from ...filters import Specification
 from ...sampling import Hook
+from ...tokens import Token
 from ..asked import Asked, Row, call_of
 from ..call import Call, Reply
 from ..errors import RequestError
@@ -42,6 +43,7 @@ def call_of_request(
     ignored: Sequence[str],
     spec: Specification | None = None,
     stop: str | None = None,
+    ends: Sequence[Token] = (),
     reasoning: bool = True,
     silent: bool = False,
 ) -> Call:
@@ -49,7 +51,8 @@ def call_of_request(
 
     ``own`` are the options that each kind of request spells in its own way: ``max_tokens`` and
     those of log-probabilities. ``prompt`` and ``filters`` are the fields that the rows and ``spec``
-    come from. The others are those of ``Asked`` and ``ReplyPlan``. Raises ``RequestError``.
+    come from; ``ends`` are tokens that end the text, besides the request's own. The others are
+    those of ``Asked`` and ``ReplyPlan``. Raises ``RequestError``.
     """
     params = {"prompt": prompt, "filters": filters}
     narrowing = [filters] if spec is not None else []
@@ -78,7 +81,7 @@ def call_of_request(
     )
     asked = Asked(
         rows=rows,
-        options=_options(request, own, hooks, steered=steered is not None),
+        options=_options(request, own, hooks, ends, steered=steered is not None),
         answers=request.n or 1,
         spec=spec,
         stop=stop,
@@ -125,7 +128,12 @@ def _check(request: GenerationRequest, own: Mapping[str, Any], spec: Specificati
 
 
 def _options(
-    request: GenerationRequest, own: Mapping[str, Any], hooks: Sequence[Hook], *, steered: bool
+    request: GenerationRequest,
+    own: Mapping[str, Any],
+    hooks: Sequence[Hook],
+    ends: Sequence[Token],
+    *,
+    steered: bool,
 ) -> dict[str, Any]:
     """The options of a request by the engine's names."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or ()
@@ -133,7 +141,7 @@ def _options(
         **options_of(request),
         **own,
         "stop": stops,
-        "stop_tokens": request.stop_token_ids,
+        "stop_tokens": [*(request.stop_token_ids or ()), *ends],
         "banned": request.banned_strings,
         "prefix": request.prefix_tokens,
         "hooks": hooks,

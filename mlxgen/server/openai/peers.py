@@ -325,7 +325,7 @@ PEERS: Mapping[str, Rule] = {
     ),
     "moderation": "there is no moderation here; leave it out",
     "web_search_options": "there is no web search here; leave it out",
-    "suffix": "the model cannot fill in text before a suffix; leave it out",
+    "suffix": "belongs to POST /v1/completions; leave it out",
     "messages": "belongs to POST /v1/chat/completions; send prompt",
     "prompt": "belongs to POST /v1/completions; send messages",
     **dict.fromkeys(("tools", "tool_choice"), _CHATS),

@@ -270,6 +270,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompts = Field(
         description="a string, a list of strings, token ids, or a list of lists of them"
     )
+    suffix: str | None = about("what comes after the text, for models that can fill in a gap")
     max_tokens: Limit | None = about(
         "maximum number of tokens to generate (default: 16; 0 only with echo)"
     )
@@ -277,3 +278,34 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = about(
         "return the prompt before the text, with its log-probabilities if logprobs is set"
     )
+
+
+class LlamaRequest(CompletionRequest):
+    """A body of ``POST /completion``."""
+
+    response_fields: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = about(
+        "return these fields of the answer only, such as content or timings/prompt_n"
+    )
+
+
+class OtherFile(Piece):
+    """A file, or a part of one, that the model sees before the one with the gap."""
+
+    filename: str = "other"
+    text: str
+
+
+class InfillRequest(LlamaRequest):
+    """A body of ``POST /infill``."""
+
+    prompt: str | None = about("what comes right before the gap, after input_prefix")  # type: ignore[assignment]
+    input_prefix: str = Field(description="what comes before the gap")
+    input_suffix: str = Field(description="what comes after the gap")
+    input_extra: Annotated[list[OtherFile], Field(max_length=MAX_PROMPTS)] | None = about(
+        "other files, each with filename and text"
+    )
+
+    @property
+    def whole_prefix(self) -> str:
+        """All that comes before the gap."""
+        return self.input_prefix + (self.prompt or "")

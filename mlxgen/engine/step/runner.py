@@ -36,7 +36,7 @@ from ..kv.commands import (
     Trim,
     Wait,
 )
-from ..kv.held import stacked
+from ..kv.held import gathered, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
@@ -170,20 +170,20 @@ class Runner(Device):
         return store
 
     def _run(self, run: Run) -> mx.array | None:
-        stores = [self._stores[kv] for kv, _ in run.rows]
+        kv, tokens = run.rows[0]
+        store = self._stores[kv]
+        if isinstance(store, Slot):
+            return self._run_in_slots(run)
+        if len(run.rows) == 1:
+            return store.forward(self.model, gathered(tokens)[None])
         rows = [tokens for _, tokens in run.rows]
-        first = 0
-        places = [store.index for store in stores if isinstance(store, Slot)]
-        if places:
-            runs = dict(zip(places, rows, strict=True))
-            first = min(places)
-            rows = [runs.get(index, ()) for index in range(first, max(places) + 1)]
-        tokens, lengths = stacked(rows), [len(row) for row in rows]
-        if places:
-            assert self.slots is not None
-            return self.slots.run(self.model, tokens, lengths, first)
-        alone = [store for store in stores if isinstance(store, Alone)]
-        if len(alone) == 1:
-            return alone[0].forward(self.model, tokens)
-        run_padded(self.model, self.make, tokens, lengths, alone)
+        alone = [self._alone(kv) for kv, _ in run.rows]
+        run_padded(self.model, self.make, stacked(rows), [len(row) for row in rows], alone)
         return None
+
+    def _run_in_slots(self, run: Run) -> mx.array:
+        runs = {self._slot(kv).index: tokens for kv, tokens in run.rows}
+        first = min(runs)
+        rows = [runs.get(index, ()) for index in range(first, max(runs) + 1)]
+        assert self.slots is not None
+        return self.slots.run(self.model, stacked(rows), [len(row) for row in rows], first)

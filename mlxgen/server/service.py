@@ -126,8 +126,6 @@ class Service:
     def _open(self, engine: Engine) -> None:
         log(logging.INFO, f"memory: {engine.lm.memory}")
         model = engine.model
-        if model.dialect.tools is None:
-            log(logging.INFO, "this model's tool calls cannot be read: tools are shown to it only")
         if model.max_context is not None:
             limit = model.max_context * _PER_TOKEN
             self.body_limit = min(max(limit, _LEAST_BODY), _MOST_BODY)

@@ -7,6 +7,7 @@ that other threads use has been created.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ from ...filters.compiled import GrammarEngine
 from ...model import LanguageModel
 from ..guard.child import Facts
 from ..guard.guard import CPU_SECONDS, MEMORY
+from ..logs import log
 from ..programs.registry import Registry
 from ..served_model import ServedModel
 from ..settings import Settings
@@ -66,6 +68,8 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
         registry=Registry.of(settings, lm),
         thinking_budget=settings.thinking_budget,
     )
+    if model.dialect.tools is None:
+        log(logging.INFO, "calls of tools in this model's text cannot be read, and stay text")
     return Engine(lm, model, facts)
 
 

@@ -24,6 +24,7 @@ from ..served_model import ServedModel
 from ..text_request import options_of
 from ..tool_use import Choice, functions_in, left_out, strict_fields, tool_use
 from .conversation import rendered
+from .elsewhere import ELSEWHERE
 from .reply import MessagesReply
 from .schemas import CountRequest, FunctionTool, MessagesRequest, ToolChoice
 
@@ -32,7 +33,7 @@ _FIELDS = {"prompt": "messages", "reasoning_effort": "output_config.effort"}
 
 def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    known = read(body, MessagesRequest, {})
+    known = read(body, MessagesRequest, ELSEWHERE)
     request = known.request
     model = model.called(request.model)
     plan = _plan(request, model)
@@ -72,7 +73,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
 
 def count_tokens(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """How many tokens the prompt of a request has."""
-    request = read(body, CountRequest, {}).request
+    request = read(body, CountRequest, ELSEWHERE).request
     model = model.called(request.model)
     return {"input_tokens": len(_plan(request, model).ids)}
 

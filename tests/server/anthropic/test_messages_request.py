@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from anthropic.types.beta import message_create_params
 
+from mlxgen.server.anthropic.elsewhere import ELSEWHERE
 from mlxgen.server.anthropic.messages import count_tokens, parse_messages
+from mlxgen.server.anthropic.schemas import MessagesRequest
 from mlxgen.server.call import Call
 from mlxgen.server.errors import RequestError
 from mlxgen.server.served_model import ServedModel
@@ -120,6 +123,14 @@ def test_what_speaks_of_a_remote_service_has_no_effect() -> None:
 def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str | None) -> None:
     error = refusal(**fields)
     assert error.param is not None and (param is None or error.param == param)
+
+
+def test_every_field_of_the_client_is_known() -> None:
+    sent = message_create_params.MessageCreateParamsStreaming.__annotations__
+    assert sent.keys() <= MessagesRequest.model_fields.keys() | ELSEWHERE.keys()
+    changes = call(speed="fast", mcp_servers=[], container=None)
+    assert changes.jobs == call().jobs and changes.ignored == ["speed", "mcp_servers"]
+    assert refusal(thread={"type": "create"}).param == "thread"
 
 
 def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_run() -> None:

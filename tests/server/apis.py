@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from mlxgen.engine import Chunk, Usage
@@ -311,6 +312,15 @@ def spoken(text: str, delays: Sequence[int] = (), finish: FinishReason = "stop")
     return chunks_of([*tokens, *end], vocabulary, delays=delays, finish=finish)
 
 
+def both(api: Api, **fields: Any) -> tuple[Call, Call]:
+    """The same request, streamed and whole, with one tool unless other fields are given."""
+    given = {"tools": [api.tool()], **fields}
+    return api.call(**given, stream=True, **api.usage), api.call(**given)
+
+
+usual = cache(both)
+
+
 def answers(
     api: Api,
     text: str,
@@ -321,9 +331,8 @@ def answers(
     **fields: Any,
 ) -> tuple[list[Event], Any]:
     """The events of a stream, and the whole answer, if the demo model says this."""
-    given = {"tools": [api.tool()], **fields}
     used = used or usage(7, 5, 2)
-    calls = [api.call(**given, **more) for more in ({"stream": True, **api.usage}, {})]
+    calls = both(api, **fields) if fields else usual(api)
     stream, whole = (call.reply(id="id_1", created=1) for call in calls)
     events: list[Event] = []
     chunks = spoken(text, delays, finish)

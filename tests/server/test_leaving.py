@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from .apis import APIS, Api
 from .running import ASK, Running, endless, question, running
 
 TEXT = "/v1/completions"
@@ -28,8 +29,10 @@ def left(server: Running) -> float:
     return server.figure('mlxgen_requests_total{endpoint="/v1/completions",outcome="client_gone"}')
 
 
-def test_a_stream_that_is_left_frees_its_row(server: Running) -> None:
-    with server.send(TEXT, endless(stream=True)) as link:
+@pytest.mark.parametrize("api", APIS, ids=str)
+def test_a_stream_that_is_left_frees_its_row(api: Api, server: Running) -> None:
+    body = api.body(ignore_eos=True, stream=True, **{api.limit: 2000})
+    with server.send(api.path, body) as link:
         while b"data: " not in link.recv(1 << 16):
             pass
         server.wait_until(lambda: server.rows() == 1, "it does not run")

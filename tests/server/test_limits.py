@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import anthropic
 import openai
 import pytest
 
@@ -80,6 +81,10 @@ def test_the_key_is_asked_for_everywhere_but_for_health(full: Running) -> None:
     assert "demo" not in health.text
     with full.client(api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
         client.models.list()
+    stranger = anthropic.Anthropic(base_url=full.url, api_key="wrong", max_retries=0)
+    with stranger, pytest.raises(anthropic.AuthenticationError) as info:
+        stranger.messages.count_tokens(model="demo", messages=[{"role": "user", "content": "x"}])
+    assert isinstance(info.value.body, dict) and info.value.body["type"] == "error"
     with full.client(api_key="open-sesame") as client:
         assert client.chat.completions.create(
             model="demo", messages=question()["messages"], max_tokens=3

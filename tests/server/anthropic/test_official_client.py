@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import anthropic
 import pytest
 
-from ..running import WAIT, running
+from ..running import WAIT, Running
 
 READ = {
     "name": "read",
@@ -20,12 +18,9 @@ READ = {
 MODEL = "claude-of-some-name"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[anthropic.Anthropic]:
-    with running("--api-key", "secret") as server:
-        yield anthropic.Anthropic(
-            base_url=server.url, api_key="secret", max_retries=0, timeout=WAIT
-        )
+@pytest.fixture
+def client(server: Running) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0, timeout=WAIT)
 
 
 def test_a_message_and_its_stream_say_the_same(client: anthropic.Anthropic) -> None:
@@ -67,7 +62,3 @@ def test_errors_are_those_that_the_client_knows(client: anthropic.Anthropic) -> 
             messages=[{"role": "user", "content": "Hello"}],
             extra_body={"temperature": -1},
         )
-    stranger = client.with_options(api_key="wrong")
-    with pytest.raises(anthropic.AuthenticationError) as info:
-        stranger.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": "x"}])
-    assert info.value.body["type"] == "error"  # type: ignore[index]

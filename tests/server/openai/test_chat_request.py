@@ -431,14 +431,8 @@ def test_one_call_is_the_end_where_calls_may_not_be_parallel() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": "any", "tools": [WEATHER]}, "tool_choice"),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": [WEATHER]},
-            "tool_choice.function.name",
-        ),
-        ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         (

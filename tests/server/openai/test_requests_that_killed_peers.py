@@ -104,9 +104,6 @@ def test_a_prompt_that_is_none_is_refused_with_its_place(prompt: Any, param: str
 def test_a_prompt_longer_than_the_context_is_told_so() -> None:
     error = refused(parse_completion, {"prompt": "a " * 3000}, demo())
     assert error.code == "context_length_exceeded" and "2048" in error.message
-    message = {"role": "user", "content": "a " * 3000}
-    error = refused(parse_chat, {"messages": [message]}, demo())
-    assert error.code == "context_length_exceeded" and error.param == "messages"
 
 
 @pytest.mark.parametrize("fields", [{}, {"prefix_tokens": [5] * 2000}])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...engine import Event, FinishReason, Handle, Request, Scheduler, Stats
-from ...errors import QueueFullError
+from ...errors import StateError
 from ...tokens import Token
 from .guest import Guest, Left, Raised, Wish, Work
 
@@ -106,7 +106,7 @@ class Lent:
         if self._has_left:
             raise Left
         if self._made + makes > self._most:
-            raise QueueFullError(
+            raise StateError(
                 f"a request may have {self._most} branches here, and this would be one of "
                 f"{self._made + makes}; fork less"
             )

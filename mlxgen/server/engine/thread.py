@@ -196,7 +196,8 @@ class EngineThread:
     def _obey(self, scheduler: Scheduler) -> bool:
         """Carry out commands, waiting for one if there is nothing else; returns False to stop.
 
-        While programs think, it waits for a moment, too.
+        While programs think, it waits for a moment, too. After that, what they ask for is carried
+        out one at a time, between steps.
         """
         guests, end = self._guests, 0.0
         while True:
@@ -206,17 +207,19 @@ class EngineThread:
                 idle = idle or (guests.all_think and not self._rows)
                 end = end or time.monotonic() + GRACE
                 left = end - time.monotonic() if idle or guests.are_waited_for else 0.0
+                if left <= 0 and not idle:
+                    guests.put_to_sleep(scheduler)
+                    if scheduler.busy:
+                        return True
+                    continue
             if idle and left <= 0:
                 self._publish(scheduler, at_once=True)
             self._rests = idle
             try:
-                waits = {"timeout": left} if left > 0 else {"block": idle}
-                command = self._inbox.get(**waits)
+                command = self._inbox.get(idle or left > 0, left if left > 0 else None)
             except queue.Empty:
                 if not thinking:
                     return True
-                if not idle:
-                    guests.put_to_sleep(scheduler)
                 continue
             self._rests = False
             self._turns += 1

@@ -28,7 +28,7 @@ from ..engine.mailbox import Delivery, Mailbox
 from ..engine.thread import EngineThread
 from ..errors import RequestError
 from ..logs import log
-from ..threads import leave_mlx, stop_thread
+from ..threads import Stopped, leave_mlx, stop_thread
 
 MOST_STUCK = 8
 _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)
@@ -78,6 +78,7 @@ class Programs:
         if left > 0:
             asyncio.get_running_loop().call_later(max(left, 0.01), self._look, run)
             return
+        log(logging.ERROR, "a program was given up", program=run.name, seconds=run.seconds)
         run.box.fail(
             RequestError(
                 f"{run.name} has not said for {self._timeout:g} s how to go on",
@@ -121,7 +122,7 @@ class Run:
     def _run(self) -> None:
         try:
             self._drive()
-        except Left:
+        except (Left, Stopped):
             pass
         except BaseException as error:
             self._engine.tell(self.box, self._failure(error))

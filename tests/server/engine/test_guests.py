@@ -209,6 +209,25 @@ def test_a_request_that_the_model_fails_with_harms_no_program_and_none_harms_a_r
     office(test, speaker, max_batch=8)
 
 
+def test_a_program_that_asks_for_ever_stalls_nobody() -> None:
+    async def churns(g: mlxgen.Guide) -> None:
+        while True:
+            here = g.label()
+            await g.fixed("x")
+            await g.backtrack(here)
+
+    async def test(made: Office) -> None:
+        boxes = [made.control(churns, [1]) for _ in range(3)]
+        takers = [asyncio.create_task(made.take("churn", box)) for box in boxes]
+        found = await made.take("other", made.submit([5], max_tokens=30))
+        assert sum(len(item.chunks) for item in found) == 30
+        for box, taker in zip(boxes, takers, strict=True):
+            made.engine.thread.cancel(box)
+            taker.cancel()
+
+    office(test, endless())
+
+
 def test_waiting_branches_of_all_programs_together_are_bounded() -> None:
     gate = threading.Event()
 

@@ -50,6 +50,14 @@ async def raises(g: mlxgen.Guide) -> None:
     raise LookupError("there is no such thing")
 
 
+async def raises_at_once(g: mlxgen.Guide) -> None:
+    raise KeyError("a")
+
+
+async def says_nothing(g: mlxgen.Guide) -> int:
+    return 5
+
+
 async def raises_late(g: mlxgen.Guide) -> None:
     await g.gen(max_tokens=5)
     raise LookupError("there is no such thing")

@@ -130,6 +130,27 @@ def test_a_stream_with_retractions_comes_to_the_same(operator: Running) -> None:
         assert held.retracted == 0 < len("Wrong") <= shown.retracted
 
 
+def test_a_program_may_write_nothing(operator: Running) -> None:
+    (choice,) = good(completed(operator, program="says_nothing"))["choices"]
+    assert (choice["text"], choice["value"], choice["finish_reason"]) == ("", 5, "stop")
+    put = streamed(operator, CHAT, {**ASKED, "program": "says_nothing"})
+    assert (put.texts, put.ends[0]["value"]) == ({0: ""}, 5)
+
+
+def test_openais_client_reads_answers_of_programs(operator: Running) -> None:
+    with operator.client() as client:
+        asked: dict[str, Any] = {"model": "demo", "messages": ASKED["messages"], "temperature": 0}
+        extra = {"program": "quiz", "reasoning_effort": "none", "allow_retract": True}
+        answer = client.chat.completions.create(**asked, extra_body=extra)
+        assert [choice.message.content for choice in answer.choices] == TEXTS
+        assert answer.choices[1].model_extra is not None
+        assert answer.choices[1].model_extra["branch"] == [1]
+        put = Put()
+        for event in client.chat.completions.create(**asked, stream=True, extra_body=extra):
+            put.add(event.model_dump(exclude_unset=True))
+        assert list(put.texts.values()) == TEXTS
+
+
 def test_arguments_are_those_of_the_signature(operator: Running) -> None:
     given = {"text": "ab", "times": 2, "how": "twice"}
     (choice,) = good(completed(operator, program="echoes", arguments=given))["choices"]

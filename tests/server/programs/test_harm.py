@@ -21,6 +21,7 @@ def plain(server: Running) -> str:
     ("program", "reason"),
     [
         ("raises", "raises failed: LookupError: there is no such thing"),
+        ("raises_at_once", "raises_at_once failed: KeyError: 'a'"),
         ("raises_late", "raises_late failed: LookupError: there is no such thing"),
         ("returns_no_json", "the value set of a program is not JSON"),
         ("deadlock", "() for variable 'never'"),
@@ -102,7 +103,8 @@ def test_a_client_that_leaves_frees_all_branches(operator: Running) -> None:
 def test_a_request_has_no_more_branches_than_may_wait(operator: Running) -> None:
     choices = good(completed(operator, program="bursts", arguments={"branches": 12}))["choices"]
     assert [choice["text"] for choice in choices] == ["x"] * 12
-    refused = error(completed(operator, program="bursts", arguments={"branches": 13}), 429)
+    refused = error(completed(operator, program="bursts", arguments={"branches": 13}), 500)
+    assert refused["code"] == "program_failed"
     assert "a request may have 12 branches here" in refused["message"]
     operator.wait_idle()
 

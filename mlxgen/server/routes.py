@@ -25,7 +25,7 @@ from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
 from .openai.completion import parse_completion
 from .openai.llama import parse_infill, parse_llama
-from .openai.props import props_of, tokenizer_of
+from .openai.props import props_of, slots_of, tokenizer_of
 from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
 from .openai_responses.request import parse_responses
 from .openai_responses.schemas import ResponsesRequest
@@ -238,14 +238,16 @@ def _add_state(router: APIRouter, service: Service) -> None:
         """The same as /health, for clients that ask here."""
         return await ready()
 
-    @router.get("/slots", responses=_good(_LIST) | answers(401, 403))
-    async def slots() -> Response:
-        """The sequences that may run at a time, and which of them are running."""
+    @router.get("/slots", responses=_good(_LIST) | answers(401, 403, 503))
+    async def slots(fail_on_no_slot: str | None = None) -> Response:
+        """The sequences that may run at a time, and which of them are running. With
+        fail_on_no_slot=1 a 503 if all of them are."""
         stats = service.engine.stats
         busy = sum(getattr(stats, name, 0) or 0 for name in ("running", "prefilling"))
         most = service.settings.max_batch
-        slots = [{"id": index, "is_processing": index < busy} for index in range(most)]
-        return JsonResponse(slots)
+        if fail_on_no_slot and busy >= most:
+            raise RequestError("no slot is free; try again later", status=503, code="no_slot")
+        return JsonResponse(slots_of(service.loaded, busy=busy, slots=most))
 
     @router.get("/version", responses=_ANSWER | answers(401, 403))
     async def version() -> Response:

@@ -334,6 +334,8 @@ def test_small_endpoints_that_clients_of_local_servers_probe(server: Running) ->
     slots = server.get("/slots").json()
     assert [slot["id"] for slot in slots] == list(range(8))
     assert all(isinstance(slot["is_processing"], bool) for slot in slots)
+    assert {slot["n_ctx"] for slot in slots} == {server.get("/props").json()["n_ctx"]}
+    assert server.get("/slots?fail_on_no_slot=1").status_code == 200
 
 
 def test_an_evaluator_needs_no_files_of_the_tokenizer(server: Running) -> None:

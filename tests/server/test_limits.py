@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import anthropic
+import httpx
 import openai
 import pytest
 
 from .apis import APIS
-from .running import Running, endless, question, running
+from .running import WAIT, Running, endless, question, running
 
 KEY = {"authorization": "Bearer open sesame"[:18].replace(" s", "-s")}
 TEXT = "/v1/completions"
@@ -47,6 +49,17 @@ def test_a_flood_beyond_the_queue_is_told_to_come_back(full: Running) -> None:
             assert "queue_full" in text
     full.wait_idle()
     assert ask(1)[0] == 200
+
+
+def test_a_probe_for_a_free_slot_fails_while_all_are_taken(full: Running) -> None:
+    body = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True, "stream": True}
+    probe = partial(full.get, "/slots?fail_on_no_slot=1", headers=KEY)
+    with httpx.stream("POST", full.url + TEXT, json=body, headers=KEY, timeout=WAIT) as answer:
+        lines = answer.iter_lines()
+        while probe().status_code != 503:
+            next(lines)  # ends with an error if the answer does
+    full.wait_idle()
+    assert probe().status_code == 200
 
 
 def test_more_answers_than_may_ever_wait_are_refused_for_good(full: Running) -> None:

@@ -13,6 +13,8 @@ from ...options.table import SamplingOptions, checked
 from ..served_model import ServedModel
 
 _UNLIMITED = -1  # llama.cpp's value for as many tokens as the context holds
+_ORDER = ("penalties", "dry", "top_p", "min_p", "xtc", "top_k", "temperature")
+"""How tokens are drawn, in llama.cpp's words."""
 
 
 def in_force(model: ServedModel) -> dict[str, Any]:
@@ -26,7 +28,9 @@ def props_of(model: ServedModel, *, slots: int) -> dict[str, Any]:
     sampling = in_force(model)
     return {
         "default_generation_settings": {
+            "id": 0,
             "n_ctx": model.max_context,
+            "is_processing": False,
             "params": {
                 **sampling,
                 "repeat_penalty": sampling["repetition_penalty"],
@@ -34,6 +38,8 @@ def props_of(model: ServedModel, *, slots: int) -> dict[str, Any]:
                 "n_predict": _UNLIMITED,
                 "max_tokens": _UNLIMITED,
                 "ignore_eos": False,
+                "samplers": _ORDER,
+                "seed": -1,
                 "stop": [],
                 "stream": False,
             },
@@ -47,8 +53,20 @@ def props_of(model: ServedModel, *, slots: int) -> dict[str, Any]:
         "chat_template": model.chat_template,
         "bos_token": model.bos_token,
         "eos_token": model.eos_token,
+        "endpoint_slots": True,
+        "endpoint_metrics": True,
+        "endpoint_props": False,  # they cannot be changed
+        "is_sleeping": False,
         "build_info": f"mlxgen {__version__}",
     }
+
+
+def slots_of(model: ServedModel | None, *, busy: int, slots: int) -> list[dict[str, Any]]:
+    """What ``/slots`` says; ``busy`` of the places are taken. No model: it is being loaded."""
+    context = None if model is None else model.max_context
+    return [
+        {"id": index, "n_ctx": context, "is_processing": index < busy} for index in range(slots)
+    ]
 
 
 def tokenizer_of(model: ServedModel) -> dict[str, Any]:

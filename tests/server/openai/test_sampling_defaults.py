@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, get_args
@@ -19,7 +20,7 @@ from mlxgen.loading.sampling_defaults import (
 from mlxgen.server.call import Call
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai.completion import parse_completion
-from mlxgen.server.openai.props import in_force, props_of
+from mlxgen.server.openai.props import in_force, props_of, slots_of
 from mlxgen.server.served_model import ServedModel
 
 from .kit import HELLO, demo
@@ -86,6 +87,16 @@ def test_props_have_the_names_of_llama_cpp() -> None:
     assert "enable_thinking" in props["chat_template"]
     assert (props["bos_token"], props["eos_token"]) == (model.bos_token, "<|im_end|>")
     assert props["build_info"].startswith("mlxgen ")
+    assert (props["endpoint_slots"], props["endpoint_metrics"]) == (True, True)
+    assert params["samplers"][-1] == "temperature" and params["dry_multiplier"] == 0
+    assert props["default_generation_settings"]["id"] == 0 and not props["is_sleeping"]
+    assert props["modalities"].keys() >= {"vision", "audio"}
+    json.dumps(props)
+    assert slots_of(model, busy=1, slots=2) == [
+        {"id": 0, "n_ctx": model.max_context, "is_processing": True},
+        {"id": 1, "n_ctx": model.max_context, "is_processing": False},
+    ]
+    assert slots_of(None, busy=0, slots=1) == [{"id": 0, "n_ctx": None, "is_processing": False}]
 
 
 def test_greedy_is_what_the_library_does_by_itself() -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from mlxgen.server.clients import Served, configuration
+
 TASK = "Write the word hello into the file greeting.txt"
 FILE, WORD = "greeting.txt", "hello"
 DONE = "The file is written."
@@ -86,34 +88,17 @@ def _claude(home: Path, url: str) -> Mapping[str, str]:
     }
 
 
-_CODEX = """\
-model = "{model}"
-model_provider = "mlxgen"
-
-[model_providers.mlxgen]
-name = "mlxgen"
-base_url = "{url}/v1"
-wire_api = "responses"
-"""
-
-
 def _codex(home: Path, url: str) -> Mapping[str, str]:
     settings = home / ".codex"
     settings.mkdir()
-    text = _CODEX.format(model=MODEL, url=url)
+    text = configuration("codex", Served(url, MODEL)).text
     (settings / "config.toml").write_text(text, encoding="utf-8")
     return {"CODEX_HOME": str(settings)}
 
 
 def _opencode(home: Path, url: str) -> Mapping[str, str]:
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": f"{url}/v1", "apiKey": "none"},
-        "models": {MODEL: {}},
-    }
     settings = {
-        "provider": {"mlxgen": provider},
-        "model": f"mlxgen/{MODEL}",
+        **json.loads(configuration("opencode", Served(url, MODEL)).text),
         "autoupdate": False,
         "permission": {"edit": "allow", "external_directory": "allow"},
     }

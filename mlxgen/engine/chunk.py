@@ -158,6 +158,11 @@ class Progress(NamedTuple):
     usage: Usage
     prefilled: int
 
+    @property
+    def is_prefilled(self) -> bool:
+        """Whether all of the prompt was run."""
+        return self.prefilled >= self.usage.prompt_tokens
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:

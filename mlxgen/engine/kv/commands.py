@@ -96,7 +96,7 @@ class Take(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Put what is held into the prefix cache.
+    """Put what is held of these tokens into the prefix cache.
 
     The prefix cache may use ``room`` bytes, or with ``None`` its own limit.
     """

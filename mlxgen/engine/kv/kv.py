@@ -146,10 +146,14 @@ class KV:
             self._store, self._held = found, Held(tokens[: found.length])
         return found is not None
 
-    def keep(self, history: History, room: int | None = None) -> None:
-        """Put what it holds of the history into the prefix cache, which may use ``room`` bytes."""
+    def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
+        """Put what it holds of the history into the prefix cache, which may use ``room`` bytes.
+
+        ``most``: so many tokens of it, if the prefix cache keeps any number of them.
+        """
         self.align(history, len(history))
-        self.device.do(Keep(self.number, tuple(history[: self.length]), room))
+        count = self.length if most is None else min(self.length, most)
+        self.device.do(Keep(self.number, tuple(history[:count]), room))
 
     def fork(self) -> KV:
         """An independent copy outside of any batch; buffers are shared until one side writes."""

@@ -93,16 +93,17 @@ class PrefixCache:
         self.shrink(limit)
 
     def insert(self, tokens: Sequence[Token], kv: Alone, *, room: int | None = None) -> list[Node]:
-        """Keep a copy of ``kv``, which holds the first ``kv.length`` of ``tokens``.
+        """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
 
         Submits a copy of what the tree does not hold yet, and returns the nodes that wait for it;
         ``kv`` does not change and is not kept alive. Evicts the least recently used sequences to
         stay within ``max_bytes``, and within ``room`` if the caller has less memory now. A KV that
-        is larger than that on its own, or whose layers do not all hold every token, is not kept.
+        is larger than that on its own, or whose layers do not all hold every token, is not kept; a
+        part of one is only kept if ``any_length``.
         """
-        assert kv.length <= len(tokens), "a KV holds more than the tokens it was said to hold"
         ids, caches = as_ids(tokens[: kv.length]), kv.caches
-        if len(ids) and holds(caches, len(ids)):
+        whole = len(ids) == kv.length or self.any_length
+        if len(ids) and whole and holds(caches, kv.length):
             with self._lock:
                 limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
                 return self._insert(ids, caches, limit)

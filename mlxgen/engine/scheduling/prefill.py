@@ -1,13 +1,19 @@
 """The prompts that are being run, a piece at a time, and what they have in common.
 
 Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
-it. Must never know limits or the requests that generate. Invariant: a handle in here has tokens to
-run before its first draw, and none of them twice if another one runs them already; a prefix
-cache that fails is emptied, as it is never worth a sequence.
+it. Must never know limits or the requests that generate.
+
+Those that have not begun are next, the shortest first; then the others, in turn. So a short prompt
+waits for one piece of a long one, and for nothing that comes after itself.
+
+Invariant: a handle in here has tokens to run before its first draw, and none of them twice if
+another one is about to have run them; a prefix cache that fails is emptied, as it is never worth a
+sequence.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -25,17 +31,22 @@ from .pace import Budget
 WORTH_KEEPING = 16  # tokens from which on a prefix is kept
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
 WORTH_SHARING = 0.9  # of the time alone that a prompt may take in a pass with others
-WORTH_WAITING = 32  # tokens in common from which on a sequence waits for another's prefill
+WORTH_WAITING = 32  # tokens that another one runs from which on it is worth waiting for them
+WAITED_PER_RUN = 2  # tokens of another one to wait for, for each one that need not be run then
 
 T = TypeVar("T")
 
 
 class Prefill:
-    """Sequences whose prompts go through ``loop``, in turn; ``cache`` may be ``None``."""
+    """Sequences whose prompts go through ``loop``.
 
-    def __init__(self, loop: Loop, cache: PrefixCache | None) -> None:
+    ``cache`` may be ``None``; ``room`` says how many bytes it may have now.
+    """
+
+    def __init__(self, loop: Loop, cache: PrefixCache | None, room: Callable[[], int]) -> None:
         self._loop = loop
         self._cache = cache
+        self._room = room
         self._turns: deque[Handle] = deque()
         self._begun: set[Handle] = set()  # the prefix cache was asked for these
         self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
@@ -68,17 +79,21 @@ class Prefill:
         Those have one token left to run, and are taken out. A short prompt with nobody beside it is
         done at once: the loop runs all of it in the pass that gives its logits. What comes from the
         prefix cache counts a little, as it is copied: many that begin with much of it begin one by
-        one.
+        one. If only tokens limit it, a long prompt waits for the first draws of those that are
+        done.
         """
         cost = self._loop.meter.cost
         tokens, seconds = budget
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
         alone = len(self._turns) == 1 and not self._loop.handles
+        self._line_up()
         for _ in range(len(self._turns)):
             if tokens <= 0:
                 break
             handle = self._turns[0]
+            if done and seconds == math.inf and handle.missing > tokens:
+                break
             self._turns.rotate(-1)
             copied = 0
             if handle not in self._begun:
@@ -130,16 +145,20 @@ class Prefill:
             self.remove(handle)
         return done
 
-    def keep(self, handle: Handle, room: int) -> None:
-        """Give what a sequence has run to the prefix cache, which may have ``room`` bytes."""
+    def keep(self, handle: Handle, room: int, most: int | None = None) -> None:
+        """Give what a sequence has run to the prefix cache, which may have ``room`` bytes.
+
+        ``most``: so many tokens of it, if the prefix cache keeps any number of them.
+        """
         kv, history = handle.kv, handle.history
         kv.align(history, len(history))  # it is run on from there
-        if kv.length < WORTH_KEEPING:
+        count = kv.length if most is None else min(kv.length, most)
+        if count < WORTH_KEEPING:
             return
 
         def keep(cache: PrefixCache) -> None:
-            if cache.match([*history[: kv.length], 0]) < kv.length:
-                kv.keep(history, room)
+            if cache.match([*history[:count], 0]) < count:
+                kv.keep(history, room, count)
 
         self._ask(keep, None)
 
@@ -147,15 +166,39 @@ class Prefill:
         """Assert the invariant; for tests."""
         assert self._begun <= set(self._turns)
 
+    def _line_up(self) -> None:
+        """Have those next that have not begun, the shortest first."""
+
+        def length(handle: Handle) -> float:
+            return math.inf if handle in self._begun else len(handle.history)
+
+        self._turns = deque(sorted(self._turns, key=length))
+
     def _waits(self, handle: Handle, done: list[Handle]) -> bool:
-        """Whether another one is running the beginning of this prompt, or has just run it."""
+        """Whether another one is running the beginning of this prompt, or has just run it.
+
+        What both begin with is kept as soon as the other has run it, if any number of tokens can
+        be kept. Otherwise all of the other is kept at its end, which must not be far.
+        """
         if self._cache is None or handle.is_scored:
             return False
         tokens = handle.history
-        shared = max((in_common(tokens, o.history) for o in (*self._begun, *done)), default=0)
+        shared, run, other = 0, 0, handle
+        for each in (*self._begun, *done):
+            common = min(in_common(tokens, each.history), len(tokens) - 1)
+            if (common, each.kv.length) > (shared, run):
+                shared, run, other = common, each.kv.length, each
         if shared <= WORTH_WAITING:
             return False
-        return shared > self._ask(lambda cache: cache.match(tokens), 0) + WORTH_WAITING
+        saved = shared - self._ask(lambda cache: cache.match(tokens), 0)
+        if saved <= WORTH_WAITING:
+            return False
+        if not self._cache.any_length:
+            return other.missing - 1 <= WAITED_PER_RUN * saved
+        if run < shared:
+            return True
+        self.keep(other, self._room(), shared)
+        return False
 
     def _seconds_with(
         self, handle: Handle, missing: int, others: list[Handle], most: int

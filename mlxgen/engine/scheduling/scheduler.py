@@ -44,6 +44,8 @@ from .places import Places
 from .prefill import Prefill
 from .trial import Trial
 
+SHORT = 1 / 8  # of a prompt that finds no bytes: these may begin before it
+OVERTAKERS = 8  # of them, so that its turn comes
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
@@ -70,12 +72,14 @@ class Scheduler:
         self._memory = Memory(plan, lm.footprint, lm.activations, runner, self.cache)
         self._queue: deque[Handle] = deque()
         self._parked: list[Handle] = []
-        self._prefill = Prefill(self._loop, self.cache)
+        self._prefill = Prefill(self._loop, self.cache, self._room_for_cache)
         self._pace = Pace(self.limits, self._loop.meter)
         self._places = Places(self.limits.max_batch)
         self._trial: Trial | None = None  # while it is not known whose fault a failure was
         self._sums = dict.fromkeys(_SUMS, 0)
         self._events: list[Event] = []  # of this step, and of one that was interrupted
+        self._held_up: Handle | None = None  # by a lack of bytes
+        self._overtakers = 0  # that began before it
         self._preempted = self._steps = self._faults = 0
 
     # ---- what callers do -------------------------------------------------------------------
@@ -97,10 +101,16 @@ class Scheduler:
         return handle
 
     def cancel(self, handle: Handle) -> None:
-        """Drop a sequence wherever it is and free what it holds; a second call does nothing."""
+        """Drop a sequence wherever it is and free what it holds; a second call does nothing.
+
+        What was run of a prompt that is not done stays in the prefix cache.
+        """
         if handle.closed:
             return
+        began = handle in self._prefill
         self._take_out(handle)
+        if began:  # whoever asks again goes on from there
+            self._prefill.keep(handle, self._room_for_cache() - handle.kv.nbytes)
         self._close(handle)
 
     def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
@@ -213,7 +223,8 @@ class Scheduler:
     def close(self) -> None:
         """Drop every sequence; the prefix cache stays with the model."""
         for handle in self._everywhere:
-            self.cancel(handle)
+            self._take_out(handle)
+            self._close(handle)
         self._trial = None
 
     @property
@@ -283,19 +294,32 @@ class Scheduler:
         return len(self._loop.handles) + len(self._prefill)
 
     def _next(self) -> Handle | None:
-        """Who may begin, if there are bytes: while a trial is on, one of it at a time."""
+        """Who may begin now: while a trial is on, one of it at a time.
+
+        If the first in the queue finds no bytes, a few much shorter ones go before it.
+        """
         trial = self._trial
-        if trial is None:
-            return self._queue[0] if self._queue and self._open_places else None
-        if self._taken_places:
+        if trial is not None:
+            suspect = next((handle for handle in self._queue if handle in trial), None)
+            alone = suspect is not None and not self._taken_places and self._fits(suspect)
+            return suspect if alone else None
+        if not self._queue or not self._open_places:
             return None
-        return next((handle for handle in self._queue if handle in trial), None)
+        first = self._queue[0]
+        if self._fits(first):
+            return first
+        if first is not self._held_up:
+            self._held_up, self._overtakers = first, 0
+        longest = SHORT * len(first.history)
+        short = next((handle for handle in self._queue if len(handle.history) <= longest), None)
+        if short is None or self._overtakers == OVERTAKERS or not self._fits(short):
+            return None
+        self._overtakers += 1
+        return short
 
     def _admit(self, events: list[Event]) -> None:
         """Let those in front of the queue begin, as far as there are places and bytes."""
         while (handle := self._next()) is not None:
-            if not self._fits(handle):
-                break
             try:
                 begins = handle.start()
             except Exception as error:
@@ -428,7 +452,10 @@ class Scheduler:
         return bool(behind)
 
     def _keep(self, handle: Handle) -> None:
-        self._prefill.keep(handle, self._memory.limit - self._needed_soon())
+        self._prefill.keep(handle, self._room_for_cache())
+
+    def _room_for_cache(self) -> int:
+        return self._memory.limit - self._needed_soon()
 
     # ---- when the model fails --------------------------------------------------------------
 

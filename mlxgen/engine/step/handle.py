@@ -127,12 +127,17 @@ class Handle:
         )
 
     @property
+    def prefilled(self) -> int:
+        """How many tokens of the prompt its cache holds, or held at the end."""
+        base = self.request.base
+        if self.closed:
+            return base if self.request.position else 0
+        return min(self.kv.length, base)
+
+    @property
     def progress(self) -> Progress:
         """How far it is, the prompt included."""
-        usage = self.usage
-        ended = usage.completion_tokens and usage.prompt_tokens
-        ran = ended if self.closed else self.kv.length
-        return Progress(usage, min(ran, usage.prompt_tokens))
+        return Progress(self.usage, self.prefilled)
 
     def start(self) -> bool:
         """Take what is certain before the first draw; returns whether that is done anew now."""

@@ -17,6 +17,7 @@ from mlxgen import Choice, Limits, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.measures import Measures
 from mlxgen.engine.scheduling.pace import Budget, Pace
+from mlxgen.engine.scheduling.scheduler import OVERTAKERS
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import CapacityError, QueueFullError
@@ -262,6 +263,21 @@ def test_those_that_find_no_bytes_wait_and_say_the_same() -> None:
     assert hall.most_running == 1
 
 
+def test_a_few_short_ones_go_before_one_that_finds_no_bytes() -> None:
+    hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False, prefill_chunk=100)
+    hall.submit([63] * 2000, max_tokens=5)
+    second = hall.submit([64] * 2000, max_tokens=5)
+    short = [hall.submit([70 + i] * 20, max_tokens=2) for i in range(OVERTAKERS + 1)]
+    while not all(handle.closed for handle in short[:-1]):
+        hall.step()
+    assert not any(list(hall.texts.values())[:2])  # the first long prompt is still being run
+    hall.steps(3)
+    assert not hall.texts[short[-1]]  # it is the second one's turn
+    while not second.closed:
+        hall.step()
+    assert hall.finish() == [letters(5, 1999)] * 2 + [letters(2, 19)] * len(short)
+
+
 def test_more_slots_are_not_made_as_long_as_one_that_has_left_was() -> None:
     hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False)
     long = hall.submit(max_tokens=600)
@@ -467,6 +483,47 @@ def test_long_prompts_take_turns(steady: int) -> None:
         hall.step()
     pieces = [chr(rows[0][0]) for rows in hall.speaker.model.rows if len(rows[0]) > 1]
     assert "".join(pieces).startswith("ABCABCABCABCABC")
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_short_prompts_are_answered_while_long_ones_are_run(agents: int) -> None:
+    hall = Hall(endless())
+    long = [hall.submit([65 + i] * 9000, max_tokens=3) for i in range(agents)]
+    hall.steps(agents + 1)
+    short = [hall.submit([75 + i] * 40, max_tokens=5) for i in range(agents)]
+    hall.speaker.model.forget()
+    while not all(hall.texts[handle] for handle in short):
+        hall.step()
+    pieces = [row for rows in hall.speaker.model.rows for row in rows if row[0] < 65 + agents]
+    assert sum(map(len, pieces)) < 16  # next to nothing of the long ones before that
+    while not all(handle.closed for handle in short):
+        hall.step()
+    assert not any(hall.texts[handle] for handle in long)
+    assert hall.finish() == [letters(3, 8999)] * agents + [letters(5, 39)] * agents
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_short_prompt_does_not_wait_for_a_long_one_that_begins_like_it(recurrent: bool) -> None:
+    caches = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    hall = Hall(endless(**caches), prefill_chunk=128)
+    long = hall.submit([65] * 1000, max_tokens=3)
+    hall.steps(2)
+    short = hall.submit([65] * 60 + [66] * 20, max_tokens=3)
+    hall.steps(3)
+    assert hall.texts[short] and long.prefilled < 999
+    assert short.usage.cached_tokens == (0 if recurrent else 60)
+    assert hall.finish() == [letters(3, 999), letters(3, 79)]
+
+
+def test_what_two_long_prompts_begin_with_is_run_once_and_taken_as_soon_as_it_was() -> None:
+    hall = Hall(endless(), prefill_chunk=128)
+    hall.submit([65] * 500 + [66] * 400, max_tokens=3)
+    second = hall.submit([65] * 500 + [67] * 400, max_tokens=3)
+    hall.steps(6)
+    assert hall.stats.prefilling == 2 and second.prefilled >= 500
+    assert hall.finish() == [letters(3, 899)] * 2
+    assert second.usage.cached_tokens == 500
+    assert hall.tokens_run < 500 + 2 * 410
 
 
 def test_prompts_that_begin_alike_share_one_prefill() -> None:

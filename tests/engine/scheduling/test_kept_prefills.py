@@ -1,0 +1,113 @@
+"""What was run of a prompt that is given up: it is there for whoever asks again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import ArraysCache
+
+from mlxgen import LanguageModel, Limits
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.handle import Handle
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import cache_kinds
+from tests.fakes.costs import COSTS
+from tests.fakes.speaking import Hall, endless, letters
+
+PIECE = 20
+LONG = [(7 * i) % 89 for i in range(90)]
+
+
+def model_of(kind: str) -> LanguageModel:
+    model, make = cache_kinds()[kind]()
+    lm = LanguageModel(model, alphabet_tokenizer())
+    lm.make_cache = make  # type: ignore[method-assign]
+    lm.cost = COSTS["by the token"]()
+    return lm
+
+
+def tokens_of(scheduler: Scheduler, handle: Handle) -> list[int]:
+    """All that a sequence generates."""
+    tokens = []
+    while not handle.closed:
+        for event in scheduler.step():
+            assert event.error is None
+            tokens += [chunk.token for chunk in event.chunks if event.handle is handle]
+    return [token for token in tokens if token is not None]
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("kind", [kind for kind in cache_kinds() if kind != "concatenating"])
+def test_who_asks_again_goes_on_from_there_whatever_the_caches(kind: str, pieces: int) -> None:
+    lm, options = model_of(kind), Options.of({"max_tokens": 6, "temperature": 0})
+    alone = Scheduler(lm, Limits(prefill_chunk=PIECE, keep_prefixes=False))
+    expected = tokens_of(alone, alone.submit(lm.prepare(LONG, options)))
+    scheduler = Scheduler(lm, Limits(prefill_chunk=PIECE))
+    for asked in range(1, 3):  # and gives it up again
+        gone = scheduler.submit(lm.prepare(LONG, options))
+        for _ in range(pieces):
+            scheduler.step()
+        ran = gone.prefilled
+        assert ran == asked * pieces * PIECE
+        scheduler.cancel(gone)
+        scheduler.check_integrity()
+    again = scheduler.submit(lm.prepare(LONG, options))
+    assert tokens_of(scheduler, again) == expected
+    assert again.usage.cached_tokens == ran
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_nothing_is_run_twice_and_nobody_waits_for_what_is_kept(
+    recurrent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    hall = Hall(endless(**caches), prefill_chunk=50)
+    running = hall.submit(max_tokens=60)
+    hall.steps(4)
+    gone = hall.submit([65] * 400, max_tokens=5)
+    hall.steps(4)
+    ran = gone.prefilled
+    assert 0 < ran < 399
+
+    def wait(*arrays: Any) -> None:
+        raise AssertionError("the device was waited for")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mx, "eval", wait)
+        hall.scheduler.cancel(gone)
+    del hall.texts[gone]
+    hall.speaker.model.forget()
+    again = hall.submit([65] * 400, max_tokens=5)
+    before = len(hall.texts[running])
+    hall.steps(3)
+    assert len(hall.texts[running]) == before + 3
+    assert hall.finish() == [letters(60), letters(5, 399)]
+    assert again.usage.cached_tokens == ran
+    fresh = [row for rows in hall.speaker.model.rows for row in rows if row[0] == 65]
+    assert sum(map(len, fresh)) == 400 - ran
+
+
+def test_who_waited_for_it_goes_on_from_there_too() -> None:
+    hall = Hall(endless(), prefill_chunk=50)
+    gone = hall.submit([65] * 300, max_tokens=3)
+    hall.step()
+    waiting = hall.submit([65] * 310, max_tokens=3)
+    hall.step()
+    assert (gone.prefilled, waiting.prefilled) == (100, 0)
+    hall.scheduler.cancel(gone)
+    hall.finish()
+    assert hall.texts[waiting] == letters(3, 309)
+    assert waiting.usage.cached_tokens == 100
+
+
+def test_it_is_not_kept_where_there_are_no_bytes_for_it() -> None:
+    hall = Hall(endless(), prefill_chunk=500, max_bytes=8 * 2200)
+    gone = hall.submit([65] * 1800, max_tokens=3)
+    hall.steps(3)
+    hall.scheduler.cancel(gone)
+    hall.scheduler.check_integrity()
+    assert hall.stats.cache_bytes == 0
+    assert hall.stats.kv_bytes == 0

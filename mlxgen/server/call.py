@@ -17,14 +17,14 @@ from ..filters import Specification
 Event: TypeAlias = dict[str, Any]
 
 
-class Comment(NamedTuple):
-    """A line of a stream that clients skip."""
+class Aside(NamedTuple):
+    """What clients skip in a stream, before its first event, too: a comment, or an event."""
 
     text: str
 
 
-Sent: TypeAlias = Event | str | Comment
-"""An event of a stream, or the JSON of one, or a comment."""
+Sent: TypeAlias = Event | str | Aside
+"""An event of a stream, or the JSON of one, or what is no part of the answer."""
 
 
 class Job(NamedTuple):
@@ -57,22 +57,23 @@ class Reply(Protocol):
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
         """More of the prompt of the job ``index`` was run; returns the events to send now.
 
-        Only for streams of calls that are ``watched``.
+        Only for streams.
         """
 
     def alive(self) -> Sequence[Sent]:
-        """What a stream says if nothing else was said for a while; it may be the first of it."""
+        """What a stream says if nothing else was said for a while."""
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None
     ) -> Sequence[Sent]:
         """Add a chunk of the job ``index``; returns the events to send now.
 
-        ``progress`` comes with chunks of calls that are ``watched``, ``usage`` with the last one.
+        ``usage`` comes with the last one; ``progress`` before the prompt was run, and always for
+        calls that are ``watched``.
         """
 
     def fail(self, error: BaseException) -> Event:
-        """The body of the error: an event that ends a stream, or the whole answer."""
+        """The event that ends a stream which fails."""
 
     def finish(self, usages: Sequence[Usage]) -> list[Event]:
         """The last events of a stream (before ``[DONE]``); ``usages`` in the order of jobs."""
@@ -99,7 +100,7 @@ class Call:
     - ``jobs``: what to run; the position of a job is the ``index`` for ``Reply.push``.
     - ``stream``: whether the client wants events.
     - ``ends_with_done``: whether a stream ends with ``[DONE]``.
-    - ``watched``: whether the reply reports the progress of the jobs.
+    - ``watched``: whether chunks come with the progress of their jobs.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
     - ``steered``: what decides on the only job. Its branches are the answers then.
     - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude

@@ -4,10 +4,10 @@ Owns the order of events around an answer: admission, the body, what interrupts 
 error that the client gets, and what is counted and logged. Must never know what is answered:
 that is the ``work`` passed to ``run``. It belongs to the event loop.
 
-Work may be interrupted at any await: by the client hanging up, the request's time running out,
-the server stopping or the engine failing. Then it is cancelled, and the client gets the error,
-as an answer or, if a stream has begun, as its last event. A client that does not read even that
-within ``LAST_WORDS`` seconds is disconnected.
+Work may be interrupted at any await: by the client hanging up, a limit of its time, the server
+stopping or the engine failing. Then it is cancelled, and the client gets the error, as an answer
+or, if a stream has begun, as its last event. A client that does not read even that within
+``LAST_WORDS`` seconds is disconnected.
 
 Invariant: when ``run`` returns, the sequences of the request are finished or cancelled, its place
 is free, and the answer is complete or its connection is closed.
@@ -29,7 +29,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from ..engine import Request
-from .call import Event, Sent
+from .call import Sent
 from .engine.mailbox import Mailbox
 from .errors import RequestError, error_body
 from .http.admission import Visit
@@ -40,8 +40,10 @@ from .ignored import HEADER, header_of
 from .jobs import Prepared
 from .logs import log, log_failure
 from .service import Service
+from .time_limits import TimeLimits
 
 LAST_WORDS = 1.0
+_TIMEOUTS = ("queue_timeout", "prefill_timeout", "timeout")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]
@@ -57,8 +59,10 @@ class Exchange:
         self.id = secrets.token_hex(12)
         self.fields: dict[str, Any] = {}
         """Further fields for the log; never anything that a person wrote."""
-        self.describe_failure: Callable[[BaseException], Event] = lambda error: error_body(error)[1]
-        """Makes the event that ends a stream which fails."""
+        self.describe_failure: Callable[[BaseException], Sequence[Sent]] = lambda error: [
+            error_body(error)[1]
+        ]
+        """Makes the events that end a stream which fails."""
         self.end = DONE
         """What follows the last event of a stream."""
         self.ignored: Sequence[str] = ()
@@ -76,6 +80,7 @@ class Exchange:
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
         self._visit: Visit | None = None
+        self._time: TimeLimits | None = None
         self._began = time.perf_counter()
 
     # ---- for the work ------------------------------------------------------------------------
@@ -128,7 +133,13 @@ class Exchange:
         box = self._mailbox = Mailbox(1, on_overflow=self._hang_up, grows=True)
         programs, opens_text = self.service.programs, job.prompt.opens_text
         programs.start(steered, request, opens_text=opens_text, box=box)
+        self.heard(all_run=False)  # what it runs first, and when, is its own affair
         return box
+
+    def heard(self, *, all_run: bool) -> None:
+        """Note that a prompt is being run, or that all of it was."""
+        if self._time is not None:
+            self._time.heard(all_run=all_run)
 
     async def answer(self, body: bytes) -> None:
         """Send the whole answer, as JSON."""
@@ -195,7 +206,9 @@ class Exchange:
             try:
                 service.check_open()
                 self._visit = stack.enter_context(service.admission.enter(self.interrupt))
-                self._limit_time(stack)
+                later = asyncio.get_running_loop().call_later
+                self._time = TimeLimits(service.settings, self.interrupt, later)
+                stack.callback(self._time.close)
                 await work(self)
             except asyncio.CancelledError:
                 if self._interruption is None:
@@ -206,16 +219,6 @@ class Exchange:
             except Exception as error:
                 outcome = await self._fail(error)
         self._account(outcome)
-
-    def _limit_time(self, stack: contextlib.ExitStack) -> None:
-        """Interrupt the work in this context if it takes too long."""
-        timeout = self.service.settings.request_timeout
-        if timeout:
-            late = RequestError(
-                f"the request took more than {timeout:g} seconds", status=504, code="timeout"
-            )
-            timer = asyncio.get_running_loop().call_later(timeout, self.interrupt, late)
-            stack.callback(timer.cancel)
 
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -247,7 +250,7 @@ class Exchange:
         if self._answered:
             return
         if self._streams:
-            await self._write(encode_events([self.describe_failure(error)]) + self.end, more=False)
+            await self._write(encode_events(self.describe_failure(error)) + self.end, more=False)
         else:
             await self._respond(error_response(error, path=self._scope["path"]))
 
@@ -287,7 +290,9 @@ def _given_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 def _outcome(error: BaseException, status: int) -> str:
     code = getattr(error, "code", None)
-    if code in ("timeout", "slow_reader"):
+    if code in _TIMEOUTS:
+        return "timeout"
+    if code == "slow_reader":
         return str(code)
     if status == 429:
         return "busy"

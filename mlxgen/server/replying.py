@@ -8,11 +8,13 @@ same order, whether the client streams or not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 
+from ..engine import Chunk, Progress
 from ..errors import MlxgenError
-from .call import BranchedReply, Comment, Reply, Sent
+from .call import Aside, BranchedReply, Reply, Sent
 from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
@@ -32,7 +34,6 @@ async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
     call = prepared.call
     exchange.ignored = call.ignored
     reply = call.reply(id=prefix + exchange.id, created=int(time.time()))
-    exchange.describe_failure = reply.fail
     if not call.ends_with_done:
         exchange.end = b""
     if call.steered is None:
@@ -51,10 +52,11 @@ async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
 
 
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
-    """Send events as chunks come; nothing before the first, so that errors get a status, unless
-    that would be silent for longer than ``SILENCE``.
+    """Send the headers once the engine has accepted the request, and then events as chunks come.
 
-    While the client keeps up, they are sent from where they arrive, and this is not woken.
+    Never silent for longer than ``SILENCE``: if the engine has not said a word by then, an error is
+    an event as well. While the client keeps up, events are sent from where the chunks arrive, and
+    this is not woken.
     """
     begun = False
     now = asyncio.get_running_loop().time
@@ -69,13 +71,13 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
         events: list[Sent] = []
         for item in items:
             place, chunks, usage, progress = item[:4]
+            _heard(exchange, chunks, progress)
             new = _learned(reply, item)
             if chunks:
-                _first(exchange)
                 new += [e for c in chunks for e in reply.push(place, c, progress, usage)]
             elif progress is not None:
                 new += reply.prefilled(place, progress)
-            if chunks or new:
+            if chunks or new or progress is not None:
                 events += opening()
             events += new
         return events
@@ -91,7 +93,12 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
         exchange.push(spoken(events_of(items)))
         return True
 
-    events: list[Sent] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SILENCE):
+            await mailbox.accepted()
+    exchange.describe_failure = lambda error: [*opening(), reply.fail(error)]
+    await exchange.write([])
+    spoke = now()
     while True:
         try:
             async with asyncio.timeout_at(spoke + SILENCE):
@@ -99,17 +106,13 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
         except TimeoutError:
             if now() >= spoke + SILENCE:  # nothing was sent meanwhile from where it arrived
                 sign = reply.alive()
-                comments = all(isinstance(each, Comment) for each in sign)
-                await exchange.write(spoken([*([] if comments else opening()), *sign]))
+                aside = all(isinstance(each, Aside) for each in sign)
+                await exchange.write(spoken([*([] if aside else opening()), *sign]))
             continue
-        if not items:
-            break
         events = spoken(events_of(items))
         if mailbox.finished:
             break
-        if begun:
-            await exchange.write(events)
-            events = []
+        await exchange.write(events)
     await exchange.finish([*events, *reply.finish(mailbox.usages)])
 
 
@@ -121,8 +124,8 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
         for item in items:
             _learned(reply, item)
             place, chunks, usage, progress = item[:4]
+            _heard(exchange, chunks, progress)
             for chunk in chunks:
-                _first(exchange)
                 reply.push(place, chunk, progress, usage)
                 size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
         if size > MOST:
@@ -159,10 +162,14 @@ def _learned(reply: Reply, item: Delivery) -> list[Sent]:
     return events
 
 
-def _first(exchange: Exchange) -> None:
-    """Record the time of the first token."""
-    if "first" in exchange.fields:
+def _heard(exchange: Exchange, chunks: Sequence[Chunk], progress: Progress | None) -> None:
+    """Note how far a sequence is, and when the first token came."""
+    if progress is not None:
+        exchange.heard(all_run=progress.is_prefilled)
+    if not chunks or "first" in exchange.fields:
         return
+    if progress is None:
+        exchange.heard(all_run=True)
     exchange.fields["first"] = seconds = exchange.seconds
     exchange.service.metrics.first_token_seconds.observe(seconds)
 

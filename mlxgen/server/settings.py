@@ -104,8 +104,12 @@ class Settings(ModelSettings):
     )
     """Memory for all KV caches, prefixes included (default: half of what weights and a reserve
     leave)."""
+    queue_timeout: float = _seconds(600.0)
+    """Seconds that a request may wait until its prompt is run; 0 is no limit."""
+    prefill_timeout: float = _seconds(0.0)
+    """Seconds for running its prompt; 0 is no limit. What was run by then is kept."""
     request_timeout: float = _seconds(600.0)
-    """Seconds for a request, from its headers to the last byte of its answer; 0 is no limit."""
+    """Seconds for its answer, from the first token to the last byte; 0 is no limit."""
     stall_timeout: float = _seconds(300.0)
     """Seconds without a step, while there are sequences to run, before /health/live is 503; 0 is
     never. It must be longer than any piece of a prompt takes."""

@@ -3,6 +3,10 @@
 - ``engine``: it fails as soon as it has to run a row.
 - ``prompt``: the model fails with prompts that hold the token ``POISON``.
 - ``hang``: it takes no step while there is a file of the name in ``WHILE``.
+- ``prefill``: the same, as soon as it has run a piece of a prompt.
+
+``SILENCE`` are the seconds after which a stream gives a sign of life. After three of them the file
+in ``WHILE`` is removed.
 """
 
 from __future__ import annotations
@@ -16,7 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from mlxgen.server import replying
+from mlxgen.server.anthropic.reply import MessagesReply
 from mlxgen.server.engine.boot import booting
+from mlxgen.server.openai.reply import OpenAIReply
+from mlxgen.server.openai_responses.reply import ResponsesReply
 from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 
@@ -37,10 +45,16 @@ class Broken:
         if self._breaks == "engine":
             time.sleep(0.5)
             raise RuntimeError("the device is gone")
-        while Path(os.environ["WHILE"]).exists():
+        while self._hangs and Path(os.environ["WHILE"]).exists():
             time.sleep(0.02)
         events: Sequence[Any] = self._scheduler.step()
         return events
+
+    @property
+    def _hangs(self) -> bool:
+        if self._breaks == "hang":
+            return True
+        return any(handle.prefilled for handle in self._scheduler._prefill)
 
 
 class Poisoned:
@@ -55,10 +69,27 @@ class Poisoned:
         return self._model(inputs, cache=cache)
 
 
+def go_on_after_signs(kind: Any) -> None:
+    """Be stuck no longer when a reply has given three signs of life."""
+    alive = kind.alive
+
+    def counted(reply: Any) -> Any:
+        reply.signs = getattr(reply, "signs", 0) + 1
+        if reply.signs > 3:
+            Path(os.environ["WHILE"]).unlink(missing_ok=True)
+        return alive(reply)
+
+    kind.alive = counted
+
+
 def main() -> int:
     settings = read_settings()
     boot = booting(settings)
     breaks = os.environ.get("BREAKS", "engine")
+    if "SILENCE" in os.environ:
+        replying.SILENCE = float(os.environ["SILENCE"])
+        for kind in (OpenAIReply, MessagesReply, ResponsesReply):
+            go_on_after_signs(kind)
 
     def booting_badly() -> Any:
         scheduler, loaded = boot()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from mlxgen.engine import Progress, Usage
+from mlxgen.errors import CapacityError, QueueFullError
 from mlxgen.server import replying
 from mlxgen.server.anthropic.messages import parse_messages
 from mlxgen.server.call import Call, Sent
@@ -23,7 +26,7 @@ from .openai.kit import chunks_of, demo, usage
 
 HELLO = [{"role": "user", "content": "Hello"}]
 SIGNS: list[tuple[Callable[[Any, ServedModel], Call], Mapping[str, Any], str, str]] = [
-    (parse_chat, {"messages": HELLO}, ": keepalive\n\n", '"role":"assistant"'),
+    (parse_chat, {"messages": HELLO}, ": keepalive 0/", '"role":"assistant"'),
     (parse_messages, {"messages": HELLO, "max_tokens": 9}, "event: ping\n", "event: message_start"),
     (
         parse_responses,
@@ -39,13 +42,18 @@ class Line:
 
     def __init__(self) -> None:
         self.text = ""
+        self.begun = False
+        self.describe_failure: Any = None
         self.flows = False
         self.fields: dict[str, Any] = {}
         self.seconds = 0.0
         self.metrics = SimpleNamespace(first_token_seconds=SimpleNamespace(observe=lambda _: None))
         self.service = SimpleNamespace(metrics=self.metrics)
 
+    def heard(self, *, all_run: bool) -> None: ...
+
     async def write(self, events: Sequence[Sent]) -> None:
+        self.begun = True
         self.text += encode_events(events).decode()
 
     finish = write
@@ -79,5 +87,69 @@ def test_silence_is_broken_before_the_first_token_and_between_tokens(
 
     text = asyncio.run(asyncio.wait_for(main(), 30))
     assert text.count(start) == 1
-    if not sign.startswith(":"):  # clients want the beginning before all else
+    if "in_progress" in sign:  # a part of the answer, which comes after its beginning
         assert text.index(start) < text.index(sign)
+
+
+def test_headers_wait_for_the_engine_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replying, "SILENCE", 900.0)
+    call = parse_chat({"messages": HELLO, "stream": True}, demo())
+
+    async def main(refused: bool) -> Any:
+        line: Any = Line()
+        box = Mailbox(1, on_overflow=lambda: None)
+        stream = replying._stream(cast(Exchange, line), call.reply(id="id", created=0), box)
+        streaming = asyncio.create_task(stream)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not line.begun
+        if refused:
+            box.fail(QueueFullError("full"))
+        else:
+            box.accept()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert line.begun is not refused and not line.text
+        if refused:
+            with pytest.raises(QueueFullError):
+                await streaming
+        else:
+            box.fail(CapacityError("no room"))
+            with pytest.raises(CapacityError) as caught:
+                await streaming
+            await line.write(line.describe_failure(caught.value))
+        return line
+
+    asyncio.run(asyncio.wait_for(main(refused=True), 30))
+    told = asyncio.run(asyncio.wait_for(main(refused=False), 30)).text
+    assert told.index("assistant") < told.index("no room")
+
+
+def test_what_the_prefix_cache_had_is_known_when_a_message_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replying, "SILENCE", 0.01)
+    body = {"messages": HELLO, "max_tokens": 9, "stream": True}
+    reply = parse_messages(body, demo()).reply(id="id", created=0)
+    chunks = chunks_of([104, 105], demo().vocabulary)
+
+    async def main() -> str:
+        line, box = Line(), Mailbox(1, on_overflow=lambda: None)
+        streaming = asyncio.create_task(replying._stream(cast(Exchange, line), reply, box))
+        box.accept()
+        while line.text.count("event: ping") < 2:
+            await asyncio.sleep(0.001)
+        known = Usage(prompt_tokens=20, cached_tokens=15)
+        box.put(Delivery(0, (), progress=Progress(known, 18)))
+        box.tell()
+        while "message_start" not in line.text:
+            await asyncio.sleep(0.001)
+        box.put(Delivery(0, chunks, usage()))
+        box.tell()
+        await streaming
+        return line.text
+
+    text = asyncio.run(asyncio.wait_for(main(), 30))
+    assert text.index("event: ping") < text.index("event: message_start")
+    [start] = re.findall(r'"message_start".*', text)
+    assert '"input_tokens":5' in start and '"cache_read_input_tokens":15' in start

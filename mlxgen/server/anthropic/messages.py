@@ -54,7 +54,6 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),
-        watched=bool(request.stream),  # it begins with what the prefix cache had of its prompt
         ends_with_done=False,
         params={**_FIELDS, "filters": plan.field},
         ignored=[*ignored, *left_out(request.tools, FunctionTool)],

@@ -22,10 +22,12 @@ from ...chat.events import (
 )
 from ...chat.splitter import Reading
 from ...engine import Chunk, Progress, Usage
-from ..call import Event
+from ..call import Aside, Event
 from ..errors import as_messages_error, error_body
+from ..http.responses import to_text
 from ..timings import timings
 
+PING = Aside(f"event: ping\ndata: {to_text({'type': 'ping'})}")
 _REASONS = {"length": "max_tokens", "calls": "tool_use"}
 
 
@@ -81,12 +83,12 @@ class MessagesReply:
         return [{"type": "message_start", "message": message}]
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """As ``Reply.prefilled``: nothing but a sign of life."""
+        """As ``Reply.prefilled``: nothing."""
         self._usage = progress.usage
-        return self.alive()
+        return []
 
-    def alive(self) -> list[Event]:
-        return [{"type": "ping"}]
+    def alive(self) -> list[Aside]:
+        return [PING]
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None

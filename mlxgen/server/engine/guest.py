@@ -54,6 +54,7 @@ class Guest:
         self.came: list[Event] = []
         self.sleeps = False
         self.is_quick = True
+        self.is_accepted = False  # the first of its sequences was
         self.told = time.monotonic()
         self.has_left = False
 

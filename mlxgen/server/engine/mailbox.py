@@ -26,7 +26,8 @@ PER_ALTERNATIVE = 4  # this many alternatives take as much memory as a chunk
 class Delivery(NamedTuple):
     """News of one sequence: chunks, and at its end ``usage``.
 
-    ``progress`` is for a watched sequence: with chunks, and without any while its prompt is run.
+    ``progress`` comes without chunks while its prompt is run, and with them until that is done, or
+    always if the sequence is watched.
 
     Of the branches of a program: ``branch`` is the name of a new one, whose ``chunks`` are those up
     to its fork; ``facts`` is what is known of it besides its text; ``closes``: there will be no
@@ -60,7 +61,7 @@ Use: TypeAlias = Callable[[list[Delivery]], bool]
 class Mailbox:
     """The sequences of one request, by index, as far as they have come.
 
-    ``watched``: deliveries report the progress of the sequences. ``grows``: there may be more of
+    ``watched``: chunks come with the progress of the sequences. ``grows``: there may be more of
     them, until a delivery closes it.
     """
 
@@ -81,6 +82,7 @@ class Mailbox:
         self._limit = limit
         self._on_overflow = on_overflow
         self._error: BaseException | None = None
+        self._accepted = False
         self._waiter: asyncio.Future[None] | None = None
         self._use: Use | None = None  # while somebody waits
 
@@ -93,6 +95,11 @@ class Mailbox:
     def usages(self) -> list[Usage]:
         """The usage of each sequence; zero for those that have not ended."""
         return [usage or Usage() for usage in self._usages]
+
+    def accept(self) -> None:
+        """Note that the engine has taken the sequences, and will run them."""
+        self._accepted = True
+        self._wake()
 
     def put(self, delivery: Delivery) -> None:
         """Add news of a sequence; ``tell`` once all that is known has been added."""
@@ -134,6 +141,13 @@ class Mailbox:
             self._emptied()
         self._wake()
 
+    async def accepted(self) -> None:
+        """Wait until the engine has taken the sequences; raises what it says instead."""
+        while not (self._accepted or self._waiting or self._error or self.finished):
+            await self._news()
+        if self._error is not None:
+            raise self._error
+
     async def take(self, use: Use | None = None) -> list[Delivery]:
         """Everything that waits, once there is something; an empty list at the end.
 
@@ -141,10 +155,9 @@ class Mailbox:
         offered what comes with the end, and what it raises is raised here.
         """
         while not self._waiting and self._error is None and not self.finished:
-            self._waiter = asyncio.get_running_loop().create_future()
             self._use = use
             try:
-                await self._waiter
+                await self._news()
             finally:
                 self._use = None
         if self._error is not None:
@@ -156,6 +169,10 @@ class Mailbox:
     def _emptied(self) -> None:
         self._waiting = []
         self._cost = 0
+
+    async def _news(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

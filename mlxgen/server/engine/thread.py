@@ -110,7 +110,7 @@ class EngineThread:
         self._patient = True
         self._rows: dict[Handle, tuple[Mailbox, int]] = {}
         self._guests = Guests()
-        self._reading: dict[Handle, int] = {}  # watched prompts, and how far they are
+        self._reading: dict[Handle, int] = {}  # prompts that are not done, and how far they are
         self._published = 0.0
         self._turns = 0
         self._rests = True  # it is loading, or has nothing to do
@@ -230,6 +230,10 @@ class EngineThread:
     def _carry_out(self, scheduler: Scheduler, command: _Command) -> None:
         if isinstance(command, Wish):
             self._guests.obey(command, scheduler)
+            guest = command.guest
+            if guest.handles and not guest.is_accepted:
+                guest.is_accepted = True
+                self._call(guest.mailbox.accept)
         elif isinstance(command, _Submit):
             self._submit(scheduler, command.sequences, command.mailbox)
         elif isinstance(command, _Cancel):
@@ -245,11 +249,12 @@ class EngineThread:
             for index, sequence in enumerate(sequences):
                 handle = scheduler.submit(sequence)
                 self._rows[handle] = mailbox, index
-                if mailbox.watched:
-                    self._reading[handle] = 0
+                self._reading[handle] = 0
         except Exception as error:
             self._drop(scheduler, mailbox)
             self._call(mailbox.fail, error)
+        else:
+            self._call(mailbox.accept)
 
     def _drop(self, scheduler: Scheduler, mailbox: Mailbox) -> None:
         for handle in [handle for handle, (box, _) in self._rows.items() if box is mailbox]:
@@ -263,8 +268,8 @@ class EngineThread:
 
     def _step(self, scheduler: Scheduler) -> None:
         events = self._guests.take(scheduler.step(), scheduler)
-        news = self._read() if self._reading else []
-        urgent = bool(news)
+        news: list[News] = []
+        urgent = bool(self._reading) and self._read(news)
         for event in events:
             handle = event.handle
             if handle not in self._rows:
@@ -280,7 +285,8 @@ class EngineThread:
                 usage = handle.usage
                 self._forget(handle)
             urgent = urgent or usage is not None or event.chunks[0].index == 0
-            progress = handle.progress if mailbox.watched else None
+            told = mailbox.watched or handle in self._reading
+            progress = handle.progress if told else None
             news.append((mailbox, Delivery(index, event.chunks, usage, progress)))
         if news:
             self._tell(news, urgent=urgent)
@@ -293,18 +299,20 @@ class EngineThread:
             self._called = True
             self._call(self._deliver)
 
-    def _read(self) -> list[News]:
-        """How much of the watched prompts has been run since the last call."""
-        news: list[News] = []
-        for handle, before in list(self._reading.items()):
+    def _read(self, news: list[News]) -> bool:
+        """Add how much of the prompts has been run since the last call; whether that is urgent."""
+        urgent = False
+        moved = [item for item in self._reading.items() if item[0].prefilled > item[1]]
+        for handle, before in moved:
             progress = handle.progress
-            if progress.prefilled > before:
-                self._reading[handle] = progress.prefilled
-                mailbox, index = self._rows[handle]
-                news.append((mailbox, Delivery(index, (), progress=progress)))
-            if progress.prefilled >= progress.usage.prompt_tokens:
+            mailbox, index = self._rows[handle]
+            urgent = urgent or mailbox.watched or not before
+            news.append((mailbox, Delivery(index, (), progress=progress)))
+            if progress.is_prefilled:
                 del self._reading[handle]
-        return news
+            else:
+                self._reading[handle] = progress.prefilled
+        return urgent
 
     def _publish(self, scheduler: Scheduler, *, at_once: bool = False) -> None:
         now = time.monotonic()

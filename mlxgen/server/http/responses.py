@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from fastapi import Response
 
-from ..call import Comment, Sent
+from ..call import Aside, Sent
 from ..errors import as_messages_error, error_body
 
 Header: TypeAlias = tuple[bytes, bytes]
@@ -85,8 +85,8 @@ def encode_events(events: Iterable[Sent]) -> bytes:
 
 
 def _framed(event: Sent) -> str:
-    if isinstance(event, Comment):
-        return f": {event.text}\n\n"
+    if isinstance(event, Aside):
+        return f"{event.text}\n\n"
     if isinstance(event, str):
         return f"data: {event}\n\n"
     name = f"event: {event['type']}\n" if "type" in event else ""

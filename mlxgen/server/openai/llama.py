@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...engine import Chunk, Options, Progress, Usage
-from ..call import Call, Comment, Event
+from ..call import Aside, Call, Event
 from ..errors import RequestError, error_body
 from ..served_model import ServedModel
 from ..timings import timings
@@ -113,13 +113,14 @@ class LlamaReply:
         return []
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
+        self._progress[index] = progress
         if not self._plan.progress:
             return []
         event = self._event(index, progress, Delta())
         return [{**event, "prompt_progress": prompt_progress(progress)}]
 
-    def alive(self) -> list[Comment]:
-        return [still_alive(self._progress)]
+    def alive(self) -> list[Aside]:
+        return [still_alive(self._plan, self._progress)]
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from ... import __version__
 from ...chat.events import Reasoning, Text
 from ...engine import Chunk, Path, Progress, Usage
-from ..call import Comment, Event, Sent
+from ..call import Aside, Event, Sent
 from ..errors import error_body
 from ..http.responses import to_text
 from .choice_text import ChoiceText, Delta
@@ -102,18 +102,20 @@ class OpenAIReply:
         return [self._event(opening) for opening in openings if opening is not None]
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
+        self._progress[index] = progress
         if not self._plan.progress:
             return []
         event = self._event(self._choices[index].nothing())
         return [{**event, "prompt_progress": prompt_progress(progress)}]
 
-    def alive(self) -> list[Comment]:
-        return [still_alive(self._progress)]
+    def alive(self) -> list[Aside]:
+        return [still_alive(self._plan, self._progress)]
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None
     ) -> Sequence[Sent]:
-        self._progress[index] = progress
+        if progress is not None:
+            self._progress[index] = progress
         choice = self._choices[index]
         delta = choice.text.take(chunk, usage)
         if not self._plan.stream:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...engine import Progress, Usage
-from ..call import Comment, Event
+from ..call import Aside, Event
 from ..timings import timings
 from .plan import ReplyPlan
 
@@ -46,13 +46,10 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
     }
 
 
-def still_alive(rows: Sequence[Progress | None]) -> Comment:
-    """A sign of life, with how far the prompts are if that is known, as mlx-lm has it."""
-    known = [row for row in rows if row is not None]
-    if not known:
-        return Comment("keepalive")
-    whole = sum(row.usage.prompt_tokens for row in known)
-    return Comment(f"keepalive {sum(row.prefilled for row in known)}/{whole}")
+def still_alive(plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Aside:
+    """A sign of life, with how much of the prompts was run, as mlx-lm has it."""
+    run = sum(one.prefilled for one in sequences if one is not None)
+    return Aside(f": keepalive {run}/{sum(len(row.prompt.tokens) for row in plan.rows)}")
 
 
 def timed(event: Event, plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Event:

@@ -266,7 +266,7 @@ def test_a_loop_that_is_held_up_holds_a_bounded_number_of_chunks() -> None:
     run(test)
 
 
-def test_prompts_are_reported_while_they_are_run_to_those_who_watch() -> None:
+def test_prompts_are_reported_while_they_are_run_and_tokens_to_those_who_watch() -> None:
     class Reading(FakeScheduler):
         """A prompt of four tokens, of which a step runs two, before the chunks."""
 
@@ -290,10 +290,11 @@ def test_prompts_are_reported_while_they_are_run_to_those_who_watch() -> None:
         assert [count for count, _ in seen] == [0, 0, 1, 1]
         assert [progress and progress.prefilled for _, progress in seen] == [2, 4, 4, 4]
         assert [p and p.usage.completion_tokens for _, p in seen] == [0, 0, 1, 2]
-        plain = mailbox()
+        plain, seen = mailbox(), []
         engine.thread.submit([2], plain)
         while items := await plain.take():
-            assert all(item.chunks and item.progress is None for item in items)
+            seen += [(len(item.chunks), item.progress) for item in items]
+        assert [progress and progress.prefilled for _, progress in seen] == [2, 4, None, None]
         await engine.end()
 
     run(test)

@@ -22,8 +22,9 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlxgen
 
 
 @contextmanager
-def serving(script: Path, log: Path) -> Iterator[str]:
+def serving(script: Path, log: Path, records: Path | None) -> Iterator[str]:
     """The address of a server that follows a script, until the end of the context."""
+    recording = {} if records is None else {"MLXGEN_RECORD": str(records)}
     command = [sys.executable, "-m", "scripts.agent_trials.scripted", "--port", "0"]
     with log.open("w", encoding="utf-8") as errors:
         server = subprocess.Popen(
@@ -31,7 +32,7 @@ def serving(script: Path, log: Path) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "MLXGEN_SCRIPT": str(script)},
+            env={**os.environ, "MLXGEN_SCRIPT": str(script), **recording},
         )
         try:
             assert server.stdout is not None
@@ -44,17 +45,19 @@ def serving(script: Path, log: Path) -> Iterator[str]:
             server.wait()
 
 
-def trial(agent: Agent, folder: Path) -> str | None:
+def trial(agent: Agent, folder: Path, records: Path | None) -> str | None:
     """Let an agent do the task in an empty folder; returns what went wrong, if anything did."""
+    if records is not None:
+        records.mkdir(parents=True, exist_ok=True)
     cache = CACHE / agent.name
     cache.mkdir(parents=True, exist_ok=True)
     program = agent.install(cache)
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
-    script, log = folder / "script.json", folder / "server.log"
+    script, log = folder / "script.json", (records or folder) / "server.log"
     script.write_text(json.dumps(agent.script(work)), encoding="utf-8")
-    with serving(script, log) as url:
+    with serving(script, log, records) as url:
         try:
             ran = subprocess.run(
                 [program, *agent.arguments],
@@ -78,7 +81,14 @@ def main() -> int:
     names = [agent.name for agent in AGENTS]
     parser = argparse.ArgumentParser(prog="scripts/agents", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
-    wanted = parser.parse_args().names or names
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FOLDER",
+        help="write what each agent sends, and the server's log, into a folder of its name there",
+    )
+    arguments = parser.parse_args()
+    wanted = arguments.names or names
     if unknown := set(wanted) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}; expected {', '.join(names)}")
     failed = False
@@ -89,7 +99,8 @@ def main() -> int:
             print(f"{agent.name}: skipped, as {agent.needs} is missing")
             continue
         with tempfile.TemporaryDirectory() as folder:
-            wrong = trial(agent, Path(folder).resolve())
+            records = arguments.record and (arguments.record / agent.name).resolve()
+            wrong = trial(agent, Path(folder).resolve(), records)
         print(f"{agent.name}: {'done' if wrong is None else f'failed: {wrong}'}", flush=True)
         failed = failed or wrong is not None
     return int(failed)

@@ -3,6 +3,9 @@
 The script is a list of ``[pattern, answer]`` in the file that ``$MLXGEN_SCRIPT`` names: the model
 gives the answer of the first pattern that is found in the text of its prompt. The tokenizer and the
 chat template are those of the demo model, with a context that is long enough for agents.
+
+If ``$MLXGEN_RECORD`` names a folder, each request is written there, with the status of its answer
+and the fields that had no effect.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,10 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import mlxgen
+from mlxgen.server import process
 from mlxgen.server.__main__ import main
 from mlxgen.server.engine import boot
 
@@ -73,6 +79,48 @@ def scripted() -> mlxgen.LanguageModel:
     return lm
 
 
+def recording(make_app: Callable[..., ASGIApp], folder: Path) -> Callable[..., ASGIApp]:
+    """Makes an application that writes its requests into a folder, in the order of their ends."""
+    numbers = count(1)
+
+    def made(*given: Any) -> ASGIApp:
+        app = make_app(*given)
+
+        async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+            body = bytearray()
+            answer: dict[str, Any] = {}
+
+            async def receiving() -> Message:
+                message = await receive()
+                body.extend(message.get("body", b""))
+                return message
+
+            async def sending(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    ignored = dict(message["headers"]).get(b"x-mlxgen-ignored", b"")
+                    answer.update(status=message["status"], ignored=ignored.decode())
+                await send(message)
+
+            await app(scope, receiving, sending)
+            if scope["type"] == "http":
+                query = scope["query_string"].decode()
+                asked = {
+                    "method": scope["method"],
+                    "path": scope["path"] + ("?" + query if query else ""),
+                    "headers": [[k.decode(), v.decode("latin-1")] for k, v in scope["headers"]],
+                    "body": json.loads(body) if body else None,
+                }
+                path = folder / f"{next(numbers):03}.json"
+                path.write_text(json.dumps(answer | asked, indent=1), encoding="utf-8")
+
+        return recorded
+
+    return made
+
+
 if __name__ == "__main__":
+    if "MLXGEN_RECORD" in os.environ:
+        records = Path(os.environ["MLXGEN_RECORD"])
+        setattr(process, "make_app", recording(process.make_app, records))  # noqa: B010
     setattr(boot, "load_model", lambda *_: scripted())  # noqa: B010 (imported there, not made)
     main()

@@ -25,7 +25,7 @@ from mlx_lm.models.cache import KVCache
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import mlxgen
-from mlxgen.server import process
+from mlxgen.server import app, process
 from mlxgen.server.__main__ import main
 from mlxgen.server.engine import boot
 
@@ -84,7 +84,7 @@ def recording(make_app: Callable[..., ASGIApp], folder: Path) -> Callable[..., A
     numbers = count(1)
 
     def made(*given: Any) -> ASGIApp:
-        app = make_app(*given)
+        served = make_app(*given)
 
         async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
             body = bytearray()
@@ -101,7 +101,7 @@ def recording(make_app: Callable[..., ASGIApp], folder: Path) -> Callable[..., A
                     answer.update(status=message["status"], ignored=ignored.decode())
                 await send(message)
 
-            await app(scope, receiving, sending)
+            await served(scope, receiving, sending)
             if scope["type"] == "http":
                 query = scope["query_string"].decode()
                 asked = {
@@ -121,6 +121,6 @@ def recording(make_app: Callable[..., ASGIApp], folder: Path) -> Callable[..., A
 if __name__ == "__main__":
     if "MLXGEN_RECORD" in os.environ:
         records = Path(os.environ["MLXGEN_RECORD"])
-        setattr(process, "make_app", recording(process.make_app, records))  # noqa: B010
+        setattr(process, "make_app", recording(app.make_app, records))  # noqa: B010
     setattr(boot, "load_model", lambda *_: scripted())  # noqa: B010 (imported there, not made)
     main()

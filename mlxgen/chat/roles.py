@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
+
+from .template.values import REASONING
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -19,15 +21,20 @@ _INSTRUCTIONS = ("system", "developer")
 
 def retold(messages: Messages) -> Iterator[Messages]:
     """Other ways to tell it, the closest first: instructions after the first message as the user's,
-    then all of them, and then calls and their results as text."""
-    yield from _retold(messages)
+    then all of them; the same with one call at a time, and with what was said before a call as a
+    thought; and then calls and their results as text."""
+    yield from _in_other_roles(messages)
+    singly = _singly(messages)
+    if singly != list(messages):
+        yield singly
+        yield from _in_other_roles(singly)
     if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
         spelled = [_spelled(message) for message in messages]
         yield _told(spelled, keep=len(spelled))
-        yield from _retold(spelled)
+        yield from _in_other_roles(spelled)
 
 
-def _retold(messages: Messages) -> Iterator[Messages]:
+def _in_other_roles(messages: Messages) -> Iterator[Messages]:
     later = [m.get("role") in _INSTRUCTIONS for m in messages[1:]]
     if any(later) or _repeats(messages):
         yield _told(messages, keep=1)
@@ -60,6 +67,38 @@ def _told(messages: Messages, keep: int) -> Messages:
         else:
             told.append({**message, "role": role})
     return told
+
+
+def _singly(messages: Messages) -> list[Mapping[str, Any]]:
+    """Each call in a message of its own, and its results after it."""
+    told: list[Mapping[str, Any]] = []
+    waiting: dict[Any, list[Mapping[str, Any]]] = {}  # by its id, a call and its results so far
+    for message in messages:
+        if message.get("role") == "tool" and message.get("tool_call_id") in waiting:
+            waiting[message["tool_call_id"]].append(message)
+            continue
+        told += chain.from_iterable(waiting.values())
+        waiting = {}
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list) or not calls:
+            told.append(message)
+            continue
+        said = _as_thoughts(message)
+        for i, call in enumerate(calls):
+            id = call.get("id") if isinstance(call, Mapping) else None
+            one = {**said, "tool_calls": [call]}
+            waiting[i if id is None or id in waiting else id] = [one]
+            said = {"role": message.get("role"), "content": ""}
+    return [*told, *chain.from_iterable(waiting.values())]
+
+
+def _as_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message with calls; if it has thoughts and text, the text is the last of the thoughts."""
+    thoughts = next((message[name] for name in REASONING if message.get(name)), None)
+    if not thoughts or not message.get("content"):
+        return message
+    rest = {key: value for key, value in message.items() if key not in REASONING}
+    return {**rest, "content": "", REASONING[0]: f"{thoughts}\n\n{message['content']}"}
 
 
 def _repeats(messages: Messages) -> bool:

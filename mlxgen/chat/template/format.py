@@ -27,7 +27,16 @@ from ...tokens import Token, Vocabulary
 from .authored import Authored, own_of, plain
 from .control_tokens import ControlTokens
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
-from .values import REASONING, Values, all_text, mapped, plain_json, plain_messages, plain_tools
+from .values import (
+    REASONING,
+    Values,
+    all_text,
+    mapped,
+    plain_json,
+    plain_messages,
+    plain_tools,
+    with_spelled_arguments,
+)
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -257,15 +266,23 @@ class ChatFormat:
     def _run(self, chat: Chat, limits: RenderLimits | None, *, tokenize: bool) -> Any:
         """Lets the program render."""
         with _watched(limits):
-            return self._wrapper.apply_chat_template(
-                chat.messages,
-                tools=chat.tools,
-                add_generation_prompt=chat.add_generation_prompt
-                and not chat.continue_final_message,
-                continue_final_message=chat.continue_final_message,
-                tokenize=tokenize,
-                **chat.template,
-            )
+            try:
+                return self._applied(chat, chat.messages, tokenize)
+            except TypeError:  # it may want the arguments of calls as text
+                messages = with_spelled_arguments(chat.messages)
+                if messages == chat.messages:
+                    raise
+                return self._applied(chat, messages, tokenize)
+
+    def _applied(self, chat: Chat, messages: Messages, tokenize: bool) -> Any:
+        return self._wrapper.apply_chat_template(
+            messages,
+            tools=chat.tools,
+            add_generation_prompt=chat.add_generation_prompt and not chat.continue_final_message,
+            continue_final_message=chat.continue_final_message,
+            tokenize=tokenize,
+            **chat.template,
+        )
 
 
 def _plain(chat: Chat) -> Chat:

@@ -34,6 +34,7 @@ from jinja2.utils import pass_eval_context
 
 from ...errors import PromptError
 from .authored import Authored, joined
+from .values import Unsaid
 
 _MOST_BITS = 1 << 16  # of an integer
 _COUNTING = {
@@ -169,6 +170,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         made.filters["join"] = _join
         made.filters = {name: _watched(made, name, f) for name, f in made.filters.items()}
         made.tests.update(model.tests)
+        made.tests["none"] = _is_none
         return made
 
     def __init__(self, **options: Any) -> None:
@@ -299,6 +301,11 @@ def _check_format(text: str, values: Iterable[Any]) -> None:
     wide = any(isinstance(value, int) and abs(value) > MAX_RANGE for value in values)
     if _COUNT_IN_FORMAT.search(text) or (wide and "{" in text.partition(":")[2]):
         raise PromptError("the chat template formats a value to more than the allowed width")
+
+
+def _is_none(value: Any) -> bool:
+    """Jinja's test ``none``."""
+    return value is None or isinstance(value, Unsaid)
 
 
 @pass_eval_context

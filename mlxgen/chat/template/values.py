@@ -1,12 +1,13 @@
 """Plain copies of what callers pass to a chat: messages, tools and variables.
 
 Invariant: a copy contains only strings, numbers, booleans, None, lists and dictionaries, whatever
-it was made of; only well-known roles are ``Authored``.
+it was made of (among them ``Arguments`` and ``Unsaid``); only well-known roles are ``Authored``.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -30,10 +31,30 @@ _DEEPEST = 64
 _LARGEST = 1 << 63
 
 
+class Arguments(dict[str, Any]):
+    """The arguments of a call: an object for a template that takes one apart, and JSON text for
+    one that prints it or joins it with other text."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, other: str) -> str:
+        return str(self) + other
+
+    def __radd__(self, other: str) -> str:
+        return other + str(self)
+
+
+class Unsaid(str):
+    """The content of a message that has only calls: "", and none for a template that asks."""
+
+    __slots__ = ()
+
+
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
     """Copies of plain values, as transformers makes them: without nulls, and with reasoning under
-    all of its names."""
-    copies = []
+    all of its names. Calls and results have what some templates need of them."""
+    copies, called = [], {}
     for i, message in enumerate(messages):
         _check_message(message, f"messages[{i}]")
         copy: Values = {
@@ -44,10 +65,25 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
         reasoning = next((copy[name] for name in REASONING if copy.get(name) is not None), None)
         if reasoning is not None:
             copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+        for call in _calls_of(copy):
+            function = call.get("function", call)
+            if isinstance(function, dict):
+                called[call.get("id")] = function.get("name")
+                if isinstance(function.get("arguments"), dict):
+                    function["arguments"] = Arguments(function["arguments"])
+        if "tool_calls" in copy and not copy.get("content"):
+            copy["content"] = Unsaid()
+        if copy.get("role") == "tool" and called.get(copy.get("tool_call_id")):
+            copy.setdefault("name", called[copy["tool_call_id"]])
         if copy.get("role") in ROLES:
             copy["role"] = Authored(copy["role"])
         copies.append(copy)
     return copies
+
+
+def _calls_of(message: Values) -> list[Values]:
+    calls = message.get("tool_calls")
+    return [c for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
 
 
 def _check_message(message: Mapping[str, Any], at: str) -> None:
@@ -134,15 +170,25 @@ def _is_text(value: str) -> bool:
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
     """A plain value with every string changed, keys included."""
-    if isinstance(value, Authored):  # a role
+    if isinstance(value, (Authored, Unsaid)):  # a role
         return value
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {mapped(key, change): mapped(inner, change) for key, inner in value.items()}
+        changed = {mapped(key, change): mapped(inner, change) for key, inner in value.items()}
+        return Arguments(changed) if isinstance(value, Arguments) else changed
     if isinstance(value, (list, tuple)):
         return [mapped(inner, change) for inner in value]
     return value
+
+
+def with_spelled_arguments(value: Any) -> Any:
+    """A plain value with all arguments of calls as JSON text."""
+    if isinstance(value, Arguments):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: with_spelled_arguments(inner) for key, inner in value.items()}
+    return [with_spelled_arguments(inner) for inner in value] if isinstance(value, list) else value
 
 
 def all_text(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import OptionError, PromptError
 from ..tokens import Token, Vocabulary
 from .calls.reader import ToolFormat
+from .families import marks_of
 from .splitter import Marks
 from .template.format import SWITCHES, ChatFormat
 
@@ -19,10 +20,11 @@ class UnsupportedError(OptionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What mlx-lm and the chat template know of a model's text. Any thread may read it.
+    """What is known of a model's text, from mlx-lm, the chat template and the tokens. Any thread
+    may read it.
 
-    - ``marks`` and ``tools``: the model's format as mlx-lm knows it; ``think_start_tokens``
-      spell the mark that starts thinking.
+    - ``marks`` and ``tools``: the model's format; ``think_start_tokens`` spell the mark that
+      starts thinking.
     - ``grades_thinking`` and ``switches_thinking``: whether the chat template uses
       ``reasoning_effort`` and ``enable_thinking``.
     - ``shows_tools``: whether it shows tools to the model.
@@ -41,17 +43,16 @@ class Dialect:
         """The dialect of a tokenizer's model."""
         tokenizer: Any = vocabulary.tokenizer
         variables = _variables(vocabulary)
+        template, added = _template(tokenizer), _added(vocabulary)
+        marks = marks_of(tokenizer, template, added)
+        start = tokenizer.think_start_tokens
+        if start is None and marks.think_start is not None:
+            start = tokenizer.encode(marks.think_start, add_special_tokens=False)
         return cls(
             vocabulary=vocabulary,
-            marks=Marks(
-                think_start=tokenizer.think_start or None,
-                think_end=tokenizer.think_end or None,
-                markers=tuple(tokenizer.structural_markers),
-                transitions=tokenizer.response_transitions,
-                initial=tokenizer.response_initial_state,
-            ),
-            think_start_tokens=tuple(tokenizer.think_start_tokens or ()),
-            tools=ToolFormat.of(tokenizer),
+            marks=marks,
+            think_start_tokens=tuple(map(int, start or ())),
+            tools=ToolFormat.of(tokenizer, template, added),
             grades_thinking="reasoning_effort" in variables,
             switches_thinking=not variables.isdisjoint(SWITCHES),
             shows_tools=_shows_tools(vocabulary),
@@ -60,7 +61,7 @@ class Dialect:
     @property
     def thinks(self) -> bool:
         """Whether the model has marks for thinking."""
-        return self.marks.think_start is not None
+        return self.marks.think_start is not None or "reasoning" in self.marks.transitions
 
     def nearest(self, effort: str | None) -> Mapping[str, Any]:
         """The variables of the template that come closest to an effort: without grades, only
@@ -77,8 +78,20 @@ class Dialect:
 
     @property
     def takes_forms(self) -> bool:
-        """Whether the text can be held to a form: not if a header comes before each part."""
-        return self.marks.initial is None
+        """Whether the text can be held to a form: not if it has headers of which it is not known
+        which one comes before the answer."""
+        return self.marks.initial is None or bool(self.marks.answer)
+
+
+def _template(tokenizer: Any) -> str:
+    """The text of the chat templates; "" if there is only a program."""
+    template = tokenizer.chat_template
+    texts = template.values() if isinstance(template, Mapping) else (template,)
+    return "\0".join(text for text in texts if isinstance(text, str))
+
+
+def _added(vocabulary: Vocabulary) -> frozenset[str]:
+    return frozenset(vocabulary.piece(token).decode(errors="replace") for token in vocabulary.added)
 
 
 def _variables(vocabulary: Vocabulary) -> frozenset[str]:

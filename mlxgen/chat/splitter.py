@@ -14,6 +14,8 @@ The rules, for the whole text:
 - If a format, or what the model made of it, cannot be read that way, a call lasts from its start
   mark to the first end mark at which it can be read as a whole. An end mark inside a JSON string
   does not count. What cannot be read is text, including its marks.
+- A mark that may as well be text begins a call only if a name and arguments follow; so does a
+  format's first character at the beginning of a line, if its calls have no mark.
 - If the text is cut off, a call whose name can be read is a call with what there is of it. What
   comes before the name of a call is a mark, not text.
 - White space around marks belongs to the marks; so does the rest of it after a call.
@@ -56,7 +58,8 @@ class Marks:
     """What a model puts between the parts of its text.
 
     ``markers`` are dropped from content. ``transitions`` and ``initial`` are those of mlx-lm's
-    ``TokenizerWrapper`` for models that write a header before each part.
+    ``TokenizerWrapper`` for models that write a header before each part; the last part of an
+    answer comes after all of ``answer``, one after the other, if that is known.
     """
 
     think_start: str | None = None
@@ -64,22 +67,23 @@ class Marks:
     markers: tuple[str, ...] = ()
     transitions: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     initial: str | None = None
+    answer: tuple[str, ...] = ()
 
-    def edges(self, tool_start: str | None) -> dict[str, dict[str, str]]:
-        """The marks that end each state, and the states to which they lead."""
+    def edges(self, tool_starts: Sequence[str] | None) -> dict[str, dict[str, str]]:
+        """The marks that end each state, and the states to which they lead; None: to no call."""
         edges: dict[str, dict[str, str]] = {"content": {}, "reasoning": {}}
         if self.think_end:
             edges["reasoning"][self.think_end] = "content"
-        if tool_start:
+        for start in tool_starts or ():
             for known in edges.values():
-                known.setdefault(tool_start, "call")
+                known.setdefault(start, "call")
         for marker in self.markers:
             edges["content"].setdefault(marker, "content")
         for state, leads in self.transitions.items():
             known = edges.setdefault(_NAMES.get(state, state), {})
             for mark, to in leads:
                 to = _NAMES.get(to, to)
-                if to != "call" or tool_start:
+                if to != "call" or tool_starts is not None:
                     known.setdefault(mark, to)
         return edges
 
@@ -108,7 +112,9 @@ class Splitter:
         self._tools = tools = reading.tools
         marks = reading.marks
         self._shape = tools.shape if tools is not None else None
-        self._edges = marks.edges(tools.format.start if tools is not None else None)
+        self._edges = marks.edges(tools.format.starts if tools is not None else None)
+        self._lines = tools.format.lines if tools is not None else ()
+        self._edges["content"].update(dict.fromkeys(self._lines, "call"))
         self._firsts = {
             state: frozenset(mark[:1] for mark in edges) for state, edges in self._edges.items()
         }
@@ -117,9 +123,11 @@ class Splitter:
         self._state = first_part(marks, reading.thinking)
         self._origin = self._state  # the state in which a call began
         self._skips = self._state == "reasoning"  # whether white space starts this part
+        self._is_new = True  # whether there was nothing but white space in this part
         self._held = ""
         self._at = 0  # where the held text starts
         self._inner = 0  # where in the held text a call starts, after its mark
+        self._is_sure = True  # whether its mark can mean nothing else
         self._searched = 0  # where to look for the end of a call
         self._json: Arguments | None = None  # of a call that is one JSON text, until it ends
         self._arguments: Arguments | None = None  # of the growing call
@@ -213,13 +221,17 @@ class Splitter:
         held, edges = self._held, self._edges.get(self._state, {})
         start, mark = first_mark(held, edges)
         text = len(held[:start].rstrip()) if edges else start
+        if mark in self._lines and not ("\n" in held[text:start] or (self._is_new and not text)):
+            text, mark = start + len(mark), ""
         if text:
             yield self._release(self._kind(), text)
         if not mark:
             return
         to, end = edges[mark], start + len(mark) - text
         if to == "call":
-            self._origin, self._inner, self._searched = self._state, end, end
+            inner = end - len(mark) if mark in self._lines else end
+            self._origin, self._inner, self._searched = self._state, inner, end
+            self._is_sure = self._tools is not None and mark == self._tools.format.start
         else:
             yield self._release("mark", end)
             left_reasoning = self._state == "reasoning" and to != "reasoning"
@@ -232,7 +244,12 @@ class Splitter:
         head = self._head(self._held, self._inner)
         if head.begins:
             yield from self._begin(head, head.end)
-        elif not head.is_open:
+        elif head.is_open:
+            return
+        elif not self._is_sure:
+            self._state = self._origin
+            yield self._release(self._kind(), self._searched)
+        else:
             self._state = "unread"
             format = self._tools.format
             is_json = format.style == "json_tools"
@@ -273,7 +290,7 @@ class Splitter:
                 yield self._release("call", found + len(end))
         elif tail is None or not tail.partial:
             self._state = "content"
-            if tail is not None:
+            if tail is not None and tail.end():
                 yield self._release("call", tail.end())
 
     def _end_head(self, *, cut: bool) -> Iterator[Span]:
@@ -370,6 +387,7 @@ class Splitter:
         return self._span(kind, text)
 
     def _span(self, kind: Kind, text: str) -> Span:
+        self._is_new = kind != "content" or (self._is_new and text.isspace())
         start = self._at
         self._at += len(text)
         return Span(kind, text, start)

@@ -60,7 +60,7 @@ def after_thinking(
     spec: Specification, thinking: Thinking, dialect: Dialect, *, required: bool = True
 ) -> Specification:
     """The specification of what follows the thinking; ``required``: the text must not end
-    before it."""
+    before it. A model whose mark is plain text thinks only if the prompt began it."""
     end = dialect.marks.think_end
     if thinking == "closed" or end is None:
         return spec
@@ -68,16 +68,27 @@ def after_thinking(
     if thinking == "open":
         return after
     first = dialect.think_start_tokens[0]
+    if first not in dialect.vocabulary.added:  # it may as well begin the answer
+        return spec
     return FirstToken(spec, ((first, after),))
 
 
-def marks_of(thinking: Thinking, dialect: Dialect, tool_start: str | None) -> ThinkingMarks | None:
+def marks_of(
+    thinking: Thinking, dialect: Dialect, tool_starts: Sequence[str] | None
+) -> ThinkingMarks | None:
     """Where the thinking in an answer begins and ends; None if there is none.
 
-    ``tool_start`` begins a call, which ends it as well.
+    ``tool_starts`` begin a call, which ends it as well.
     """
     marks = dialect.marks
     first = first_part(marks, thinking)
     if first == "content":
         return None
-    return ThinkingMarks(first, marks.think_start or "", marks.edges(tool_start))
+    return ThinkingMarks(first, marks.think_start or "", marks.edges(tool_starts))
+
+
+def in_answer(spec: Specification, dialect: Dialect) -> Specification:
+    """The specification of an answer that comes after a header."""
+    for mark in reversed(dialect.marks.answer):
+        spec = After(mark, spec, required=True)
+    return spec

@@ -17,10 +17,10 @@ from ..tokens import Token
 from .calls.use import Form, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
 from .roles import retold
-from .splitter import Reading
+from .splitter import Marks, Reading
 from .template.format import SWITCHES, Chat, RefusedError
 from .template.sandbox import RenderLimits
-from .thinking import after_thinking, budget_of, marks_of, thinking_of
+from .thinking import after_thinking, budget_of, in_answer, marks_of, thinking_of
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -71,7 +71,10 @@ class Plan:
 
 def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Plan:
     """Plans; ``OptionError``, ``PromptError`` or ``GrammarError`` if that is impossible."""
-    tools = plan_tools(turn.tools, turn.form, dialect)
+    form = turn.form
+    if form is not None and not turn.chat.continue_final_message:
+        form = replace(form, spec=in_answer(form.spec, dialect))
+    tools = plan_tools(turn.tools, form, dialect)
     chat = replace(
         turn.chat,
         tools=None if turn.tools is None else turn.tools.tools,
@@ -80,8 +83,10 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
     ids = _rendered(chat, dialect, limits)[-turn.keep if turn.keep else 0 :]
     continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
     thinking = thinking_of(ids, dialect, continued)
+    if continued is not None:
+        dialect = replace(dialect, marks=_continued(dialect.marks, chat.messages[-1]))
     spec = tools.spec
-    calls = None if tools.reader is None else tools.reader.format.start
+    calls = None if tools.reader is None else tools.reader.format.starts
     if spec is not None:
         calls = None if tools.required else calls  # only the mark leads on then
         if not dialect.takes_forms:
@@ -109,6 +114,13 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         field=tools.field,
         ignored=_ignored(turn, dialect),
     )
+
+
+def _continued(marks: Marks, message: Mapping[str, Any]) -> Marks:
+    """The marks of a text that goes on inside a message, after its header."""
+    if marks.initial is None:
+        return marks
+    return replace(marks, initial="normal" if message.get("content") else "reasoning")
 
 
 def _rendered(chat: Chat, dialect: Dialect, limits: RenderLimits | None) -> list[Token]:

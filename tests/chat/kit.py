@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
+from mlx_lm import tool_parsers
 
 from mlxgen.chat.calls.reader import ToolFormat
 from mlxgen.chat.dialect import Dialect
+from mlxgen.filters import Constraint, EndSearch
+from mlxgen.filters import tokens_of as allowed_by
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
+
+STYLES = sorted(module.name for module in pkgutil.iter_modules(tool_parsers.__path__))
+"""The names of mlx-lm's parsers."""
 
 
 @cache
@@ -67,3 +75,25 @@ def pieces_of(text: str, sizes: Sequence[int]) -> list[str]:
 
 
 SIZES = st.lists(st.integers(1, 7), max_size=6)
+
+
+def walk(
+    constraint: Constraint, vocabulary: Vocabulary, seed: int, closing: str = ""
+) -> list[Token]:
+    """A text that no model would write: any token that is allowed, and at last a way to the end."""
+    tokens: list[Token] = []
+    random = Random(seed)
+    while not constraint.can_end():
+        assert len(tokens) < 1000
+        mask = constraint.mask()
+        allowed = allowed_by(mask).tolist() if mask is not None else list(range(256))
+        run = [random.choice([token for token in allowed if token not in vocabulary.eos])]
+        if len(tokens) > 40 + seed:
+            run = EndSearch(constraint).find(400) or run
+        if len(tokens) > 20 + seed:  # no search finds the end of what is free until a tag comes
+            tag = tokens_of(closing, vocabulary)
+            run = tag if tag and constraint.validate(tag) == len(tag) else run
+        for token in run:
+            constraint.advance(token)
+        tokens += run
+    return tokens

@@ -10,10 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlxgen.chat.calls.reader import ToolReader
-from mlxgen.chat.calls.shapes import SHAPES
 from mlxgen.chat.splitter import Kind, Marks, Reading, Span, Splitter, Thinking
 
-from .kit import SIZES, format_of, pieces_of, plain, tool
+from .kit import SIZES, STYLES, format_of, pieces_of, plain, tool
 
 MARKS = Marks(think_start="<think>", think_end="</think>")
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
@@ -271,7 +270,7 @@ PIECES = st.sampled_from(
     st.lists(PIECES, max_size=12).map("".join),
     SIZES,
     st.sampled_from(["open", "possible", "closed"]),
-    st.sampled_from([*SHAPES, None]),
+    st.sampled_from([*STYLES, None]),
     st.booleans(),
     st.booleans(),
 )

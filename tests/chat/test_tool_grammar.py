@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ from mlxgen.chat.calls.grammar import calls_grammar, is_known
 from mlxgen.chat.calls.reader import ToolFormat, ToolReader
 from mlxgen.chat.dialect import UnsupportedError
 from mlxgen.errors import GrammarError
-from mlxgen.filters import Constraint, EndSearch, Lark, tokens_of
-from mlxgen.tokens import Token
+from mlxgen.filters import Constraint, Lark
 
 from . import kit
-from .kit import format_of, plain
+from .kit import format_of, plain, walk
 
 VOCABULARY = plain().vocabulary
 SIZE = VOCABULARY.size
@@ -206,7 +204,9 @@ def test_whatever_a_grammar_allows_is_read(style: str) -> None:
     reader = ToolReader(format, TOOLS)
     spec = grammar_of(format, TOOLS, many=False)
     for seed in range(16):
-        text = VOCABULARY.decode(walk(Constraint([spec], VOCABULARY, SIZE), style, seed))
+        text = VOCABULARY.decode(
+            walk(Constraint([spec], VOCABULARY, SIZE), VOCABULARY, seed, CLOSING.get(style, ""))
+        )
         calls = reader.read(inner(format, text))
         assert len(calls) == 1, text
         arguments = json.loads(calls[0].arguments)
@@ -214,26 +214,6 @@ def test_whatever_a_grammar_allows_is_read(style: str) -> None:
         assert "city" in arguments if calls[0].name == "get_weather" else not arguments, text
         assert isinstance(arguments.get("days", 0), int)
         assert arguments.get("unit", "c") in ("c", "f")
-
-
-def walk(constraint: Constraint, style: str, seed: int) -> list[Token]:
-    """A text that no model would write: any token that is allowed, and at last a way to the end."""
-    tokens: list[Token] = []
-    random = Random(seed)
-    while not constraint.can_end():
-        assert len(tokens) < 1000
-        mask = constraint.mask()
-        allowed = tokens_of(mask).tolist() if mask is not None else list(range(256))
-        run = [random.choice([token for token in allowed if token not in VOCABULARY.eos])]
-        if len(tokens) > 40 + seed:
-            run = EndSearch(constraint).find(400) or run
-        if len(tokens) > 20 + seed:  # no search finds the end of what is free until a tag comes
-            tag = kit.tokens_of(CLOSING.get(style, ""), VOCABULARY)
-            run = tag if tag and constraint.validate(tag) == len(tag) else run
-        for token in run:
-            constraint.advance(token)
-        tokens += run
-    return tokens
 
 
 def test_texts_between_tags_may_be_anything_but_the_tag() -> None:

@@ -32,7 +32,8 @@ TEXTS = st.lists(
 
 
 def marks_of(marks: Marks, thinking: Thinking, call: str | None = None) -> ThinkingMarks:
-    return ThinkingMarks(first_part(marks, thinking), marks.think_start or "", marks.edges(call))
+    edges = marks.edges(None if call is None else [call])
+    return ThinkingMarks(first_part(marks, thinking), marks.think_start or "", edges)
 
 
 OPENING, OPEN = marks_of(TAGS, "possible", "[c]"), marks_of(TAGS, "open", "[c]")

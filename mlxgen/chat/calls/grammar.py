@@ -25,7 +25,7 @@ from ...tokens import Vocabulary
 from ..dialect import UnsupportedError
 from .reader import ToolFormat
 
-_SPACE = "WS: /[ \\t\\r\\n]{1,8}/"
+_SPACE = "WS: /[ \\t\\r\\n]{1,12}/"
 _TEXT = "TEXT: /(?s:.)+/"
 
 
@@ -80,13 +80,22 @@ class _Writer:
 
     def objects(self, functions: Sequence[_Function]) -> str:
         """``{"name": ..., "arguments": {...}}`` of one of these functions."""
+        first, second = (quoted(json.dumps(key)) for key in self.format.keys)
         for i, function in enumerate(functions):
             name, arguments = quoted(json.dumps(function.name)), self.arguments(function)
-            self.add(f'f{i}: {name} WS? "," WS? "\\"arguments\\"" WS? ":" WS? {arguments}')
-        return f'"{{" WS? "\\"name\\"" WS? ":" WS? ({_any_of(functions)}) WS? "}}"'
+            self.add(f'f{i}: {name} WS? "," WS? {second} WS? ":" WS? {arguments}')
+        return f'"{{" WS? {first} WS? ":" WS? ({_any_of(functions)}) WS? "}}"'
+
+    def listed(self, call: str, many: bool) -> str:
+        """A JSON list of calls."""
+        self.add(f"call: {call}")
+        more = ' (WS? "," WS? call)*' if many else ""
+        return f'"[" WS? call{more} WS? "]"'
 
     def _spelled(self, text: str, tokens: Sequence[int]) -> str:
         """A mark as added tokens, or as text if the vocabulary has none for it."""
+        if not text:
+            return ""
         if tokens and all(token in self._vocabulary.added for token in tokens):
             return " ".join(f"<[{token}]>" for token in tokens)
         return self.mark(text)
@@ -117,8 +126,65 @@ def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> st
 
 
 def _json_tools(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    """``{"name": ..., "arguments": {...}}``"""
-    return f"WS? {writer.objects(functions)} WS? {writer.end}"
+    """``{"name": ..., "arguments": {...}}``, in a list if the format has one."""
+    opening = quoted(writer.format.opening) if writer.format.opening else ""
+    call = writer.objects(functions)
+    calls = writer.listed(call, many) if writer.format.is_list else call
+    return f"{opening} WS? {calls} WS? {writer.end}"
+
+
+def _apertus(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
+    """A list of ``{"name": {...}}``."""
+    for i, function in enumerate(functions):
+        name = quoted(json.dumps(function.name))
+        writer.add(f'f{i}: "{{" {name} WS? ":" WS? {writer.arguments(function)} "}}"')
+    return f"{writer.listed(_any_of(functions), many)} {writer.end}"
+
+
+def _deepseek(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
+    """A section of calls, each between its own marks, with JSON arguments in a fence or plain."""
+    begin, end = writer.mark("<｜tool▁call▁begin｜>"), writer.mark("<｜tool▁call▁end｜>")
+    between = writer.mark("<｜tool▁sep｜>")
+    for i, function in enumerate(functions):
+        name, arguments = quoted(function.name), writer.arguments(function)
+        if writer.format.style == "deepseek_v3":
+            inner = f'"function" {between} {name} "\\n```json\\n" {arguments} "\\n```"'
+        else:
+            inner = f"{name} {between} {arguments}"
+        writer.add(f"f{i}: {begin} {inner} {end}")
+    writer.add(f"call: {_any_of(functions)}")
+    return f"call{' (WS? call)*' if many else ''} {writer.end}"
+
+
+def _harmony(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
+    """Thoughts, if any, and a message to a function; its end is the end of the text."""
+    marks = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
+    channel, message, end, start, kind = map(writer.mark, marks)
+    for i, function in enumerate(functions):
+        head = f'{quoted(function.name)} " "? {kind} "json" {message}'
+        writer.add(f"f{i}: {head} {writer.arguments(function)}")
+    writer.add(f'thought: {channel} "analysis" {message} TEXT? {end} {start} "assistant"')
+    return f'thought* {channel} "commentary to=functions." ({_any_of(functions)})'
+
+
+def _pythonic(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
+    """``name(key=value, ...)``, in a list or on lines. The values are JSON, which is Python."""
+    for i, function in enumerate(functions):
+        properties = list((function.schema.get("properties") or {}).items())
+        required = function.schema.get("required") or ()
+        writer.add(f'f{i}: {quoted(function.name)} "(" f{i}a0 ")"')
+        for j, (name, schema) in enumerate(properties):
+            value = f"{quoted(f'{name}=')} {_json_argument(function, name, schema)}"
+            writer.add(f"f{i}v{j}: {value}")
+            for rule, before in (("a", ""), ("b", '", " ')):  # the first argument, and others
+                skipped = "" if name in required else f" | f{i}{rule}{j + 1}"
+                writer.add(f"f{i}{rule}{j}: {before}f{i}v{j} f{i}b{j + 1}{skipped}")
+        for rule in "ab" if properties else "a":
+            writer.add(f'f{i}{rule}{len(properties)}: ""')
+    writer.add(f"call: {_any_of(functions)}")
+    if writer.format.style == "pythonic_lines":
+        return f"WS? call{' (WS call)*' if many else ''} WS? {writer.end}"
+    return f'"[" call{r""" (", " call)*""" if many else ""} "]" {writer.end}'
 
 
 def _kimi_k2(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
@@ -135,9 +201,7 @@ def _kimi_k2(writer: _Writer, functions: Sequence[_Function], many: bool) -> str
 def _mistral(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
     """``name[ARGS]{...}``, or a list of JSON objects in older models."""
     if not writer.has("[ARGS]"):
-        writer.add(f"call: {writer.objects(functions)}")
-        more = ' (WS? "," WS? call)*' if many else ""
-        return f'WS? "[" WS? call{more} WS? "]"'
+        return f"WS? {writer.listed(writer.objects(functions), many)}"
     between = writer.mark("[ARGS]")
     for i, function in enumerate(functions):
         writer.add(f"f{i}: {quoted(function.name)} {between} {writer.arguments(function)}")
@@ -183,10 +247,7 @@ class _Tags:
         if options and all(isinstance(option, str) for option in options):
             return f"({' | '.join(map(quoted, options))}) {after}"
         if not _is_text(schema):
-            whole = function.schema
-            shared: dict[str, Any] = {k: whole[k] for k in ("$defs", "definitions") if k in whole}
-            at = f"{function.at}.properties.{name}"
-            return f"{json_value({**shared, **schema}, strict=function.strict, at=at)} {after}"
+            return f"{_json_argument(function, name, schema)} {after}"
         if function.strict:
             _check_text(schema, f"{function.at}.properties.{name}")
         if writer.is_special(self.after[0]):  # plain text never matches it
@@ -194,6 +255,17 @@ class _Tags:
         lazy = f"text{len(writer.rules)}"
         writer.add(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(self.after))}/")
         return lazy
+
+
+def _json_argument(function: _Function, name: str, schema: Any) -> str:
+    """The value of one argument, as JSON."""
+    if not isinstance(schema, Mapping):
+        schema = {}
+    shared: dict[str, Any] = {
+        key: function.schema[key] for key in ("$defs", "definitions") if key in function.schema
+    }
+    at = f"{function.at}.properties.{name}"
+    return json_value({**shared, **schema}, strict=function.strict, at=at)
 
 
 def _marks(writer: _Writer, marks: Sequence[str], name: str = "") -> list[str]:
@@ -233,8 +305,22 @@ _GLM = _Tags(
 )
 _BODIES: Mapping[str, _Body] = {
     "json_tools": _json_tools,
+    "apertus": _apertus,
+    "deepseek_v3": _deepseek,
+    "deepseek_v31": _deepseek,
+    "harmony": _harmony,
     "kimi_k2": _kimi_k2,
+    "llama_json": _json_tools,
+    "llama_pythonic": _pythonic,
     "mistral": _mistral,
+    "pythonic": _pythonic,
+    "pythonic_lines": _pythonic,
+    "seed": _Tags(
+        open=("<function={}>\n",),
+        key=("<parameter={}>",),
+        after=("</parameter>\n",),
+        close=("</function>",),
+    ),
     "qwen3_coder": _Tags(
         open=("<function={}>\n",),
         key=("<parameter={}>\n",),
@@ -250,13 +336,18 @@ _BODIES: Mapping[str, _Body] = {
         close=("</invoke>",),
     ),
 }
-_ONE_SECTION = ("kimi_k2", "mistral")
-"""Formats in which one pair of marks holds all calls."""
+_REPEATED = ("json_tools", "qwen3_coder", "seed", "glm47", "laguna", "minimax_m2")
+"""Formats in which every call has a pair of marks, unless calls are in a list."""
 
 
 def is_known(format: ToolFormat) -> bool:
     """Whether the calls of this format can be enforced."""
     return format.style in _BODIES
+
+
+def is_announced(format: ToolFormat) -> bool:
+    """Whether they can be enforced as soon as a mark has begun them."""
+    return bool(format.start) and is_known(format)
 
 
 def calls_grammar(
@@ -281,9 +372,9 @@ def calls_grammar(
         if tool["function"]["name"] in names
     ]
     writer.add(f"body: {_BODIES[format.style](writer, functions, many)}")
-    has_more = many and format.style not in _ONE_SECTION
+    has_more = many and format.style in _REPEATED and not format.is_list
     calls = f"body (WS? {writer.start} body)*" if has_more else "body"
-    start = f"{calls} WS?" if begun else f"WS? {writer.start} {calls}"
+    start = f"{calls} WS?" if begun else f"{'WS? ' if writer.start else ''}{writer.start} {calls}"
     return Lark("\n".join([f"start: {start}", *writer.rules, _SPACE, _TEXT, ""]))
 
 

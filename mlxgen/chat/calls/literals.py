@@ -134,7 +134,7 @@ def _character(escape: str) -> str:
 
 def _tokens(quote: str, end: str, at_key: bool) -> regex.Pattern[str]:
     """The tokens outside of strings; ``end`` is the mark that ends the call."""
-    end = regex.escape(end)
+    end = regex.escape(end) if end else "(?!)"
     quotes = [*([regex.escape(quote)] if quote else ()), '"""', "'''", '"(?=[^"]|"[^"])']
     quotes.append("'(?=[^']|'[^'])")
     others = r",\])}" + (r":=\[({" if at_key else "")

@@ -1,20 +1,21 @@
 """Tool calls in a model's text, and what they say.
 
-``ToolFormat`` has the marks around calls, and mlx-lm's parser of what is between them. A call is
-read while it grows if the format has a shape for that, else as a whole. Invariant: reading never
+``ToolFormat`` has the marks around calls, and a parser of what is between them. A call is read
+while it grows if it begins as the format's shape says, else as a whole. Invariant: reading never
 raises; only a call of one of the given tools is a call.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from ...tokens import Token
 from .arguments import Arguments, Parse, dumped
+from .formats import Known, known_format, parser_of
 from .shapes import SHAPES, BoundShape, Head
 
 
@@ -30,8 +31,9 @@ class ToolCall(NamedTuple):
 class ToolFormat:
     """How a model writes calls: ``start``, what ``parse`` understands, and ``end``.
 
-    ``style`` is the name of mlx-lm's parser. If ``end`` is empty, a call reaches to the end of
-    the text. ``start_tokens`` and ``end_tokens`` spell the marks.
+    ``style`` is the name of mlx-lm's parser, or one of our own. If ``end`` is empty, a call
+    reaches to the end of the text, unless its shape ends it. ``start_tokens`` and ``end_tokens``
+    spell the marks. The others are as in ``Known``.
     """
 
     style: str
@@ -40,12 +42,24 @@ class ToolFormat:
     parse: Parse
     start_tokens: tuple[Token, ...] = ()
     end_tokens: tuple[Token, ...] = ()
+    also: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    keys: tuple[str, str] = ("name", "arguments")
+    is_list: bool = False
+    opening: str = ""
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """All marks with which calls begin."""
+        return (self.start, *self.also) if self.start else self.also
 
     @classmethod
-    def of(cls, tokenizer: Any) -> ToolFormat | None:
-        """The model's format as mlx-lm knows it; None if it knows none."""
+    def of(cls, tokenizer: Any, template: str, tokens: Collection[str]) -> ToolFormat | None:
+        """The model's format as mlx-lm knows it, else as its ``template`` and added ``tokens`` tell
+        it; None if nothing does."""
         if not tokenizer.has_tool_calling or tokenizer.tool_parser is None:
-            return None
+            known = known_format(template, tokens)
+            return None if known is None else cls.known(known, tokenizer)
         return cls(
             style=tokenizer.tool_parser.__module__.rpartition(".")[2],
             start=tokenizer.tool_call_start,
@@ -53,6 +67,27 @@ class ToolFormat:
             parse=tokenizer.tool_parser,
             start_tokens=tuple(tokenizer.tool_call_start_tokens or ()),
             end_tokens=tuple(tokenizer.tool_call_end_tokens or ()),
+        )
+
+    @classmethod
+    def known(cls, known: Known, tokenizer: Any) -> ToolFormat:
+        """A format that is known here, with its marks spelled by a tokenizer."""
+
+        def spelled(mark: str) -> tuple[Token, ...]:
+            return tuple(map(int, tokenizer.encode(mark, add_special_tokens=False)))
+
+        return cls(
+            style=known.style,
+            start=known.start,
+            end=known.end,
+            parse=parser_of(known.style),
+            start_tokens=spelled(known.start),
+            end_tokens=spelled(known.end),
+            also=known.also,
+            lines=known.lines,
+            keys=known.keys,
+            is_list=known.is_list,
+            opening=known.opening,
         )
 
 

@@ -1,4 +1,4 @@
-"""How a tool call begins in each format of mlx-lm, so that it can be read while it grows.
+"""How a tool call begins in each format, so that it can be read while it grows.
 
 A head is what stands between the mark of a call and its arguments. Invariant: a head that was
 recognised names a tool that may be called, and nothing that follows changes that.
@@ -7,7 +7,7 @@ recognised names a tool that may be called, and nothing that follows changes tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -74,7 +74,8 @@ class BoundShape:
 
     def head(self, text: str, at: int, *, again: bool) -> Head:
         """The head that begins at ``at``; ``again``: after another call."""
-        if again and self._shape.again is None:
+        shape = self._shape
+        if again and shape.again is None:
             return Head()
         whole, named = self._heads[again]
         match = whole.match(text, at, partial=True)
@@ -88,7 +89,7 @@ class BoundShape:
             begins=not (is_other or match.partial),
             end=match.end(),
             id=groups.get("id"),
-            arguments=(groups.get("json") and self._shape.json) or self._shape.arguments,
+            arguments=shape.json if groups.get("json") is not None else shape.arguments,
             is_open=match.partial and not is_other,
         )
 
@@ -97,9 +98,11 @@ class BoundShape:
 
 _SPACE = r"\s*"
 _OBJECT = r'\s*(?=\{\s*["}])'  # the beginning of an object, taken for one
-_NAMED = r'\{\s*"name"\s*:\s*"(?P<name>\L<names>)"'
-_ARGUMENTS = r'\s*,\s*"arguments"\s*:' + _OBJECT
-_MEMBERS = r'(?:\s*,\s*"\w+"\s*:\s*"[^"]*")*\s*\}'  # what else is in the object of a call
+_FIRST = r'\s*(?:"(?:type|tool_call_id)"\s*:\s*"[^"]*"\s*,\s*)?(?:"function"\s*:\s*\{\s*)?'
+_NAMED = rf'\{{{_FIRST}"(?:tool_)?name"\s*:\s*"(?P<name>\L<names>)"'
+_ARGUMENTS = r'\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
+_MEMBERS = r'(?:\s*,\s*"\w+"\s*:\s*"[^"]*")*\s*\}(?:\s*\})?'  # what else is in a call's object
+_LIST = r"\s*(?:\[\s*)?"  # the beginning of a list, if there is one
 _SEP = r"(?s:(?!<\|sep\|>).)*<\|sep\|>"  # the rest of one of Kimi's tags
 
 
@@ -119,13 +122,83 @@ def _glm(prefix: str) -> CallShape:
     )
 
 
+_FUNCTION = CallShape(
+    name=r"<function=(?P<name>\L<names>)>",
+    arguments=Tags(
+        opening="<parameter=",
+        tag=r"<parameter=[^<>]*>",
+        end="</parameter>",
+        call="<function=NAME>\nARGUMENT\n</function>",
+        close="</function>",
+        strips=(lambda text: text.removeprefix("\n"), lambda text: text.removesuffix("\n")),
+    ),
+)
+_DEEPSEEK = CallShape(
+    name=(
+        r"<｜tool▁call▁begin｜>\s*(?:function\s*<｜tool▁sep｜>\s*)?(?P<name>\L<names>)(?=[\s<`{])"
+    ),
+    begins=r"\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?" + _OBJECT,
+    arguments=partial(JsonArguments, stops=("<｜tool▁call▁end｜>",)),
+    again=r"\s*(?:```)?\s*<｜tool▁call▁end｜>\s*",
+    tail=r"\s*(?:```)?\s*<｜tool▁call▁end｜>",
+)
+_PYTHONIC = CallShape(
+    name=r"(?P<name>\L<names>)\s*\(",
+    arguments=partial(LiteralArguments, call="[f(x=VALUE)]"),
+    first=r"\s*\[\s*",
+    again=r"\s*,\s*",
+    tail=r"\s*,?\s*\]",
+)
+_LLAMA = CallShape(  # calls in Python, or JSON objects
+    name=rf"(?:(?P<json>(?=\{{)){_NAMED}|(?P<name>\L<names>)\s*\()",
+    begins=rf"(?(json){_ARGUMENTS}|)",
+    arguments=partial(LiteralArguments, call="[f(x=VALUE)]"),
+    json=JsonArguments,
+    first=_LIST,
+    again=rf"(?:{_MEMBERS})?\s*(?:[,;]\s*)?",
+    tail=rf"(?:{_MEMBERS})?\s*,?\s*\]?",
+)
+
 SHAPES: Mapping[str, CallShape] = {
     "json_tools": CallShape(
         name=_NAMED,
         begins=_ARGUMENTS,
         arguments=JsonArguments,
-        tail=r"\s*\}",
+        first=rf"\s*(?:```(?:json)?\s*)?{_LIST}",
+        again=rf"{_MEMBERS}\s*[,;]?\s*",
+        tail=rf"{_MEMBERS}\s*\]?",
     ),
+    "apertus": CallShape(
+        name=r'\{\s*"(?P<name>\L<names>)"',
+        begins=r"\s*:" + _OBJECT,
+        arguments=JsonArguments,
+        first=_LIST,
+        again=r"\s*\}\s*,?\s*",
+        tail=r"\s*\}\s*\]?",
+    ),
+    "harmony": CallShape(  # the rest of a header, and the arguments as its message
+        name=r"(?P<name>\L<names>)(?=[\s<])",
+        begins=r"(?s:(?!<\|(?:message|start|end|call)\|>).)*<\|message\|>" + _OBJECT,
+        arguments=partial(JsonArguments, stops=("<|call|>", "<|end|>")),
+        first="",
+        tail=_SPACE,
+    ),
+    "deepseek_v3": _DEEPSEEK,
+    "deepseek_v31": _DEEPSEEK,
+    "dsml": CallShape(
+        name=r'<｜DSML｜invoke name="(?P<name>\L<names>)">',
+        arguments=Tags(
+            opening="<｜DSML｜parameter",
+            tag=r'<｜DSML｜parameter name="[^"]+"[^<>]*>',
+            end="</｜DSML｜parameter>",
+            call='<｜DSML｜invoke name="NAME">ARGUMENT</｜DSML｜invoke>',
+            close="</｜DSML｜invoke>",
+            strips=(str, str),
+        ),
+        again=_SPACE,
+    ),
+    "llama_json": _LLAMA,
+    "llama_pythonic": _LLAMA,
     "mistral": CallShape(  # a name and arguments, or a list of JSON objects in older models
         name=(
             r"(?:(?P<name>\L<names>)\s*(?:\[CALL_ID\](?P<id>[\w-]+)\s*)?(?P<header>\[ARGS\])"
@@ -159,17 +232,8 @@ SHAPES: Mapping[str, CallShape] = {
         again=r"\s*(?:(?:<\|close\|>json<\|sep\|>\s*)?<\|close\|>call<\|sep\|>\s*)?",
         tail=r"\s*(?:(?:<\|close\|>json<\|sep\|>\s*)?<\|close\|>call<\|sep\|>)?",
     ),
-    "qwen3_coder": CallShape(
-        name=r"<function=(?P<name>\L<names>)>",
-        arguments=Tags(
-            opening="<parameter=",
-            tag=r"<parameter=[^<>]*>",
-            end="</parameter>",
-            call="<function=NAME>\nARGUMENT\n</function>",
-            close="</function>",
-            strips=(lambda text: text.removeprefix("\n"), lambda text: text.removesuffix("\n")),
-        ),
-    ),
+    "qwen3_coder": _FUNCTION,
+    "seed": _FUNCTION,
     "minimax_m2": CallShape(
         name=r"""<invoke name=["']?(?P<name>\L<names>)["']?>""",
         arguments=Tags(
@@ -216,12 +280,9 @@ SHAPES: Mapping[str, CallShape] = {
         arguments=partial(LiteralArguments, call="call:f{x:VALUE}", quote='<|"|>'),
         again=r"\s*,?\s*",
     ),
-    "pythonic": CallShape(
-        name=r"(?P<name>\L<names>)\s*\(",
-        arguments=partial(LiteralArguments, call="[f(x=VALUE)]"),
-        first=r"\s*\[\s*",
-        again=r"\s*,\s*",
-        tail=r"\s*,?\s*\]",
+    "pythonic": _PYTHONIC,
+    "pythonic_lines": replace(  # a call on each line
+        _PYTHONIC, first=_LIST, again=r"\s*,?\s*", tail=r"\s*,?\s*\]?"
     ),
 }
-"""The formats that can be read while they grow, by the names of mlx-lm's parsers."""
+"""The formats that can be read while they grow: mlx-lm's, by the names of its parsers, and ours."""

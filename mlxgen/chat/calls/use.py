@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
-from .grammar import calls_grammar, is_known
+from .grammar import calls_grammar, is_announced, is_known
 from .reader import ToolFormat, ToolReader
 
 Tool: TypeAlias = Mapping[str, Any]
@@ -90,7 +90,7 @@ def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> Tool
         strict=use.strict,
     )
     if use.mode != "auto":
-        _check_known(format, "tool_choice", f"{use.mode} calls cannot be enforced")
+        _check(is_known(format), format, "tool_choice", f"{use.mode} calls cannot be enforced")
         return ToolPlan(reader=reader, spec=grammar(many=use.many and use.mode == "required"))
     if form is not None:
         if not is_known(format):
@@ -104,19 +104,20 @@ def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> Tool
     if use.strict:
         names = [tool["function"]["name"] for tool in use.tools]
         at = f"tools[{min(map(names.index, use.strict))}].function.strict"
-        _check_known(format, at, "schemas cannot be enforced")
+        _check(is_announced(format), format, at, "schemas cannot be enforced")
     if len(callable) < len(use.tools):
-        _check_known(format, "tool_choice", "a choice of tools cannot be enforced")
+        reason = "a choice of tools cannot be enforced"
+        _check(is_announced(format), format, "tool_choice", reason)
     elif use.many and not use.strict:
         return ToolPlan(reader=reader)
-    elif not is_known(format):
+    elif not is_announced(format):
         return ToolPlan(reader=reader, stop=format.end or None)
     rest = grammar(many=use.many, begun=True)
     return ToolPlan(reader=reader, spec=After(format.start, rest), required=False)
 
 
-def _check_known(format: ToolFormat, at: str, reason: str) -> None:
-    if not is_known(format):
+def _check(can: bool, format: ToolFormat, at: str, reason: str) -> None:
+    if not can:
         raise UnsupportedError(
             at, f"{reason} in this model's call format ({format.style}); use auto"
         )

@@ -1,0 +1,62 @@
+"""Marks of thinking and headers of the model families that mlx-lm says nothing about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from .splitter import Marks
+
+_THINKING = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),  # Magistral and later Mistral models
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command R7B, Command A
+    ("<seed:think>", "</seed:think>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+)
+_RESPONSE = (
+    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ("<response>", "</response>"),  # Granite 3
+)
+_CLOSING = ("<|python_end|>",)  # Llama 4, after its calls
+_ENDS = (("<|end|>", "header"), ("<|call|>", "header"), ("<|start|>", "header"))
+_HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a tool
+    transitions={
+        "header": [
+            ("<|channel|>analysis", "thoughts"),
+            ("to=functions.", "tool"),
+            ("<|message|>", "normal"),
+        ],
+        "thoughts": [("to=functions.", "tool"), ("<|message|>", "reasoning")],
+        "reasoning": _ENDS,
+        "normal": _ENDS,
+    },
+    initial="header",
+    answer=("<|channel|>final", "<|message|>"),
+)
+
+
+def marks_of(tokenizer: Any, template: str, tokens: Collection[str]) -> Marks:
+    """What mlx-lm says of a tokenizer's model, or else its templates and its added tokens."""
+    if {"<|channel|>", "<|message|>", "<|start|>"}.issubset(tokens):
+        return _HARMONY
+    start, end = tokenizer.think_start or None, tokenizer.think_end or None
+    if start is None:
+        known = [pair for pair in _THINKING if all(_is_in(m, template, tokens) for m in pair)]
+        start, end = known[0] if known else (None, None)
+    markers = tuple(tokenizer.structural_markers)
+    markers += tuple(mark for mark in _CLOSING if mark in tokens)
+    for pair in _RESPONSE:
+        if start is not None and all(_is_in(mark, template, tokens) for mark in pair):
+            markers += pair
+    return Marks(
+        think_start=start,
+        think_end=end,
+        markers=markers,
+        transitions=tokenizer.response_transitions,
+        initial=tokenizer.response_initial_state,
+    )
+
+
+def _is_in(mark: str, template: str, tokens: Collection[str]) -> bool:
+    return mark in template or mark in tokens

@@ -1,0 +1,446 @@
+"""Model families that mlx-lm has no parser for: their calls, their thoughts, and the way back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen import Chat, Lark
+from mlxgen.chat.answer import AnswerReader
+from mlxgen.chat.calls.grammar import calls_grammar, is_known
+from mlxgen.chat.calls.reader import ToolReader
+from mlxgen.chat.calls.use import Form, ToolUse
+from mlxgen.chat.dialect import Dialect, UnsupportedError
+from mlxgen.chat.events import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    ChatEvent,
+    Ended,
+    Mark,
+    Reasoning,
+    Text,
+)
+from mlxgen.chat.splitter import Reading
+from mlxgen.chat.turn import Plan, Turn, plan_turn
+from mlxgen.engine import Chunk, FinishReason, Usage
+from mlxgen.filters import Constraint, Regex
+
+from ..effort import tries
+from .kit import SIZES, pieces_of, tokens_of, tool, walk
+from .makers import MAKERS, Maker, dialect_of
+
+PROPERTIES: dict[str, Any] = {
+    "city": {"type": "string"},
+    "days": {"type": "integer"},
+    "where": {"type": "object"},
+    "note": {"type": ["string", "null"]},
+}
+TOOLS = [tool("get", city={"type": "string"}), tool("get_weather", **PROPERTIES)]
+ARGUMENTS = {"city": 'Oslo\n"by" the\\fjord é😊', "days": 3, "where": {"a": [1, {"b": "}"}]}}
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("get_weather", ARGUMENTS),
+    ("get", {"city": "Rome"}),
+    ("get", {}),
+]
+HELLO = {"role": "user", "content": "Hello"}
+
+every_maker = pytest.mark.parametrize("name", MAKERS)
+
+
+def reading_of(name: str) -> Reading:
+    plan = plan_turn(Turn(chat=Chat([HELLO]), tools=using()), dialect_of(name))
+    assert plan.spec is None and plan.reading.tools is not None
+    return plan.reading
+
+
+def using(mode: Any = "auto", **changes: Any) -> ToolUse:
+    return ToolUse(tools=tuple(TOOLS), mode=mode, **{"names": ("get", "get_weather"), **changes})
+
+
+def events_of(
+    name: str, pieces: Sequence[str], finish: FinishReason = "stop", reading: Reading | None = None
+) -> list[ChatEvent]:
+    """What the pieces of an answer are read as, without marks; neighbours of a kind are one."""
+    reader = AnswerReader(reading or reading_of(name))
+    chunks = [Chunk(piece, 7, index) for index, piece in enumerate(pieces)]
+    chunks.append(Chunk("", 7, len(chunks), finish_reason=finish))
+    events: list[ChatEvent] = []
+    for chunk in chunks:
+        for event in reader.push(chunk, Usage())[0]:
+            last = events[-1] if events else None
+            if isinstance(event, Mark):
+                continue
+            if isinstance(event, Reasoning | Text | CallArguments) and type(last) is type(event):
+                events[-1] = type(event)(last.text + event.text)
+            else:
+                events.append(event)
+    return events
+
+
+def calls_of(events: Sequence[ChatEvent]) -> list[tuple[str, str]]:
+    calls: list[tuple[str, str]] = []
+    for event in events:
+        if isinstance(event, CallStarted):
+            calls.append((event.name, ""))
+        elif isinstance(event, CallArguments):
+            calls[-1] = (calls[-1][0], event.text)
+    return calls
+
+
+def texts_of(
+    events: Sequence[ChatEvent], kind: type[Text | Reasoning | CallArguments] = Text
+) -> str:
+    return "".join(event.text for event in events if isinstance(event, kind))
+
+
+def expected(maker: Maker) -> list[tuple[str, dict[str, Any]]]:
+    return CALLS if maker.between is not None else CALLS[:1]
+
+
+@every_maker
+def test_calls_are_read_whatever_their_pieces(name: str) -> None:
+    maker = MAKERS[name]
+    text = maker.written(*expected(maker))
+    for size in (len(text), 1, 2, 3, 5, 7):
+        *events, ended = events_of(name, pieces_of(text, [size]))
+        if maker.thinks is not None and maker.thinks[0] == "":
+            events = [event for event in events if not isinstance(event, Reasoning)]
+        read = [(name, json.loads(arguments)) for name, arguments in calls_of(events)]
+        assert read == expected(maker)
+        assert events.count(CallEnded()) == len(read) and not texts_of(events)
+        assert isinstance(ended, Ended) and ended.reason == "calls"
+
+
+@every_maker
+def test_thoughts_and_text_come_before_a_call_without_their_marks(name: str) -> None:
+    maker = MAKERS[name]
+    thought = "First a [look] at {it}." if maker.thinks is not None else ""
+    said = "I <look> it up: [1], {2}." if maker.leads else ""
+    text = maker.written(CALLS[0], thought=thought, text=said)
+    for size in (len(text), 1, 3):
+        events = events_of(name, pieces_of(text, [size]))
+        assert texts_of(events, Reasoning) == thought
+        assert texts_of(events) == said
+        ((called, arguments),) = calls_of(events)
+        assert called == "get_weather" and json.loads(arguments) == ARGUMENTS
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, maker in MAKERS.items() if maker.thinks and maker.around[0]]
+)
+def test_a_call_inside_thoughts_is_a_call(name: str) -> None:
+    maker = MAKERS[name]
+    assert maker.thinks is not None
+    text = f"{maker.thinks[0]}I call: {maker.written(CALLS[0])}"
+    for pieces in ([text], list(text)):
+        events = events_of(name, pieces)
+        assert texts_of(events, Reasoning) == "I call:" and not texts_of(events)
+        assert [call for call, _ in calls_of(events)] == ["get_weather"]
+
+
+@every_maker
+def test_an_answer_without_calls_is_text_without_marks(name: str) -> None:
+    maker = MAKERS[name]
+    said = 'As JSON:\n{"name": "Oslo"}\nor [get] (it), or\n[get_weather]: Action'
+    text = maker.written(thought="Hm." if maker.thinks else "", text=said)
+    if "gpt-oss" in name:
+        text = text.replace("commentary", "final")
+    for pieces in ([text], list(text)):
+        *events, ended = events_of(name, pieces)
+        assert texts_of(events) == said
+        assert texts_of(events, Reasoning) == ("Hm." if maker.thinks else "")
+        assert isinstance(ended, Ended) and ended.reason == "stop"
+
+
+@every_maker
+def test_a_call_that_is_cut_off_anywhere_shows_no_mark_and_never_less_than_before(
+    name: str,
+) -> None:
+    maker = MAKERS[name]
+    call = maker.written(CALLS[0])
+    ((_, whole),) = calls_of(events_of(name, [call]))
+    assert json.loads(whole) == ARGUMENTS
+    format = dialect_of(name).tools
+    assert format is not None
+    start = max((len(mark) for mark in format.starts if call.startswith(mark)), default=0)
+    before = ""
+    for end in range(start, len(call) - len(maker.around[1])):
+        *events, ended = events_of(name, [call[:end]], "length")
+        assert isinstance(ended, Ended) and ended.reason == "length"
+        assert not texts_of(events), call[:end]
+        calls = calls_of(events)
+        assert len(calls) <= 1
+        arguments = calls[0][1] if calls else ""
+        assert whole.startswith(arguments) and arguments.startswith(before)
+        before = arguments
+    assert len(before) > len(whole) - 12
+
+
+@every_maker
+def test_arguments_grow_with_the_text(name: str) -> None:
+    long = " ".join(["word"] * 50)
+    reader = AnswerReader(reading_of(name))
+    text = MAKERS[name].written(("get", {"city": long}))
+    grown = [
+        len(texts_of(reader.push(Chunk(piece, 7, index))[0], CallArguments))
+        for index, piece in enumerate(text)
+    ]
+    assert max(grown) <= 16
+    assert sum(grown) == len(json.dumps({"city": long}))
+
+
+PARTS = st.sampled_from(
+    [
+        *sorted({token for maker in MAKERS.values() for token in maker.tokens}),
+        *("Action:", "```", "json", "functools", "assistant", "analysis", "commentary", "final"),
+        *("to=functions.", "get", "get_weather", '{"name": "get", "parameters": ', "{", "}", "["),
+        *("]", "(", ")", '"city": "Rome"', "city='Rome'", "\n", " ", ",", ";", "Hello", "<", "<|"),
+    ]
+)
+
+
+@settings(max_examples=tries(400))
+@given(st.data(), SIZES, st.sampled_from(["stop", "length"]))
+def test_events_do_not_depend_on_the_pieces(
+    data: st.DataObject, sizes: list[int], finish: FinishReason
+) -> None:
+    name = data.draw(st.sampled_from(sorted(MAKERS)))
+    sample = MAKERS[name].written(*expected(MAKERS[name]))
+    text = "".join(data.draw(st.lists(st.one_of(PARTS, st.just(sample)), max_size=8)))
+    *whole, end = events_of(name, [text], finish)
+    *events, ended = events_of(name, pieces_of(text, sizes), finish)
+    assert events == whole
+    assert isinstance(end, Ended) and isinstance(ended, Ended) and end.reason == ended.reason
+
+
+@settings(max_examples=tries(200))
+@given(st.sampled_from(sorted(MAKERS)), st.text(max_size=30), SIZES)
+def test_any_text_of_an_argument_comes_through(name: str, text: str, sizes: list[int]) -> None:
+    call = MAKERS[name].written(("get", {"city": text}))
+    if MAKERS[name].call is not None and "=" in call and text != text.strip("\n"):
+        return  # tags have line breaks of their own around a value
+    ((_, arguments),) = calls_of(events_of(name, pieces_of(call, sizes)))
+    assert json.loads(arguments) == {"city": text}
+
+
+# ---- what is asked of calls ----------------------------------------------------------------------
+
+
+def takes(spec: Any, dialect: Dialect, text: str) -> bool:
+    vocabulary = dialect.vocabulary
+    filter = spec.bind(vocabulary, vocabulary.size)
+    tokens = tokens_of(text, vocabulary)
+    if filter.validate(tokens) < len(tokens):
+        return False
+    for token in tokens:
+        filter.advance(token)
+    return bool(filter.can_end())
+
+
+def planned(name: str, **turn: Any) -> Plan:
+    return plan_turn(Turn(chat=Chat([HELLO]), **turn), dialect_of(name))
+
+
+def grammar_of(dialect: Dialect, tools: Sequence[Any], *, many: bool) -> Lark:
+    format = dialect.tools
+    assert format is not None and is_known(format)
+    names = [tool["function"]["name"] for tool in tools]
+    return calls_grammar(format, tools, dialect.vocabulary, names=names, strict=[], many=many)
+
+
+def bare(maker: Maker, *calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as the grammars write them: without the end that only ends a text."""
+    text = maker.written(*calls)
+    return text.removeprefix("<|start|>assistant").removesuffix("<|call|>")
+
+
+SAMPLE = {"city": "Oslo", "days": 3, "where": {}, "note": "x"}
+ENFORCED = [
+    name
+    for name, maker in MAKERS.items()
+    if maker.enforced
+    and name
+    not in (
+        "gpt-oss, recipient first",
+        "Phi-4-mini, functools",
+        "Llama 4, Python between marks",
+        "Llama 3.1, after its mark",
+    )
+]
+
+
+@pytest.mark.parametrize("name", ENFORCED)
+def test_calls_are_enforced_as_the_model_writes_them(name: str) -> None:
+    maker, dialect = MAKERS[name], dialect_of(name)
+    spec = grammar_of(dialect, TOOLS, many=True)
+    text = (
+        bare(maker, ("get_weather", SAMPLE))
+        .replace('"type": "function", "function": {', "")
+        .replace("}}]<|/", "}]<|/")
+        .replace('"tool_call_id": "0", ', "")
+        .replace("'", '"')
+    )
+    assert takes(spec, dialect, text), text
+    assert not takes(spec, dialect, text.replace("get_weather", "get_whether"))
+    assert not takes(spec, dialect, text.replace("Oslo", 'O"').replace("city", "town"))
+    assert not takes(spec, dialect, f"Well. {text}") and not takes(spec, dialect, "")
+    ((called, arguments),) = calls_of(events_of(name, [text]))
+    assert called == "get_weather" and json.loads(arguments) == SAMPLE
+
+
+@pytest.mark.parametrize("name", ENFORCED)
+def test_whatever_a_grammar_allows_is_read(name: str) -> None:
+    kinds: Any = {key: value for key, value in PROPERTIES.items() if key != "where"}
+    weather, dialect = tool("get_weather", **kinds), dialect_of(name)
+    spec = grammar_of(dialect, [weather], many=False)
+    for seed in range(6):
+        constraint = Constraint([spec], dialect.vocabulary, dialect.vocabulary.size)
+        closing = "</parameter>\n" if name == "Seed-OSS" else ""
+        tokens = walk(constraint, dialect.vocabulary, seed, closing)
+        text = dialect.vocabulary.decode(tokens)
+        ((called, arguments),) = calls_of(events_of(name, [text]))
+        assert called == "get_weather"
+        jsonschema.validate(json.loads(arguments), weather["function"]["parameters"])
+
+
+@every_maker
+def test_a_call_can_be_required_or_is_refused(name: str) -> None:
+    if MAKERS[name].enforced:
+        assert planned(name, tools=using("required")).spec is not None
+    else:
+        with pytest.raises(UnsupportedError) as refused:
+            planned(name, tools=using("required"))
+        assert refused.value.field == "tool_choice"
+
+
+def test_in_channels_a_form_holds_for_the_final_one() -> None:
+    dialect = dialect_of("gpt-oss")
+    spec = planned("gpt-oss", form=Form("regex", Regex("yes|no"))).spec
+    analysis = "<|channel|>analysis<|message|>Hm, maybe.<|end|><|start|>assistant"
+    for header in ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"):
+        assert takes(spec, dialect, f"{analysis}{header}yes")
+        assert takes(spec, dialect, f"{header}no")
+        assert not takes(spec, dialect, f"{analysis}{header}maybe")
+    assert not takes(spec, dialect, analysis)
+
+
+def test_in_channels_an_answer_has_the_form_or_a_call() -> None:
+    dialect = dialect_of("gpt-oss")
+    spec = planned("gpt-oss", tools=using(), form=Form("regex", Regex("yes|no"))).spec
+    call = bare(MAKERS["gpt-oss"], ("get", {"city": "Oslo"}))
+    assert takes(spec, dialect, call)
+    assert takes(spec, dialect, "<|channel|>final<|message|>no")
+    assert not takes(spec, dialect, "<|channel|>final<|message|>maybe")
+
+
+def test_a_message_that_is_continued_goes_on_in_its_channel() -> None:
+    messages = [HELLO, {"role": "assistant", "content": "It is"}]
+    turn = Turn(chat=Chat(messages, continue_final_message=True))
+    reading = plan_turn(turn, dialect_of("gpt-oss")).reading
+    events = events_of("gpt-oss", list(" cold<|end|><|start|>assistant"), reading=reading)
+    assert events[:-1] == [Text(" cold")]
+
+
+def test_a_message_to_an_unknown_function_is_text_without_its_header() -> None:
+    text = '<|channel|>commentary to=functions.fly <|constrain|>json<|message|>{"a": 1}'
+    for pieces in ([text], list(text)):
+        assert events_of("gpt-oss", pieces)[:-1] == [Text('{"a": 1}')]
+
+
+def test_without_tools_a_message_to_a_function_is_text() -> None:
+    reading = replace(reading_of("gpt-oss"), tools=None)
+    text = MAKERS["gpt-oss"].written(CALLS[1], thought="Hm.")
+    events = events_of("gpt-oss", list(text), reading=reading)
+    assert events[:-1] == [Reasoning("Hm."), Text('{"city": "Rome"}')]
+
+
+# ---- the way back --------------------------------------------------------------------------------
+
+
+def told(name: str, messages: list[dict[str, Any]]) -> str:
+    dialect = dialect_of(name)
+    plan = plan_turn(Turn(chat=Chat(messages), tools=using()), dialect)
+    return dialect.vocabulary.decode(plan.ids)
+
+
+def call(id: str, city: str = "Oslo", **more: Any) -> dict[str, Any]:
+    function = {"name": "get", "arguments": {"city": city}}
+    return {"id": id, "type": "function", "function": function, **more}
+
+
+@pytest.mark.parametrize("name", [name for name, maker in MAKERS.items() if maker.past])
+@pytest.mark.parametrize("content", ["", None])
+def test_calls_and_results_are_rendered_by_the_models_template(
+    name: str, content: str | None
+) -> None:
+    asked = {"role": "assistant", "content": content, "tool_calls": [call("c1")]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "cold"}
+    text = told(name, [HELLO, asked, result])
+    assert MAKERS[name].past in text
+    assert text.count("Oslo") == 1 and text.count("cold") == 1
+
+
+def test_a_template_that_takes_one_call_at_a_time_gets_several_one_by_one() -> None:
+    asked = {"role": "assistant", "content": "", "tool_calls": [call("c1"), call("c2", "Rome")]}
+    results = [
+        {"role": "tool", "tool_call_id": "c2", "content": "warm"},
+        {"role": "tool", "tool_call_id": "c1", "content": "cold"},
+    ]
+    text = told("Llama 3.1", [HELLO, asked, *results, HELLO])
+    places = [text.index(word) for word in ("Oslo", "cold", "Rome", "warm")]
+    assert places == sorted(places)
+
+
+def test_a_template_that_takes_thoughts_or_text_before_a_call_gets_both_as_thoughts() -> None:
+    asked = {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "Hm.",
+        "tool_calls": [call("c1")],
+    }
+    result = {"role": "tool", "tool_call_id": "c1", "content": "cold"}
+    text = told("gpt-oss", [HELLO, asked, result])
+    assert "<|channel|>analysis<|message|>Hm.\n\nI look.<|end|>" in text
+
+
+def test_results_have_the_names_of_their_functions() -> None:
+    dialect = dialect_of("Hermes")
+    template = "{%- for m in messages %}{{- m.role ~ ':' ~ (m.name or '-') ~ ' ' }}{%- endfor %}"
+    tokenizer = dialect.vocabulary.tokenizer._tokenizer
+    before, tokenizer.chat_template = tokenizer.chat_template, template
+    try:
+        asked = {"role": "assistant", "content": "", "tool_calls": [call("c1")]}
+        result = {"role": "tool", "tool_call_id": "c1", "content": "cold"}
+        tokens = Chat([HELLO, asked, result]).tokens(dialect.vocabulary)
+    finally:
+        tokenizer.chat_template = before
+    assert dialect.vocabulary.decode(tokens) == "user:- assistant:- tool:get "
+
+
+def test_of_several_templates_any_tells_the_format() -> None:
+    dialect = dialect_of("Hermes")
+    tokenizer = dialect.vocabulary.tokenizer._tokenizer
+    before = tokenizer.chat_template
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": before}
+    try:
+        found = Dialect.of(dialect.vocabulary).tools
+    finally:
+        tokenizer.chat_template = before
+    assert found is not None and found.start == "<tool_call>"
+
+
+def test_a_reader_survives_whatever_a_model_makes_up() -> None:
+    for name in MAKERS:
+        format = dialect_of(name).tools
+        assert format is not None
+        reader = ToolReader(format, TOOLS)
+        for text in ("", "[]", "null", "{", "5", '{"name": 5}', "[f(x=", "\x00", "[" * 10_000):
+            assert reader.read(text) == ()

@@ -303,15 +303,17 @@ def test_thoughts_of_an_earlier_answer_reach_the_template(name: str) -> None:
         assert prompt(api, served(tokenizer), asked=talk).endswith("Hm.")
 
 
-def test_arguments_that_are_not_quite_json_are_an_object_to_the_template() -> None:
+@pytest.mark.parametrize("arguments", [r'{"pattern": "\d+"}', {"pattern": r"\d+"}])
+def test_arguments_are_an_object_to_the_template_also_if_they_are_not_quite_json(
+    arguments: Any,
+) -> None:
     tokenizer = byte_level_tokenizer()
     tokenizer.chat_template += "{{ messages[1].tool_calls[0].function.arguments['pattern'] }}"
-    function = {"name": "f", "arguments": r'{"pattern": "\d+"}'}
+    function = {"name": "f", "arguments": arguments}
     call = {"id": "1", "type": "function", "function": function}
-    told = {
-        CHAT: [USER, {"role": "assistant", "tool_calls": [call]}],
-        RESPONSES: [USER, {"type": "function_call", "call_id": "1", **function}],
-    }
+    told: dict[Api, list[Any]] = {CHAT: [USER, {"role": "assistant", "tool_calls": [call]}]}
+    if isinstance(arguments, str):
+        told[RESPONSES] = [USER, {"type": "function_call", "call_id": "1", **function}]
     for api, talk in told.items():
         assert prompt(api, served(tokenizer), asked=talk).endswith(r"\d+")
 

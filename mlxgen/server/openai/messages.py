@@ -37,10 +37,10 @@ Content: TypeAlias = str | list[Part]
 
 
 class FunctionOfCall(Piece):
-    """The called function, with its arguments as JSON text."""
+    """The called function; some clients send its arguments as an object, not as JSON text."""
 
     name: str
-    arguments: str
+    arguments: str | Json
 
 
 class ToolCallOfMessage(Piece):
@@ -143,7 +143,8 @@ def _text(content: Content | None) -> str | None:
     return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
 
 
-def called(id: str, name: str, arguments: str) -> dict[str, Any]:
+def called(id: str, name: str, arguments: str | Json) -> dict[str, Any]:
     """A call for a chat template."""
-    function = {"name": name, "arguments": returned(arguments)}
+    given = returned(arguments) if isinstance(arguments, str) else arguments
+    function = {"name": name, "arguments": given}
     return {"id": id, "type": "function", "function": function}

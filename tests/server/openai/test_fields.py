@@ -60,7 +60,6 @@ FIELDS = [
 ]
 # What the schema cannot say: each of these refuses some values of the right type.
 CHECKED_FURTHER = {
-    "model": "there is only one",
     "logit_bias": "keys are token ids",
     "stop_token_ids": "in the vocabulary",
     "prefix_tokens": "in the vocabulary",

@@ -60,6 +60,7 @@ FIELDS = [
 ]
 # What the schema cannot say: each of these refuses some values of the right type.
 CHECKED_FURTHER = {
+    "suffix": "the tokenizer has marks for it",
     "logit_bias": "keys are token ids",
     "stop_token_ids": "in the vocabulary",
     "prefix_tokens": "in the vocabulary",

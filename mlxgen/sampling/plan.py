@@ -66,7 +66,8 @@ class Group:
     the last one is repeated up to one of a few sizes, because each size needs a program of its
     own. ``at`` is the same as an array, or ``None`` if that is the batch as it is. ``settings``,
     ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``biases`` and ``penalties``
-    (from ``stack``) are those of these places.
+    (from ``stack``) are those of these places. ``avoids_repetitions``: one of them may have
+    ``DrawRow.repeating``.
     """
 
     method: Method
@@ -76,6 +77,7 @@ class Group:
     limits: tuple[mx.array, ...]
     biases: tuple[mx.array, ...]
     penalties: tuple[mx.array, ...]
+    avoids_repetitions: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,4 +147,5 @@ def _group(
         limits=() if method.kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
         biases=stack_biases(chosen),
         penalties=stack_penalties(chosen),
+        avoids_repetitions=any(each.avoids_repetitions for each in chosen),
     )

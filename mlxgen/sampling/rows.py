@@ -19,9 +19,9 @@ class DrawRow(NamedTuple):
 
     ``seed``, ``position`` and ``attempt`` give its random numbers. ``words``: the allowed
     tokens as ceil(vocab / 32) packed words; ``None``: all. ``counts``: the tokens so far,
-    for settings that penalise. ``repeating``: the tokens that would go on with a repetition,
-    and what to subtract from their logits. ``temperature`` replaces that of the settings in
-    this draw.
+    for settings that penalise. ``repeating``, for settings that avoid repetitions: the tokens
+    that would go on with one, and what to subtract from their logits. ``temperature``
+    replaces that of the settings in this draw.
     """
 
     settings: SamplingSettings

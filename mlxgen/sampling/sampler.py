@@ -95,7 +95,7 @@ class Sampler:
             logits = logits[group.at]
             rows = [rows[place] for place in group.places]
         masked = any(row.words is not None for row in rows)
-        repeating = stack_repeating(rows)
+        repeating = stack_repeating(rows) if group.avoids_repetitions else ()
         changed = bool(group.biases or group.penalties or repeating)
         variant = self._variant(group.method, want, exact, masked, changed)
         inputs = [self._adjusted(logits, rows, group, repeating) if changed else logits]

@@ -41,7 +41,7 @@ def mixed_rows(vocab: int, seed: int = 0) -> list[DrawRow]:
     for i, options in enumerate(MIXED):
         rows.append(
             DrawRow(
-                SamplingSettings(**options),
+                SamplingSettings(**options, dry_multiplier=float(i % 4 == 1)),
                 seed=seed * 100 + i,
                 position=i * 7,
                 attempt=i % 2,

@@ -13,8 +13,12 @@ from .running import Running, question, running
 def test_drafts_change_no_greedy_answer(server: Running, draft: str) -> None:
     with running("--draft-model", draft) as drafting:
         asked = question("Tell me a story about a fox.", max_tokens=60)
-        answers = [each.chat(asked).json()["choices"][0] for each in (server, drafting)]
-        assert answers[0]["message"] == answers[1]["message"]
+        plain, drafted = [each.chat(asked).json() for each in (server, drafting)]
+        assert plain["choices"][0]["message"] == drafted["choices"][0]["message"]
+        timings = drafted["usage"]["timings"]
+        assert timings.get("draft_n", 0) >= timings.get("draft_n_accepted", 0)
+        assert draft == "ngram" or timings["draft_n_accepted"] > 20
+        assert "draft_n" not in plain["usage"]["timings"]
         passes = drafting.figure("mlxgen_forward_passes_total")
         tokens = drafting.figure("mlxgen_completion_tokens_total")
         assert draft == "ngram" or passes < 0.6 * tokens

@@ -54,7 +54,7 @@ class Reply(Protocol):
     def start(self) -> list[Event]:
         """The first events of a stream."""
 
-    def prefilled(self, index: int, progress: Progress) -> list[Event]:
+    def prefilled(self, index: int, progress: Progress) -> Sequence[Sent]:
         """More of the prompt of the job ``index`` was run; returns the events to send now.
 
         Only for streams.

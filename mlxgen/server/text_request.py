@@ -30,6 +30,9 @@ class TextRequest(Body):
 
     model: ModelName | None = named()
     stream: bool | None = about("send events as the text grows")
+    return_progress: bool | None = about(
+        "begin a stream with prompt_progress while the prompt is run"
+    )
     seed: Int | None = option("seed")
     min_tokens: Count | None = option("min_tokens")
     temperature: float | None = option("temperature")

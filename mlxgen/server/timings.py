@@ -1,11 +1,11 @@
-"""How fast answers came, by llama.cpp's names."""
+"""How fast answers came, and how far prompts are, by llama.cpp's names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ..engine import Usage
+from ..engine import Progress, Usage
 
 
 def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
@@ -32,6 +32,17 @@ def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
         found["draft_n"] = drafted
         found["draft_n_accepted"] = sum(usage.accepted_draft_tokens for usage in usages)
     return found
+
+
+def prompt_progress(progress: Progress) -> dict[str, Any]:
+    """How far a prompt is; ``time_ms`` counts from when it began to run."""
+    usage = progress.usage
+    return {
+        "total": usage.prompt_tokens,
+        "cache": min(usage.cached_tokens, usage.prompt_tokens),
+        "processed": progress.prefilled,
+        "time_ms": round(1e3 * (usage.prompt_seconds - usage.queued_seconds), 3),
+    }
 
 
 def _rates(name: str, tokens: int, seconds: float) -> dict[str, float]:

@@ -5,6 +5,7 @@ The server is told when to go on, by a file, so that nothing depends on how long
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -108,6 +109,18 @@ def test_headers_and_signs_of_life_come_while_a_prompt_is_run(
         [fresh] = re.findall(r'"input_tokens":(\d+)', usage)
         [cached] = re.findall(r'"cache_read_input_tokens":(\d+)', usage)
         assert int(fresh) + int(cached) == total
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_how_far_the_prompt_is_is_told_to_those_who_ask(path: str, server: Running) -> None:
+    answer = server.post(path, asked(path, f"progress {path} ", return_progress=True))
+    events = [json.loads(data) for data in re.findall(r"data: (\{.*\})", answer.text)]
+    told = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+    run = [each["processed"] for each in told]
+    assert len(run) > 3 and run == sorted(run)
+    assert run[-1] == told[-1]["total"]
+    numbers = [event["sequence_number"] for event in events if "sequence_number" in event]
+    assert numbers == list(range(len(numbers)))
 
 
 def test_the_official_client_of_messages_takes_them(server: Running, gate: Gate) -> None:

@@ -54,6 +54,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),
+        watched=bool(request.return_progress),
         ends_with_done=False,
         params={**_FIELDS, "filters": plan.field},
         ignored=[*ignored, *left_out(request.tools, FunctionTool)],
@@ -65,6 +66,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         stream=asked.stream,
         stops=frozenset(stops),
         thinks=not silent,
+        progress=asked.watched,
         params=asked.params,
     )
     return call_of(asked, model, lambda rows, options, id, created: make(rows[0].reading, id))

@@ -25,16 +25,16 @@ from ...engine import Chunk, Progress, Usage
 from ..call import Aside, Event
 from ..errors import as_messages_error, error_body
 from ..http.responses import to_text
-from ..timings import timings
+from ..timings import prompt_progress, timings
 
-PING = Aside(f"event: ping\ndata: {to_text({'type': 'ping'})}")
 _REASONS = {"length": "max_tokens", "calls": "tool_use"}
 
 
 class MessagesReply:
     """A ``Reply`` as Anthropic's.
 
-    ``stops`` are the client's own; ``thinks``: thoughts are shown.
+    ``stops`` are the client's own; ``thinks``: thoughts are shown; ``progress``: pings say how far
+    the prompt is.
     """
 
     def __init__(
@@ -47,12 +47,14 @@ class MessagesReply:
         stream: bool,
         stops: Collection[str],
         thinks: bool,
+        progress: bool = False,
         params: Mapping[str, str],
     ) -> None:
         self._stream = stream
         self._model = model
         self._stops = stops
         self._thinks = thinks
+        self._reports = progress
         self._params = params
         self._id = id
         self._reader = AnswerReader(reading, self._name_call)
@@ -82,13 +84,12 @@ class MessagesReply:
         }
         return [{"type": "message_start", "message": message}]
 
-    def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """As ``Reply.prefilled``: nothing."""
+    def prefilled(self, index: int, progress: Progress) -> list[Aside]:
         self._usage = progress.usage
-        return []
+        return [_ping(prompt_progress=prompt_progress(progress))] if self._reports else []
 
     def alive(self) -> list[Aside]:
-        return [PING]
+        return [_ping()]
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None
@@ -188,6 +189,10 @@ class MessagesReply:
         delta = {"stop_reason": reason, "stop_sequence": stop}
         usage = {**_usage(self._usage), "timings": timings([self._usage])}
         return {"type": "message_delta", "delta": delta, "usage": usage}
+
+
+def _ping(**more: Any) -> Aside:
+    return Aside(f"event: ping\ndata: {to_text({'type': 'ping', **more})}")
 
 
 def _usage(usage: Usage) -> dict[str, int]:

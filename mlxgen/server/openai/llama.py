@@ -15,14 +15,14 @@ from ...engine import Chunk, Options, Progress, Usage
 from ..call import Aside, Call, Event
 from ..errors import RequestError, error_body
 from ..served_model import ServedModel
-from ..timings import timings
+from ..timings import prompt_progress, timings
 from .choice_text import ChoiceText, Delta
 from .completion import Gap, gap_of, understood
 from .peers import PEERS, Neutral, Rule, renamed
 from .plan import ReplyPlan
 from .reading import Read, read
 from .schemas import InfillRequest, LlamaRequest
-from .usage import prompt_progress, still_alive, timed
+from .usage import still_alive, timed
 
 R = TypeVar("R", bound=LlamaRequest)
 

@@ -15,9 +15,10 @@ from ...engine import Chunk, Path, Progress, Usage
 from ..call import Aside, Event, Sent
 from ..errors import error_body
 from ..http.responses import to_text
+from ..timings import prompt_progress
 from .choice_text import ChoiceText, Delta
 from .plan import ReplyPlan
-from .usage import prompt_progress, still_alive, timed, usage_json
+from .usage import still_alive, timed, usage_json
 
 FINGERPRINT = f"mlxgen-{__version__}"
 _GAP = "\0"  # in no name of a model

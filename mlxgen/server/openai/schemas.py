@@ -222,9 +222,6 @@ class GenerationRequest(TextRequest):
     timings_per_token: bool | None = about(
         "add timings to each event of a stream and to a whole answer: tokens and milliseconds"
     )
-    return_progress: bool | None = about(
-        "begin a stream with prompt_progress while the prompt is run"
-    )
     program: Text | None = about(
         "a program of the server's operator that writes the text; GET /v1/programs lists them"
     )

@@ -35,17 +35,6 @@ def usage_json(
     }
 
 
-def prompt_progress(progress: Progress) -> dict[str, Any]:
-    """How far a prompt is; ``time_ms`` counts from when it began to run."""
-    usage = progress.usage
-    return {
-        "total": usage.prompt_tokens,
-        "cache": min(usage.cached_tokens, usage.prompt_tokens),
-        "processed": progress.prefilled,
-        "time_ms": round(1e3 * (usage.prompt_seconds - usage.queued_seconds), 3),
-    }
-
-
 def still_alive(plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Aside:
     """A sign of life, with how much of the prompts was run, as mlx-lm has it."""
     run = sum(one.prefilled for one in sequences if one is not None)

@@ -15,7 +15,7 @@ from ...chat.splitter import Reading
 from ...engine import Chunk, Progress, Usage
 from ..call import Event
 from ..errors import error_body
-from ..timings import timings
+from ..timings import prompt_progress, timings
 from .output import Kind, Output
 
 _FAILURES = {429: "rate_limit_exceeded"}
@@ -25,7 +25,7 @@ class ResponsesReply:
     """A ``Reply`` as OpenAI's responses have it.
 
     ``about`` is what each of its responses says of the request, and ``thoughts`` the kind of item
-    that thoughts become.
+    that thoughts become. ``progress``: events say how far the prompt is.
     """
 
     def __init__(
@@ -37,9 +37,11 @@ class ResponsesReply:
         about: Event,
         thoughts: Kind,
         stream: bool,
+        progress: bool = False,
         params: Mapping[str, str],
     ) -> None:
         self._stream = stream
+        self._reports = progress
         self._params = params
         self._output = Output(id, thoughts)
         self._reader = AnswerReader(reading, lambda number: self._output.id_of("call", number))
@@ -57,8 +59,10 @@ class ResponsesReply:
         ]
 
     def prefilled(self, index: int, progress: Progress) -> list[Event]:
-        """As ``Reply.prefilled``: nothing, as each would repeat all the tools."""
-        return []
+        """As ``Reply.prefilled``: nothing unless asked for, as each repeats all the tools."""
+        if not self._reports:
+            return []
+        return [{**event, "prompt_progress": prompt_progress(progress)} for event in self.alive()]
 
     def alive(self) -> list[Event]:
         return self._sent([_about("in_progress", self._response("in_progress"))])

@@ -81,6 +81,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         stream=bool(request.stream),
+        watched=bool(request.return_progress),
         ends_with_done=False,
         params=params,
         ignored=[*ignored, *left_out(request.tools, FunctionTool)],
@@ -90,6 +91,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
         ResponsesReply,
         thoughts=THOUGHTS if wanted in (None, "none") else SUMMARY,
         stream=asked.stream,
+        progress=asked.watched,
         params=params,
     )
     about = _about(request, functions)

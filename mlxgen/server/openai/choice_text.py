@@ -14,6 +14,7 @@ from ...chat.events import ChatEvent, Ended, Reasoning, Retracted, Text
 from ...engine import Chunk, PromptScore, Usage
 from ...text import TextDecoder
 from ...tokens import Token
+from ..errors import RequestError
 from .logprobs import TokenWriter
 from .plan import ReplyPlan
 from .settled import settled
@@ -87,6 +88,8 @@ class ChoiceText:
             chunk = replace(chunk, text="", token=None, finish_reason=finish, stop=None)
         delta = Delta() if self._plan.stream else self.whole
         if not self._plan.holds:
+            if chunk.retract and not self._plan.retracts:
+                raise _sent_already(self._plan.options.hold_tokens)
             self._read(delta, chunk, usage)
             return delta
         self._held.append(chunk)
@@ -130,6 +133,16 @@ class ChoiceText:
         if self._plan.prompt_logprobs:
             facts["prompt_logprobs"] = self.writer.prompt(self.scores)
         return facts
+
+
+def _sent_already(held: int) -> RequestError:
+    return RequestError(
+        f"hold_tokens: text was taken back that had been sent, as only {held} tokens are held; "
+        "hold more of them, leave it out, or send allow_retract",
+        status=500,
+        param="hold_tokens",
+        code="program_failed",
+    )
 
 
 _NONE = Usage()

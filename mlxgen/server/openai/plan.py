@@ -50,8 +50,9 @@ class ReplyPlan:
 
     @property
     def holds(self) -> bool:
-        """Whether chunks take text back that the client must not have seen."""
-        return self.options.allow_retract and not self.retracts
+        """Whether a choice is said only at its end, as its text could be taken back until then."""
+        late = self.stream and self.options.hold_tokens > 0  # what goes back further is an error
+        return self.options.allow_retract and not self.retracts and not late
 
     def row(self, index: int) -> Row:
         """The prompt of an answer, and how to read it."""

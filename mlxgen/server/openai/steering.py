@@ -71,12 +71,15 @@ def _check_alone(request: GenerationRequest, what: str) -> None:
 
 
 def _check_retract(request: GenerationRequest) -> None:
-    if not (request.allow_retract and request.stream):
+    steered = request.program is not None or request.controller is not None
+    late = "hold_tokens" if steered and request.hold_tokens else None
+    field = "allow_retract" if request.allow_retract else late
+    if field is None or not request.stream:
         return
     for name in _NOT_TAKEN_BACK:
         if _is_given(request, name):
             raise RequestError.at(
-                "allow_retract",
+                field,
                 f"what {name} adds to a stream cannot be taken back; leave out one of them",
             )
 

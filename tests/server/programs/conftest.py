@@ -12,7 +12,17 @@ from ..running import Running, running
 
 HERE = "tests.server.programs.own_code"
 PROGRAMS = (
-    *("quiz", "echoes", "takes_back", "raises", "raises_late", "returns_no_json", "gated", "opens"),
+    *(
+        "quiz",
+        "echoes",
+        "takes_back",
+        "wanders",
+        "raises",
+        "raises_late",
+        "returns_no_json",
+        "gated",
+        "opens",
+    ),
     *("endless", "bursts", "deadlock", "spends", "raises_at_once", "says_nothing"),
 )
 HOOKS = ("never", "restarts", "Counts", "looks")

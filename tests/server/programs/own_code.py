@@ -45,6 +45,15 @@ async def takes_back(g: mlxgen.Guide) -> str:
     return g.text
 
 
+async def wanders(g: mlxgen.Guide) -> None:
+    """Writes, and goes back three tokens now and then."""
+    for _ in range(3):
+        await g.gen(max_tokens=8)
+        here = g.label()
+        await g.gen(max_tokens=3)
+        await g.backtrack(here)
+
+
 async def raises(g: mlxgen.Guide) -> None:
     await g.fixed("Soon ")
     raise LookupError("there is no such thing")

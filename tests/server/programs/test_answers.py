@@ -130,6 +130,25 @@ def test_a_stream_with_retractions_comes_to_the_same(operator: Running) -> None:
         assert held.retracted == 0 < len("Wrong") <= shown.retracted
 
 
+def test_text_may_come_late_instead_of_at_the_end(operator: Running) -> None:
+    (whole,) = good(completed(operator, controller="Detours"))["choices"]
+    body = {"prompt": "Once", "controller": "Detours", "temperature": 0, "stream": True}
+    put = streamed(operator, COMPLETION, {**body, "hold_tokens": 30})
+    assert (put.texts, put.retracted) == ({0: whole["text"]}, 0)
+    body |= {"program": "wanders", "controller": None}
+    pieces: list[str] = []
+    with operator.stream(COMPLETION, {**body, "hold_tokens": 5}) as lines:
+        for event in events(lines):
+            pieces += [choice["text"] for choice in event["choices"] if choice["text"]]
+    assert len(pieces) > 5, "it is sent while it grows"
+    (whole,) = good(completed(operator, program="wanders"))["choices"]
+    assert "".join(pieces) == whole["text"]
+    failed = operator.post(COMPLETION, {**body, "hold_tokens": 2}).text
+    assert "only 2 tokens are held" in failed
+    refused = error(operator.post(COMPLETION, {**body, "hold_tokens": 5, "logprobs": 1}))
+    assert refused["param"] == "hold_tokens"
+
+
 def test_a_program_may_write_nothing(operator: Running) -> None:
     (choice,) = good(completed(operator, program="says_nothing"))["choices"]
     assert (choice["text"], choice["value"], choice["finish_reason"]) == ("", 5, "stop")

@@ -104,6 +104,12 @@ def make_parser() -> argparse.ArgumentParser:
     flag = partial(add, action="store_true")
     add("--prompt", help="the same as PROMPT")
     add("--system", metavar="TEXT", help="a system message before the prompt")
+    add(
+        "--image",
+        action="append",
+        metavar="FILE",
+        help="an image before the prompt, if the model takes images; repeatable",
+    )
     flag("--chat", help="hold a conversation, one message a line; /help lists its commands")
     flag("--raw", help="continue the prompt as it is, without the chat template; greedy by default")
     add(
@@ -276,7 +282,7 @@ def stream_text(
 
 def read_first(arguments: argparse.Namespace) -> str | None:
     """The first message of a conversation, if one was given."""
-    for name in ("raw", "json", "show_probs"):
+    for name in ("raw", "json", "show_probs", "image"):
         if getattr(arguments, name):
             raise OptionError(name, "cannot be used with --chat; leave out one of them")
     if arguments.text is None and arguments.prompt is None:
@@ -303,7 +309,7 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     for name, value in (("prompt", text), ("system message", arguments.system)):
         if value is not None and any("\ud800" <= c <= "\udfff" for c in value):
             raise PromptError(f"the {name} is not valid UTF-8 text")
-    for name in ("system", "chat_template_args", "allow_control_tokens"):
+    for name in ("system", "image", "chat_template_args", "allow_control_tokens"):
         if arguments.raw and getattr(arguments, name):
             raise OptionError(
                 name, "cannot be used with --raw, which has no chat template; leave out one of them"
@@ -319,7 +325,12 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
         return text
     if not lm.tokenizer.has_chat_template:
         raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
-    messages = [{"role": "user", "content": text}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
+    if arguments.image:
+        from .images import Source
+
+        images = [{"type": "image", "image": Source(file, "image")} for file in arguments.image]
+        messages[0]["content"] = [*images, {"type": "text", "text": text}]
     if arguments.system is not None:
         messages.insert(0, {"role": "system", "content": arguments.system})
     from .chat import Chat

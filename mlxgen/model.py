@@ -25,6 +25,8 @@ from .engine.chunk import Result, fold
 from .engine.control import Control, bound_controller, control_options
 from .engine.history import History
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
+from .engine.kv.activations import ImageActivations
+from .engine.kv.feed import Shown, Unseen
 from .engine.kv.measures import Measures
 from .engine.kv.quantised import QuantizedKVCache
 from .engine.limits import Limits
@@ -44,8 +46,10 @@ from .engine.step.handle import Handle
 from .engine.step.runner import Runner
 from .engine.step.step import Loop
 from .engine.stream import Stream
-from .errors import OptionError, PromptError
+from .errors import CapacityError, OptionError, PromptError
+from .images import ImageProcessor, Patch
 from .loading.generation_config import NOTHING, frozen_options
+from .loading.images import image_processor
 from .loading.memory import MemoryPlan, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
 from .options.table import GenerationOptions, Recommended, checked, takes_options
@@ -173,7 +177,21 @@ class LanguageModel:
     def memory(self) -> MemoryPlan:
         """How the weights, the KV caches and all else share the memory of the device."""
         draft = self.draft._measures if isinstance(self.draft, LanguageModel) else None
-        return self._measures.plan(self.max_context, self._cache_bytes, draft)
+        image = 0
+        if self.images is not None:
+            image = self._image_activations.nbytes(self.images.most_patches)
+        return self._measures.plan(self.max_context, self._cache_bytes, draft, image)
+
+    @cached_property
+    def images(self) -> ImageProcessor | None:
+        """What reads the images in messages; ``None`` for a model that takes none."""
+        return image_processor(self.model, self.tokenizer, self.config)
+
+    @cached_property
+    def _image_activations(self) -> ImageActivations:
+        """The memory that the vision tower needs."""
+        own = self.model.embed_inputs(mx.array([0]))
+        return ImageActivations.of(self.config["vision_config"], own.dtype)
 
     def wire(self, limit: int | None = None) -> None:
         """Keep the model's memory from being paged out: as many bytes as ``memory`` plans to use,
@@ -213,7 +231,9 @@ class LanguageModel:
     def stream(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate; returns an iterator of ``Chunk`` that can be rewound and forked.
 
-        ``prompt`` is raw text, a list of token ids, or a list of chat messages.
+        ``prompt`` is raw text, a list of token ids, or a list of chat messages. If ``images`` is
+        not ``None``, messages may have images in them: ``{"role": "user", "content": [{"type":
+        "image", "image": "cat.png"}, {"type": "text", "text": "Who is this?"}]}``.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong, before anything runs.
@@ -284,7 +304,7 @@ class LanguageModel:
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong.
         """
-        read = Prompt.of(prompt, self.vocabulary)
+        read = Prompt.of(prompt, self.vocabulary, self.images)
         request = self.prepare(read, control_options(options))
         root = bound_controller(controller, request, opens_text=read.opens_text)
         return Control(Scheduler(self, limits), request, root)
@@ -295,7 +315,9 @@ class LanguageModel:
         Any thread may call this, once ``vocab_size`` is known.
         """
         options.check_vocabulary(self.vocab_size)
-        prompt = Prompt.of(given, self.vocabulary)
+        prompt = Prompt.of(given, self.vocabulary, self.images)
+        if self.images is not None:
+            self._check_images(prompt)
         self._draft_of(options)
         budget, seed = self._budget(prompt, options), options.some_seed()
         return assemble(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
@@ -311,8 +333,11 @@ class LanguageModel:
             return None
         if draft == "ngram":
             return NgramDrafter()
+        runner = draft.runner()
+        if self.images is not None:
+            runner.feed = Unseen()
         return ModelDrafter(
-            draft.runner(),
+            runner,
             self.sampler,
             width=self.vocab_size,
             footprint=draft.footprint,
@@ -323,7 +348,8 @@ class LanguageModel:
         """A runner of the model with its prefix cache, and with slots if several run together."""
         piece = partial(self.activations.most, self.memory.activations)
         cache, head = (lambda: self.prefix_cache), self._measures.head
-        return Runner(self.model, self.make_cache, slots, cache, piece, head)
+        feed = None if self.images is None else Shown()
+        return Runner(self.model, self.make_cache, slots, cache, piece, head, feed)
 
     def _draft_of(self, options: Options) -> Any:
         """The draft that the options ask for; ``OptionError`` for a model with other tokens."""
@@ -343,7 +369,7 @@ class LanguageModel:
         Raises ``OptionError`` if the path cannot be written.
         """
         file = checked_path(path)
-        tokens = list(Prompt.of(prompt, self.vocabulary).tokens)
+        tokens = list(Prompt.of(prompt, self.vocabulary, self.images).tokens)
         runner = self.runner()
         kv = KV(runner)
         kv.take(tokens)
@@ -374,6 +400,18 @@ class LanguageModel:
         if "prefix_cache" in vars(self) and take_prefix(handle, self.prefix_cache):
             handle.kv.wait()
         return Stream(Loop(runner, self.sampler, self.cost), handle)
+
+    def _check_images(self, prompt: Prompt) -> None:
+        """Raise ``CapacityError`` for an image that there is not the memory to look at."""
+        counts = {token.image.count for token in prompt.tokens if isinstance(token, Patch)}
+        room = self.memory.activations
+        for count in counts:
+            needed = self._image_activations.nbytes(count)
+            if needed > room:
+                raise CapacityError(
+                    f"an image of {count} patches needs {needed:,} bytes, but {room:,} are left; "
+                    "scale it down, or allow fewer bytes for KV caches"
+                )
 
     def _budget(self, prompt: Prompt, options: Options) -> int:
         wanted = options.max_tokens if options.max_tokens is not None else 1 << 40

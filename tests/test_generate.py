@@ -20,6 +20,7 @@ import mlxgen
 from mlxgen.generate import FLAGS, NUMBERS, engine_options, main, make_parser
 
 from .fakes.checkpoints import write_checkpoint
+from .fakes.seeing import asking, png, seeing
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,21 @@ def test_the_prompt_is_a_chat_unless_raw_is_asked_for(lm: mlxgen.LanguageModel, 
     assert cli("--prompt", "so", "--max-tokens", "8").out == ended(
         lm.generate(messages[1:], max_tokens=8).text
     )
+
+
+def test_images_come_before_the_prompt(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert cli("--image", "cat.png", "so").is_refusal("--image: this model takes no images")
+    seer = seeing()
+    monkeypatch.setattr(sys.modules["mlxgen.load"], "load", lambda *args, **options: seer)
+    files = [tmp_path / "1.png", tmp_path / "2.png"]
+    for seed, file in enumerate(files):
+        file.write_bytes(png(seed))
+    expected = seer.generate(asking(*files, text="so"), max_tokens=8).text
+    given = [part for file in files for part in ("--image", str(file))]
+    assert cli(*given, "--max-tokens", "8", "so").out == ended(expected)
+    assert cli("--image", str(tmp_path), "so").is_refusal("--image: .* cannot be read: Is a dir")
 
 
 def test_a_dash_reads_standard_input_without_its_last_line_end(
@@ -346,6 +362,8 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a\udcff"], "not valid UTF-8"),
         (["a", "--system", "\udcff"], "system message is not valid UTF-8"),
         (["a", "--raw", "--system", "b"], "--system: cannot be used with --raw"),
+        (["a", "--raw", "--image", "b"], "--image: cannot be used with --raw"),
+        (["--chat", "--image", "b"], "--image: cannot be used with --chat"),
         (
             ["a", "--raw", "--chat-template-args", "{}"],
             "--chat-template-args: cannot be used with --raw",

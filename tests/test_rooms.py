@@ -21,7 +21,7 @@ ROOT = ""
 FLOORS = (
     ("errors", "open_files", "recent"),
     ("tokens",),
-    ("text", "filters", "sampling"),
+    ("text", "filters", "sampling", "images"),
     ("options",),
     ("loading", "chat"),
     ("engine",),
@@ -34,7 +34,7 @@ FLOORS = (
 )
 """Rooms and single files from the ground up: each may import from below, and from nowhere else."""
 
-WITHOUT_MLX = ("errors", "tokens", "text", "filters", "options", "chat")
+WITHOUT_MLX = ("errors", "tokens", "text", "filters", "options", "images", "chat")
 WRAPS = "tokens.vocabulary"
 """It knows mlx-lm's tokenizers, and puts one around others when it gets them."""
 

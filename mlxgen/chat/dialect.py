@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import OptionError, PromptError
+from ..images import ImageProcessor
 from ..tokens import Token, Vocabulary
 from .calls.reader import ToolFormat
 from .families import marks_of
@@ -28,6 +29,7 @@ class Dialect:
     - ``grades_thinking`` and ``switches_thinking``: whether the chat template uses
       ``reasoning_effort`` and ``enable_thinking``.
     - ``shows_tools``: whether it shows tools to the model.
+    - ``images``: what reads the images in its messages, if it takes any.
     """
 
     vocabulary: Vocabulary
@@ -37,10 +39,11 @@ class Dialect:
     grades_thinking: bool = False
     switches_thinking: bool = False
     shows_tools: bool = False
+    images: ImageProcessor | None = None
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary) -> Dialect:
-        """The dialect of a tokenizer's model."""
+    def of(cls, vocabulary: Vocabulary, images: ImageProcessor | None = None) -> Dialect:
+        """The dialect of a tokenizer's model; ``images`` reads those that it takes."""
         tokenizer: Any = vocabulary.tokenizer
         variables = _variables(vocabulary)
         template, added = _template(tokenizer), _added(vocabulary)
@@ -56,6 +59,7 @@ class Dialect:
             grades_thinking="reasoning_effort" in variables,
             switches_thinking=not variables.isdisjoint(SWITCHES),
             shows_tools=_shows_tools(vocabulary),
+            images=images,
         )
 
     @property

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
+from .template.pictures import is_image
 from .template.values import REASONING
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Content: TypeAlias = str | Sequence[Any]
 
 _INSTRUCTIONS = ("system", "developer")
 
@@ -22,7 +24,11 @@ _INSTRUCTIONS = ("system", "developer")
 def retold(messages: Messages) -> Iterator[Messages]:
     """Other ways to tell it, the closest first: instructions after the first message as the user's,
     then all of them; the same with one call at a time, and with what was said before a call as a
-    thought; and then calls and their results as text."""
+    thought; and then calls and their results as text. Before all that, images that a tool returned
+    as the user's."""
+    if any(map(_shows, messages)):
+        messages = _handed_on(messages)
+        yield messages
     yield from _in_other_roles(messages)
     singly = _singly(messages)
     if singly != list(messages):
@@ -63,7 +69,7 @@ def _told(messages: Messages, keep: int) -> Messages:
         if role in _INSTRUCTIONS and i >= keep:
             role = "user"
         if role == "user" and told and told[-1]["role"] == "user":
-            told[-1]["content"] = f"{told[-1]['content']}\n\n{message['content']}"
+            told[-1]["content"] = joined(told[-1]["content"], message["content"], between="\n\n")
         else:
             told.append({**message, "role": role})
     return told
@@ -99,6 +105,41 @@ def _as_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
         return message
     rest = {key: value for key, value in message.items() if key not in REASONING}
     return {**rest, "content": "", REASONING[0]: f"{thoughts}\n\n{message['content']}"}
+
+
+def joined(one: Content, other: Content, between: str = "\n") -> Content:
+    """Two contents as one: a string, or parts if either has some."""
+    if isinstance(one, str) and isinstance(other, str):
+        return f"{one}{between}{other}"
+    parts = [
+        [{"type": "text", "text": each}] if isinstance(each, str) else list(each)
+        for each in (one, other)
+    ]
+    return [*parts[0], *parts[1]]
+
+
+def _shows(message: Mapping[str, Any]) -> bool:
+    """Whether a tool returned an image."""
+    return message.get("role") == "tool" and not isinstance(message.get("content"), str)
+
+
+def _handed_on(messages: Messages) -> Messages:
+    """The images that tools returned in messages of the user, after the results of all tools."""
+    told: list[Mapping[str, Any]] = []
+    images: list[Any] = []
+    for message in [*messages, {}]:
+        role = message.get("role")
+        if images and role != "tool":
+            told.append({"role": "user", "content": images})
+            images = []
+        if _shows(message):
+            parts = message.get("content") or ()
+            images += [part for part in parts if is_image(part)]
+            texts = [part.get("text", "") for part in parts if not is_image(part)]
+            message = {**message, "content": "\n".join(texts)}
+        if message:
+            told.append(message)
+    return told
 
 
 def _repeats(messages: Messages) -> bool:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from ..filters import After, Specification
 from ..filters.any_of import FirstToken
+from ..images import plain
 from ..text import ThinkingMarks
 from ..tokens import Token
 from .dialect import Dialect
@@ -49,7 +50,7 @@ def thinking_of(prompt: Sequence[Token], dialect: Dialect, continued: str | None
         return "closed"
     if continued is not None:
         return "open" if continued.rfind(start) > continued.rfind(end) else "closed"
-    pieces = map(dialect.vocabulary.piece, prompt[-_TAIL:])
+    pieces = map(dialect.vocabulary.piece, plain(prompt[-_TAIL:]))
     tail = b"".join(pieces).decode("utf-8", "replace").rstrip()
     if tail.endswith(end):
         return "closed"

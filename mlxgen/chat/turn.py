@@ -126,11 +126,12 @@ def _continued(marks: Marks, message: Mapping[str, Any]) -> Marks:
 def _rendered(chat: Chat, dialect: Dialect, limits: RenderLimits | None) -> list[Token]:
     """The tokens of a chat, in other roles if the template refuses those that it has."""
     try:
-        return chat.tokens(dialect.vocabulary, limits)
+        return chat.tokens(dialect.vocabulary, limits, dialect.images)
     except RefusedError:
         for messages in retold(chat.messages):
             with contextlib.suppress(RefusedError):
-                return replace(chat, messages=messages).tokens(dialect.vocabulary, limits)
+                told = replace(chat, messages=messages)
+                return told.tokens(dialect.vocabulary, limits, dialect.images)
         raise
 
 

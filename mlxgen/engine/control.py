@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Generic, Protocol
 
 from ..errors import MlxgenError, OptionError, StateError
+from ..images import plain
 from ..tokens import Token
 from .branches import C, Controller, Decision, Path, Plan, Wait, decide, name_of
 from .chunk import Chunk, FinishReason, Result, Usage, fold
@@ -59,7 +60,7 @@ def bound_controller(controller: Plan[C] | C, request: Request, *, opens_text: b
         root = root.bind(
             request.vocabulary,
             request.vocab_size,
-            prompt=tuple(request.history),
+            prompt=tuple(plain(request.history)),
             opens_text=opens_text,
         )
     if not callable(getattr(root, "mid_process", None)):

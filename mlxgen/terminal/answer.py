@@ -30,7 +30,7 @@ class Answerer:
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm = lm
-        self._dialect = Dialect.of(lm.vocabulary)
+        self._dialect = Dialect.of(lm.vocabulary, lm.images)
 
     def check(self, conversation: Conversation) -> None:
         """Raise ``OptionError`` or ``GrammarError`` now for settings and forms that this model

@@ -23,9 +23,11 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import MlxgenError, OptionError, PromptError
+from ...images import ImageProcessor
 from ...tokens import Token, Vocabulary
 from .authored import Authored, own_of, plain
 from .control_tokens import ControlTokens
+from .pictures import Pictures
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
 from .values import (
     REASONING,
@@ -57,6 +59,9 @@ class Chat:
     reasoning if it has reasoning and no content. ``add_generation_prompt=False`` starts no answer
     after the messages.
 
+    A part ``{"type": "image", "image": x}`` of a message's content is an image: a path, the bytes
+    of a file, a Pillow image, or a ``data:`` address; OpenAI's ``image_url`` is taken as well.
+
     Text of the messages never becomes a control token: ``<|im_end|>`` in it is spelled out and
     ends nothing. ``allow_control_tokens`` allows that, for messages that only you wrote.
     """
@@ -68,17 +73,30 @@ class Chat:
     allow_control_tokens: bool = False
     add_generation_prompt: bool = True
 
-    def tokens(self, vocabulary: Vocabulary, limits: RenderLimits | None = None) -> list[Token]:
-        """The tokens of the rendered chat, at least one.
+    def tokens(
+        self,
+        vocabulary: Vocabulary,
+        limits: RenderLimits | None = None,
+        images: ImageProcessor | None = None,
+    ) -> list[Token]:
+        """The tokens of the rendered chat, at least one; ``images`` reads those in the messages.
 
         PromptError, with the template's reason, if it refuses the messages or renders nothing, or
-        if it exceeds the ``limits``; OptionError if something is wrong with ``template``.
+        if it exceeds the ``limits``; OptionError if something is wrong with ``template`` or an
+        image, or if the model takes none.
         """
         if not self.messages or not all(isinstance(each, Mapping) for each in self.messages):
             raise PromptError(
                 "expected a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
             )
-        return ChatFormat.of(vocabulary, tools=bool(self.tools)).tokens(self, limits=limits)
+        pictures = Pictures.of(self.messages)
+        pictures.check(images)
+        chat = replace(self, messages=pictures.messages)
+        format = ChatFormat.of(vocabulary, tools=bool(self.tools))
+        tokens = format.tokens(chat, limits=limits)
+        if images is None or not pictures.sources:
+            return tokens
+        return format.with_images(tokens, pictures, images)
 
 
 class ChatFormat:
@@ -191,6 +209,21 @@ class ChatFormat:
                 "the chat template renders nothing for these messages; pass others, or raw text"
             )
         return tokens
+
+    def with_images(
+        self, tokens: list[Token], pictures: Pictures, images: ImageProcessor
+    ) -> list[Token]:
+        """The tokens of a chat with its images in their places.
+
+        PromptError if the template has not as many places; OptionError for a faulty image.
+        """
+        places, wanted = tokens.count(images.token), len(pictures.sources)
+        if places != wanted:
+            raise RefusedError(
+                f"the chat template has places for {places} of {wanted} images; put them into "
+                "messages of the user"
+            )
+        return pictures.put_into(tokens, images, lambda text: self._control.encode(text, None))
 
     def _rendered(self, chat: Chat, limits: RenderLimits | None) -> str:
         """The text of a plain chat, which knows what the template wrote."""

@@ -8,13 +8,14 @@ is not below what a pass of mlx-lm's models then takes.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from ...loading.model_config import HEADS, number_of
 from .layers import PREFILL_STEP, LayerCache, keys_and_values, leaves
 
 SMALLEST = 16  # tokens of the smallest piece of a prompt
@@ -77,6 +78,39 @@ class Activations:
         return tokens
 
 
+@dataclass(frozen=True, slots=True)
+class ImageActivations:
+    """The bytes that a vision tower's intermediate arrays and the pixels of one image take.
+
+    - ``per_patch``: for each of its patches, as a prompt counts them.
+    - ``per_pair``: for each two of them; 0 if attention scores never leave a fused kernel.
+    """
+
+    per_patch: int
+    per_pair: int
+
+    @classmethod
+    def of(cls, vision: Mapping[str, Any], dtype: mx.Dtype) -> ImageActivations:
+        """Those of a tower with this configuration that computes in ``dtype``.
+
+        It looks at squares of pixels, several of which are a patch of the prompt.
+        """
+        width = number_of(vision, ("hidden_size",)) or 1536
+        inner = number_of(vision, ("intermediate_size",)) or 4 * width
+        heads = number_of(vision, HEADS) or 16
+        side = number_of(vision, ("patch_size",)) or 14
+        squares = (number_of(vision, ("merge_size", "spatial_merge_size")) or 2) ** 2
+        per_square = (2 * dtype.size + 4) * (5 * width + inner)
+        per_square += 2 * 3 * side * side * mx.float32.size  # the pixels, before and after
+        shape = (1, heads, _MANY, max(1, width // heads))
+        scores = 0 if _fuses([mx.zeros(shape, dtype)] * 3, mask=None) else _SCORES * heads
+        return cls(squares * per_square, squares * squares * scores * dtype.size)
+
+    def nbytes(self, patches: int) -> int:
+        """The bytes of an image of so many patches."""
+        return patches * (self.per_patch + self.per_pair * patches)
+
+
 def _width(layer: Any, experts: int) -> int:
     """How many numbers the matrices of a layer give for one token."""
     width = 0
@@ -88,10 +122,7 @@ def _width(layer: Any, experts: int) -> int:
 
 
 def _is_fused(leaf: LayerCache, heads: int) -> bool:
-    """Whether MLX computes attention to these keys and values without holding the scores.
-
-    It is asked by the graph that it makes of an attention of this shape.
-    """
+    """Whether MLX computes attention to these keys and values without holding the scores."""
     if hasattr(leaf, "bits"):
         return False
     keys, values = keys_and_values(leaf)
@@ -99,8 +130,15 @@ def _is_fused(leaf: LayerCache, heads: int) -> bool:
     shape = (1, max(1, heads // groups) * groups, _MANY, keys.shape[-1])
     queries = mx.zeros(shape, keys.dtype)
     seen = [mx.zeros((1, groups, _MANY, a.shape[-1]), a.dtype) for a in (keys, values)]
+    return _fuses([queries, *seen], mask="causal")
+
+
+def _fuses(arrays: list[mx.array], mask: str | None) -> bool:
+    """Whether MLX has a kernel for an attention of these queries, keys and values: asked by the
+    graph that it makes of it."""
     graph = io.StringIO()
+    queries, keys, values = arrays
     mx.export_to_dot(
-        graph, mx.fast.scaled_dot_product_attention(queries, *seen, scale=1.0, mask="causal")
+        graph, mx.fast.scaled_dot_product_attention(queries, keys, values, scale=1.0, mask=mask)
     )
     return "ScaledDotProductAttention" in graph.getvalue()

@@ -2,14 +2,17 @@
 
 Owns the commands and their form in JSON. Must never carry one out (``Runner`` does). A cache is
 named by a number. A token that the host has not read yet is a ``Later``; writing it down reads it.
+A patch of an image is written as the image's digest and its row: whoever reads that has the image.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, get_args
 
+from ...images import Image, Patch
 from ...tokens import Token
 from .held import Fed, Later
 from .here import Here
@@ -140,9 +143,9 @@ def written(command: Command) -> dict[str, Any]:
     return {"do": type(command).__name__, **fields}
 
 
-def read(text: Mapping[str, Any]) -> Command:
-    """The command that ``written`` turned into this object."""
-    fields = {name: _tuples(value) for name, value in text.items()}
+def read(text: Mapping[str, Any], images: Mapping[str, Image] = MappingProxyType({})) -> Command:
+    """The command that ``written`` turned into this object; ``images`` by their digests."""
+    fields = {name: _tuples(value, images) for name, value in text.items()}
     command: Command = _KINDS[fields.pop("do")](**fields)
     return command
 
@@ -150,8 +153,12 @@ def read(text: Mapping[str, Any]) -> Command:
 def _lists(value: Any) -> Any:
     if isinstance(value, Later):
         return value.read()
+    if isinstance(value, Patch):
+        return {"image": value.image.digest, "row": value.row}
     return [_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _tuples(value: Any, images: Mapping[str, Image]) -> Any:
+    if isinstance(value, dict):
+        return Patch(images[value["image"]], value["row"])
+    return tuple([_tuples(item, images) for item in value]) if isinstance(value, list) else value

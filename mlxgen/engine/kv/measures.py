@@ -43,11 +43,16 @@ class Measures:
         return cls(width, min(head, 1.0), footprint, activations)
 
     def plan(
-        self, max_context: int | None, caches: int | None, draft: Measures | None = None
+        self,
+        max_context: int | None,
+        caches: int | None,
+        draft: Measures | None = None,
+        image: int = 0,
     ) -> MemoryPlan:
         """How the device's memory is shared; ``caches``: the most bytes for KV, if given.
 
-        What ``draft`` runs has the same room: its KV beside the other, its pieces in turn.
+        What ``draft`` runs has the same room: its KV beside the other, its pieces in turn. So has
+        an ``image``, before the piece that it belongs to.
         """
         models = [self] if draft is None else [self, draft]
 
@@ -55,7 +60,8 @@ class Measures:
             longest = caches // max(1, sum(each.footprint.growing for each in models))
             if max_context is not None:
                 longest = min(longest, max_context)
-            return max(each.activations.nbytes(PREFILL_STEP, longest) for each in models)
+            pieces = [each.activations.nbytes(PREFILL_STEP, longest) for each in models]
+            return max(image, *pieces)
 
         weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
         return MemoryPlan.of(memory_limit()[0], weights, caches=caches, piece=piece)

@@ -33,12 +33,12 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from ...errors import LoadError, StateError
-from ...tokens.vocabulary import Token, TokenIds
+from ...tokens import Token
 from ..kv.alone import Alone
 from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
 from . import file as prefix_file
 from .segments import Segment, Snapshot, holds, rebuilt
-from .tree import BLOCK, Found, Node, PrefixTree, as_ids
+from .tree import BLOCK, Found, Node, PrefixTree, TokenIds, as_ids
 
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 

@@ -33,6 +33,7 @@ from .layout import PLAIN, Form, digest, forms_made_by, forms_of, kinds
 
 _FORMAT = "mlxgen prefix 2"
 _LARGEST_TOKEN = 2**31 - 1
+_LEAST_TOKEN = -(2**61)  # a patch of an image
 _ADVICE = "load it with the model and options that it was saved with"
 
 
@@ -131,7 +132,7 @@ def _compare(
 def _tokens(ids: Any) -> list[Token]:
     if not isinstance(ids, list) or not ids:
         raise ValueError("no tokens")
-    if not all(type(token) is int and 0 <= token <= _LARGEST_TOKEN for token in ids):
+    if not all(type(token) is int and _LEAST_TOKEN <= token <= _LARGEST_TOKEN for token in ids):
         raise ValueError("token ids out of range")
     return ids
 

@@ -23,18 +23,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from ...tokens.vocabulary import Token, TokenIds
+from ...tokens import Token
 from .segments import Segment, Snapshot
+
+TokenIds: TypeAlias = npt.NDArray[np.int64]  # as wide as those of patches of images
 
 BLOCK = 1024  # the most tokens of a node: 2 to 128 MiB, from a small model to a large one
 
 
 def as_ids(tokens: Sequence[Token]) -> TokenIds:
-    return np.asarray(tokens, dtype=np.int32)
+    return np.asarray(tokens, dtype=np.int64)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...errors import FilterError, OptionError
 from ...filters import Constraint
+from ...images import plain
 from ...sampling import Repetitions, TokenCounts, Want
 from ...text import (
     BanMatcher,
@@ -73,10 +74,10 @@ def assemble(
     sampling = options.sampling
     counts = None
     if sampling.penalises:
-        counts = TokenCounts(tokens, window=sampling.repetition_context_size)
+        counts = TokenCounts(plain(tokens), window=sampling.repetition_context_size)
     repetitions = None
     if sampling.avoids_repetitions:
-        repetitions = Repetitions(tokens, sampling, vocabulary.piece)
+        repetitions = Repetitions(plain(tokens), sampling, vocabulary.piece)
     transcript = Transcript(
         decoder,
         stops,

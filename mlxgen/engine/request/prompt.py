@@ -10,6 +10,7 @@ from ...chat.dialect import Dialect
 from ...chat.template.format import Chat, Messages
 from ...chat.thinking import marks_of, thinking_of
 from ...errors import PromptError
+from ...images import ImageProcessor
 from ...text import ThinkingMarks
 from ...tokens import Token, Vocabulary
 
@@ -37,14 +38,20 @@ class Prompt:
             raise PromptError("the prompt has no tokens; pass at least one")
 
     @classmethod
-    def of(cls, given: AnyPrompt, vocabulary: Vocabulary) -> Prompt:
-        """Read a prompt; raises ``PromptError`` if it is not one."""
+    def of(
+        cls, given: AnyPrompt, vocabulary: Vocabulary, images: ImageProcessor | None = None
+    ) -> Prompt:
+        """Read a prompt, and by ``images`` those in its messages.
+
+        Raises ``PromptError`` if it is not one, and ``OptionError`` for an image that is faulty or
+        that nothing reads.
+        """
         if isinstance(given, Prompt):
             return given
         if isinstance(given, str):
             return cls(_raw(given, vocabulary), opens_text=False)
         if isinstance(given, Chat):
-            return cls._of_chat(given, vocabulary)
+            return cls._of_chat(given, vocabulary, images)
         if isinstance(given, (bytes, Mapping)) or not hasattr(given, "__iter__"):
             raise PromptError(
                 "expected a string, a list of token ids or a list of chat messages as prompt, got "
@@ -55,12 +62,12 @@ class Prompt:
             raise PromptError("the prompt is empty; pass at least one token or message")
         messages = [item for item in items if isinstance(item, Mapping)]
         if len(messages) == len(items):
-            return cls._of_chat(Chat(messages), vocabulary)
+            return cls._of_chat(Chat(messages), vocabulary, images)
         return cls(_ids(items, vocabulary), opens_text=False)
 
     @classmethod
-    def _of_chat(cls, chat: Chat, vocabulary: Vocabulary) -> Prompt:
-        tokens, continued = tuple(chat.tokens(vocabulary)), None
+    def _of_chat(cls, chat: Chat, vocabulary: Vocabulary, images: ImageProcessor | None) -> Prompt:
+        tokens, continued = tuple(chat.tokens(vocabulary, images=images)), None
         if chat.continue_final_message:
             continued = str(chat.messages[-1].get("content") or "")
         marks = _marks(tokens, vocabulary, continued, tools=bool(chat.tools))

@@ -77,6 +77,9 @@ class NgramDrafter:
                 tokens = history[place : place + count]
                 while len(tokens) < count:  # the text repeats itself
                     tokens += history[place : place + count - len(tokens)]
+                tokens = tokens[
+                    : next((i for i, t in enumerate(tokens) if t < 0), count)
+                ]  # no images
                 if request.constraint is not None:  # as many as the filters accept in turn
                     tokens = tokens[: request.constraint.validate(tokens)]
                 return Guess(tokens) if tokens else None

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from ...images import plain
 from ...tokens import Token
 from ..chunk import Chunk, Progress, Usage
 from ..history import History
@@ -70,7 +71,7 @@ class Handle:
         wanted = request.options.prompt_logprobs
         self.scores: PromptScores | None = None
         if wanted is not None:
-            self.scores = PromptScores(self.history[: request.base], wanted)
+            self.scores = PromptScores(plain(self.history[: request.base]), wanted)
         self._started: float | None = None
         self._began = self.kv.device.now()
         self._first_token: float | None = None

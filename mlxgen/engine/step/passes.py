@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
+from ...tokens import Token
 from ..kv import KV, Fed
 from ..kv.commands import Run
 from ..kv.padded import longest_padded
@@ -96,6 +97,7 @@ class Passes:
         if scores is not None:
             piece = piece[:PIECE]
         self.meter.run(len(piece), after=held)
+        self._look(piece)
         try:
             logits = kv.run(piece)
             if scores is not None:
@@ -130,6 +132,8 @@ class Passes:
         """
         rows = [(handle.kv, handle.pending[:-1]) for handle in handles]
         self.meter.run(len(rows) * max(len(tokens) for _, tokens in rows), after=0)
+        for _, tokens in rows:
+            self._look(tokens)
         try:
             self.runner.do(_run(rows))
         except Exception:  # then each in a pass of its own, so that it is known whose it was
@@ -141,6 +145,11 @@ class Passes:
             kv.took(tokens)
             kv.submit()
             kv.snapshot()
+
+    def _look(self, tokens: Sequence[Token]) -> None:
+        """Learn nothing from a pass with images: the vision tower takes its own time."""
+        if self.runner.feed is not None and any(token < 0 for token in tokens):
+            self.meter.skip()
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -164,6 +173,7 @@ class Passes:
         if count > 1:
             kv.snapshot(before=count - 1)
         self.meter.run(len(tokens))
+        self._look(handle.pending)
         try:
             logits = kv.run(tokens)
         except Exception as error:

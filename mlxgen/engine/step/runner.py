@@ -36,6 +36,7 @@ from ..kv.commands import (
     Trim,
     Wait,
 )
+from ..kv.feed import Feed
 from ..kv.held import gathered, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
@@ -49,8 +50,9 @@ class Runner(Device):
 
     ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when
     it is needed. ``piece`` says how many tokens of a prompt it has the memory to run at once, after
-    so many others; ``head`` is the share of a pass that only its logits need. A cache lives as long
-    as somebody holds it: ``do`` gives those that it made.
+    so many others; ``head`` is the share of a pass that only its logits need. ``feed`` is what a
+    pass does with patches of images, if there can be any. A cache lives as long as somebody holds
+    it: ``do`` gives those that it made.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Runner(Device):
         cache: Callable[[], PrefixCache] | None = None,
         piece: Callable[[int], int] = lambda held: PREFILL_STEP,
         head: float = 0.0,
+        feed: Feed | None = None,
     ) -> None:
         self.model = model
         self.make = make
@@ -68,6 +71,7 @@ class Runner(Device):
         self.cache = cache
         self.piece = piece
         self.head = head
+        self.feed = feed
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
         # Nodes of the prefix cache that wait for copies, each with how many draws came before it
@@ -153,6 +157,8 @@ class Runner(Device):
                     self.cache().drop(nodes)
                 self._unproven.clear()
                 self._draws.clear()
+                if self.feed is not None:
+                    self.feed.forget()
         return None
 
     def _put(self, kv: int, store: Alone | Slot) -> Alone | Slot:
@@ -170,20 +176,26 @@ class Runner(Device):
         return store
 
     def _run(self, run: Run) -> mx.array | None:
+        model = self.model
+        if self.feed is not None:
+            rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
+            run = Run(
+                tuple([(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)])
+            )
         kv, tokens = run.rows[0]
         store = self._stores[kv]
         if isinstance(store, Slot):
-            return self._run_in_slots(run)
+            return self._run_in_slots(run, model)
         if len(run.rows) == 1:
-            return store.forward(self.model, gathered(tokens)[None])
+            return store.forward(model, gathered(tokens)[None])
         rows = [tokens for _, tokens in run.rows]
         alone = [self._alone(kv) for kv, _ in run.rows]
-        run_padded(self.model, self.make, stacked(rows), [len(row) for row in rows], alone)
+        run_padded(model, self.make, stacked(rows), [len(row) for row in rows], alone)
         return None
 
-    def _run_in_slots(self, run: Run) -> mx.array:
+    def _run_in_slots(self, run: Run, model: Model) -> mx.array:
         runs = {self._slot(kv).index: tokens for kv, tokens in run.rows}
         first = min(runs)
         rows = [runs.get(index, ()) for index in range(first, max(runs) + 1)]
         assert self.slots is not None
-        return self.slots.run(self.model, stacked(rows), [len(row) for row in rows], first)
+        return self.slots.run(model, stacked(rows), [len(row) for row in rows], first)

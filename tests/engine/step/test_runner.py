@@ -14,6 +14,7 @@ from mlxgen import LanguageModel, PostSamplingResult, Regex
 from mlxgen import model as model_module
 from mlxgen.engine.kv import Slots
 from mlxgen.engine.kv.commands import Command, Keep, Run, Take, Trim, read, written
+from mlxgen.engine.kv.feed import Shown
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.cache import PrefixCache
@@ -21,8 +22,10 @@ from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.plan import Standing, StepPlan
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import StateError
+from mlxgen.images import Patch
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
+from tests.fakes.seeing import asking, png, seeing
 
 KINDS = ["plain", "sliding window", "recurrent", "hybrid", "quantised"]
 
@@ -106,6 +109,31 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
             if found is not None:
                 held[line.get("twin", line["kv"])] = again  # nobody else holds it
     assert cache.nbytes == lm.prefix_cache.nbytes
+
+
+def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = seeing()
+    monkeypatch.setattr(model_module, "Runner", Recorder)
+    monkeypatch.setattr(Recorder, "made", [])
+    prompts = [asking(png(1), png(2)), asking(png(2)), asking(png(1), png(2), text="and now?")]
+    list(lm.batch(prompts, max_tokens=6, limits=Limits(max_batch=2)))
+    (first,) = Recorder.made
+    tokens = [t for command, _ in first.heard if isinstance(command, Take) for t in command.tokens]
+    images = {token.image.digest: token.image for token in tokens if isinstance(token, Patch)}
+    assert len(images) == 2
+
+    text = json.dumps([written(command) for command, _ in first.heard])
+    assert "pixels" not in text and len(text) < 40_000
+    cache = PrefixCache(lm.make_cache, lm.prefix_cache.max_bytes)
+    slots = Slots(lm.make_cache, lm.footprint.spare)
+    second = Runner(lm.model, lm.make_cache, slots, lambda: cache, feed=Shown())
+    held = {}
+    for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
+        again = second.do(read(line, images))
+        if isinstance(found, mx.array):
+            np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
+        elif found is not None:
+            held[line.get("twin", line["kv"])] = again
 
 
 def test_a_closed_stream_keeps_nothing() -> None:

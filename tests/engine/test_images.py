@@ -1,0 +1,293 @@
+"""Images in prompts: the model sees what mlx-lm would show it, and every way of running is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+
+from mlxgen import LanguageModel, OptionError
+from mlxgen.engine.limits import Limits
+from mlxgen.engine.options import Options
+from mlxgen.engine.request.prompt import Prompt
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.speculation.drafting import NgramDrafter
+from mlxgen.engine.step.cost import PassCost
+from mlxgen.errors import CapacityError
+from mlxgen.images import Patch, plain
+from tests.fakes import byte_level_tokenizer
+from tests.fakes.checkpoints import tiny_config, tiny_model
+from tests.fakes.seeing import asking, picture, png, seeing
+
+GREEDY: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return seeing()
+
+
+@pytest.fixture(autouse=True)
+def forgetful(lm: LanguageModel) -> Iterator[None]:
+    """What one test leaves in the prefix cache is not there for the next."""
+    lm.prefix_cache.clear()
+    yield
+
+
+def tokens_of(lm: LanguageModel, prompt: Any) -> list[int]:
+    return list(Prompt.of(prompt, lm.vocabulary, lm.images).tokens)
+
+
+def logits_of_mlx_lm(lm: LanguageModel, images: list[Any], text: str) -> tuple[list[int], Any]:
+    """The ids and the last logits of mlx-lm's own way from messages to a model."""
+    assert lm.images is not None
+    messages = [
+        {
+            "role": "user",
+            "content": [*[{"type": "image"} for _ in images], {"type": "text", "text": text}],
+        }
+    ]
+    rendered = lm.tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
+    from mlx_lm.processors import load_processor
+
+    processor = load_processor(lm.model, dict(lm.config))
+    expanded, pixels = processor(rendered, images=images)
+    ids = lm.tokenizer.encode(expanded, add_special_tokens=False)
+    embeddings = lm.model.embed_inputs(mx.array(ids), pixel_values=pixels or None)
+    cache = make_prompt_cache(lm.model)
+    logits = lm.model(mx.array(ids)[None], cache=cache, input_embeddings=embeddings[None])
+    return ids, logits[0, -1]
+
+
+# ---- what the model sees
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2], []])
+def test_the_model_is_shown_what_mlx_lm_shows_it(lm: LanguageModel, seeds: list[int]) -> None:
+    ids, wanted = logits_of_mlx_lm(lm, [picture(seed) for seed in seeds], "what is it?")
+    ours = tokens_of(lm, asking(*map(png, seeds)))
+    assert plain(ours) == ids
+    runner = lm.runner()
+    from mlxgen.engine.kv import KV
+
+    logits = KV(runner).run(ours)[0, -1]
+    np.testing.assert_allclose(np.array(logits), np.array(wanted), rtol=1e-4, atol=1e-4)
+
+
+def test_an_image_changes_what_is_said(lm: LanguageModel) -> None:
+    said = {tuple(lm.generate(asking(png(seed)), **GREEDY).tokens) for seed in range(4)}
+    assert len(said) > 1
+
+
+def test_images_of_one_size_have_keys_of_their_own(lm: LanguageModel) -> None:
+    one, other = tokens_of(lm, asking(png(1))), tokens_of(lm, asking(png(2)))
+    assert plain(one) == plain(other) and one != other
+    assert one == tokens_of(lm, asking(png(1)))
+    different = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
+    assert len(different) == 6 and all(a < 0 and b < 0 for a, b in different)
+
+
+# ---- every way of running is one
+
+
+def said_alone(lm: LanguageModel, *seeds: int, **options: Any) -> list[int]:
+    lm.prefix_cache.clear()
+    return list(lm.generate(asking(*map(png, seeds)), **{**GREEDY, **options}).tokens)
+
+
+def test_a_batch_says_what_each_alone_would(lm: LanguageModel) -> None:
+    crowd = [(1,), (2,), (3, 1), ()]
+    alone = [said_alone(lm, *seeds) for seeds in crowd]
+    lm.prefix_cache.clear()
+    prompts = [asking(*map(png, seeds)) for seeds in crowd]
+    batch = lm.batch(prompts, limits=Limits(max_batch=4), **GREEDY)
+    found: dict[int, list[int]] = {}
+    for index, chunk in batch:
+        if chunk.token is not None:
+            found.setdefault(index, []).append(chunk.token)
+    assert [found[i] for i in range(len(crowd))] == alone
+
+
+def test_images_join_requests_that_generate(lm: LanguageModel) -> None:
+    alone = [said_alone(lm, 1, max_tokens=30), said_alone(lm, 2)]
+    lm.prefix_cache.clear()
+    hall = Scheduler(lm, Limits(max_batch=4))
+    first = hall.submit(lm.prepare(asking(png(1)), Options.of({**GREEDY, "max_tokens": 30})))
+    for _ in range(8):
+        hall.step()
+    second = hall.submit(lm.prepare(asking(png(2)), Options.of(GREEDY)))
+    while hall.busy:
+        hall.step()
+    assert [handle.request.tokens for handle in (first, second)] == alone
+
+
+@pytest.mark.parametrize("chunk", [3, 7, 16])
+def test_a_piece_of_the_prompt_may_end_inside_an_image(lm: LanguageModel, chunk: int) -> None:
+    expected = said_alone(lm, 1, 2)
+    lm.prefix_cache.clear()
+    hall = Scheduler(lm, Limits(prefill_chunk=chunk))
+    busy = hall.submit(lm.prepare("someone else", Options.of({**GREEDY, "max_tokens": 60})))
+    hall.step()
+    seen = hall.submit(lm.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+    while hall.busy:
+        hall.step()
+    assert busy.request.position == 60
+    assert seen.request.tokens == expected
+
+
+def test_the_prefix_cache_knows_an_image_again_and_tells_it_from_others(lm: LanguageModel) -> None:
+    alone = {seed: said_alone(lm, seed) for seed in (1, 2)}
+    lm.prefix_cache.clear()
+    list(lm.batch([asking(png(1), text="what was it before?")], **GREEDY))
+    for seed in (1, 2):
+        with lm.stream(asking(png(seed)), **GREEDY) as stream:
+            assert [chunk.token for chunk in stream] == alone[seed]
+    history = tokens_of(lm, asking(png(1), text="what was it before?"))
+    first = next(i for i, token in enumerate(history) if token < 0)
+    assert lm.prefix_cache.match(history) > first + 6
+    assert lm.prefix_cache.match(tokens_of(lm, asking(png(2)))) <= first
+
+
+def test_a_rewind_and_a_fork_go_on_as_before(lm: LanguageModel) -> None:
+    expected = said_alone(lm, 1)
+    with lm.stream(asking(png(1)), **GREEDY) as stream:
+        for _ in range(6):
+            next(stream)
+        (twin,) = stream.fork()
+        stream.rewind(to=2)
+        rest = [chunk.token for chunk in stream]
+        assert stream.tokens == expected and rest == expected[2:]
+        list(twin)
+        assert twin.tokens == expected
+        twin.close()
+
+
+def test_what_is_run_again_after_a_fault_or_a_preemption_sees_the_image_again(
+    lm: LanguageModel,
+) -> None:
+    expected = said_alone(lm, 1, 2)
+    hall = Scheduler(lm, Limits(max_batch=2))
+    handle = hall.submit(lm.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+    for _ in range(4):
+        hall.step()
+    hall.park(handle)
+    handle.forget()
+    handle.restart()
+    hall.resume(handle)
+    while hall.busy:
+        hall.step()
+    assert handle.request.tokens == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"draft": "ngram"},
+        {"repetition_penalty": 1.3},
+        {"heal": True},
+        {"prompt_logprobs": 2},
+        {"banned": ["qqq"]},
+    ],
+    ids=str,
+)
+def test_options_that_look_at_the_prompt_take_images(
+    lm: LanguageModel, options: dict[str, Any]
+) -> None:
+    result = lm.generate(asking(png(1)), **GREEDY, **options)
+    assert len(result.tokens) == 12
+    if options.keys() <= {"draft", "banned", "prompt_logprobs"}:
+        assert list(result.tokens) == said_alone(lm, 1)
+    scores = result.chunks[0].prompt
+    assert not scores or [s.token for s in scores] == plain(tokens_of(lm, asking(png(1))))
+
+
+def test_a_model_without_eyes_may_draft(lm: LanguageModel) -> None:
+    blind = LanguageModel(tiny_model(tiny_config(lm.vocabulary.size)), lm.tokenizer, name="blind")
+    assert blind.images is None
+    result = lm.generate(asking(png(1)), draft=blind, **GREEDY)
+    assert list(result.tokens) == said_alone(lm, 1)
+
+
+def test_an_image_is_not_drafted(lm: LanguageModel) -> None:
+    """What comes before an image comes again."""
+    request = lm.prepare(asking(png(1)), Options.of(GREEDY))
+    history = request.history
+    first = next(i for i, token in enumerate(history) if token < 0)
+    for token in history[first - 3 : first - 1]:
+        request.advance(token)
+    guess = NgramDrafter().propose(request, 8)
+    assert guess is not None and guess.tokens == history[first - 1 : first]
+    request.advance(history[first - 1])
+    assert NgramDrafter().propose(request, 8) is None
+
+
+class Pupil(PassCost):
+    """Remembers the sizes of the passes that it learned from."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def saw(self, tokens: int, seconds: float, **more: Any) -> None:
+        self.sizes.append(tokens)
+        super().saw(tokens, seconds, **more)
+
+
+@pytest.mark.parametrize(("seeds", "teaches"), [([], True), ([1], False)])
+def test_passes_with_images_teach_nothing_about_passes(
+    lm: LanguageModel, seeds: list[int], teaches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pupil = Pupil()
+    monkeypatch.setitem(vars(lm), "cost", pupil)
+    hall = Scheduler(lm)
+    prompt = asking(*map(png, seeds))
+    hall.submit(lm.prepare(prompt, Options.of({"max_tokens": 3, "ignore_eos": True})))
+    while hall.busy:
+        hall.step()
+    assert (max(pupil.sizes) > 2) is teaches  # more than the passes of two tokens
+
+
+def test_a_prefix_with_an_image_can_be_saved(lm: LanguageModel, tmp_path: Any) -> None:
+    expected = said_alone(lm, 1)
+    saved = lm.save_prefix(asking(png(1)), tmp_path / "seen")
+    lm.prefix_cache.clear()
+    assert lm.load_prefix(tmp_path / "seen") == saved
+    assert list(lm.generate(asking(png(1)), **GREEDY).tokens) == expected
+
+
+# ---- what is refused, before anything runs
+
+
+def test_a_model_that_takes_no_images_says_so() -> None:
+    tokenizer = byte_level_tokenizer()
+    lm = LanguageModel(tiny_model(tiny_config(len(tokenizer))), tokenizer)
+    assert lm.images is None and lm.runner().feed is None
+    with pytest.raises(OptionError, match="takes no images") as caught:
+        lm.stream(asking("cat.png"))
+    assert caught.value.field == "messages[0].content[0].image"
+
+
+def test_an_image_that_there_is_no_memory_for_is_refused() -> None:
+    small = seeing(cache_bytes=1 << 20)
+    small.memory = small.memory.__class__.of(
+        small.memory.device, small.memory.device, caches=1 << 20
+    )
+    assert small._image_activations.nbytes(4) < small.memory.activations
+    small.generate(asking(png(1, rows=2, columns=2)), max_tokens=1)
+    with pytest.raises(CapacityError, match="patches needs"):
+        small.generate(asking(png(1, rows=60, columns=60)), max_tokens=1)
+
+
+def test_a_patch_knows_what_it_shows(lm: LanguageModel) -> None:
+    patches = [t for t in tokens_of(lm, asking(png(1))) if isinstance(t, Patch)]
+    assert [patch.row for patch in patches] == list(range(6))
+    (image,) = {patch.image for patch in patches}
+    assert image.count == 6 and image.pixels.shape == (3, 56, 84)

@@ -24,6 +24,7 @@ from .guard.guard import Guard
 from .http.body import parse_body
 from .line import CrowdedError, Line
 from .openai.constraints import constraining
+from .remote_images import RemoteImages
 from .served_model import ServedModel
 
 SHORT = 16 << 10  # bytes of a body
@@ -46,7 +47,7 @@ class Prepared(NamedTuple):
 
 
 class Preparation:
-    """The lanes. ``prepare`` is ``lm.prepare_all``."""
+    """The lanes. ``prepare`` is ``lm.prepare_all``; ``remote`` fetches images, if allowed."""
 
     def __init__(
         self,
@@ -55,11 +56,13 @@ class Preparation:
         guard: Guard,
         *,
         max_sequences: int,
+        remote: RemoteImages | None = None,
     ) -> None:
         self._prepare = prepare
         self._model = model
         self._guard = guard
         self._max_sequences = max_sequences
+        self._remote = remote
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
         self._line = Line(SLOW_THREADS)  # for the slow lane
@@ -70,6 +73,8 @@ class Preparation:
         """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
         for lane in (self._quick, self._slow):
             lane.shutdown(wait=False, cancel_futures=True)
+        if self._remote is not None:
+            self._remote.close()
         for _ in range(_PATIENCE):
             if not self._running:
                 return True
@@ -132,8 +137,8 @@ class Preparation:
 
     async def sequences(self, data: bytes, parse: Parse, client: str) -> Prepared:
         """Parse a body and make its sequences; raises for what is wrong with it."""
-        size = len(data)
-        body, call, sequences = await self.run(size, lambda: self._understood(data, parse), client)
+        size, read = await self.body(data, client)
+        body, call, sequences = await self.run(size, lambda: self._understood(read, parse), client)
         if sequences is not None:
             return Prepared(call, sequences)
         try:
@@ -147,8 +152,18 @@ class Preparation:
             raise _blamed(error, body, call) from error
         return Prepared(call, sequences)
 
-    def _understood(self, data: bytes, parse: Parse) -> tuple[Body, Call, Sequence[Request] | None]:
-        body = parse_body(data)
+    async def body(self, data: bytes, client: str) -> tuple[int, Callable[[], Body]]:
+        """How large a body is with the images that it names, and what reads it in a lane."""
+        size = len(data)
+        if self._remote is None or b"http" not in data:
+            return size, lambda: parse_body(data)
+        body = await self.run(size, lambda: parse_body(data), client)
+        return size + await self._remote.put_into(body), lambda: body
+
+    def _understood(
+        self, read: Callable[[], Body], parse: Parse
+    ) -> tuple[Body, Call, Sequence[Request] | None]:
+        body = read()
         call = parse(body, self._model)
         self._check(call)
         return body, call, None if call.specs else self._prepare(call.jobs)

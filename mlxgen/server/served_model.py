@@ -69,7 +69,7 @@ class ServedModel:
         tokenizer: Any = lm.tokenizer
         return cls(
             name=lm.name,
-            dialect=Dialect.of(lm.vocabulary),
+            dialect=Dialect.of(lm.vocabulary, lm.images),
             vocab_size=lm.vocab_size,
             max_context=lm.max_context,
             aliases=tuple(dict.fromkeys(alias for alias in aliases if alias != lm.name)),

@@ -24,12 +24,14 @@ from .jobs import Preparation
 from .logs import log, log_failure
 from .metrics import Metrics
 from .programs.running import Programs
+from .remote_images import RemoteImages
 from .served_model import ServedModel
 from .settings import Settings
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 FAREWELL = 2.0  # seconds for which a failed engine is reported before the process ends
 _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
+_WITH_IMAGES = 32 << 20  # bytes of a body that may have images in it
 _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
 
 
@@ -129,10 +131,17 @@ class Service:
         if model.max_context is not None:
             limit = model.max_context * _PER_TOKEN
             self.body_limit = min(max(limit, _LEAST_BODY), _MOST_BODY)
+        if model.dialect.images is not None:
+            self.body_limit = max(self.body_limit, _WITH_IMAGES)
         self._guard = Guard(engine.facts, costly=self.metrics.costly_grammars.inc)
         self._guard.start()
+        fetches = self.settings.allow_remote_images and model.dialect.images is not None
         self.preparation = Preparation(
-            engine.lm.prepare_all, model, self._guard, max_sequences=self.settings.max_queue
+            engine.lm.prepare_all,
+            model,
+            self._guard,
+            max_sequences=self.settings.max_queue,
+            remote=RemoteImages() if fetches else None,
         )
         self.programs = Programs(
             self.engine, timeout=self.settings.program_timeout, most=self.settings.max_queue

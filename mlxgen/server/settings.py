@@ -84,6 +84,9 @@ class Settings(ModelSettings):
     """Print what a client of a server with these options has to be told, and exit; the model is not
     loaded."""
 
+    allow_remote_images: bool = setting(False, action="store_true")
+    """Fetch images that requests name by http or https addresses, from the public internet only."""
+
     max_batch: int = _count(32, 1, 4096)
     """Maximum number of sequences that run at a time."""
     max_queue: int = _count(256, 1, 100_000)

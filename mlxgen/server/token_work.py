@@ -16,10 +16,10 @@ from pydantic import Field
 from ..chat import Chat
 from ..chat.template.sandbox import RenderLimits
 from ..errors import MlxgenError
+from ..images import plain
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
-from .http.body import parse_body
 from .http.responses import to_large_json
 from .openai.messages import CHAT_FIELDS, Message, rendered
 from .reading import read
@@ -61,11 +61,10 @@ Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
 async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
     """The work of an endpoint that does not need the engine."""
     data = await exchange.body()
-    model = exchange.service.model
-    answered = await exchange.service.preparation.run(
-        len(data),
-        lambda: to_large_json(answer(parse_body(data), model), depth=2),
-        exchange.client,
+    model, preparation = exchange.service.model, exchange.service.preparation
+    size, body = await preparation.body(data, exchange.client)
+    answered = await preparation.run(
+        size, lambda: to_large_json(answer(body(), model), depth=2), exchange.client
     )
     exchange.understood()
     await exchange.answer(answered)
@@ -117,7 +116,7 @@ def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
         continue_final_message=bool(request.continue_final_message),
     )
     try:
-        return chat.tokens(model.vocabulary, RenderLimits())
+        return plain(chat.tokens(model.vocabulary, RenderLimits(), model.dialect.images))
     except MlxgenError as error:
         raise as_request_error(error, CHAT_FIELDS) from error
 

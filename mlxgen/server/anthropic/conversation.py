@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...chat.roles import Content, joined
 from ..errors import RequestError
+from ..parts import image_part
 from .schemas import (
     Block,
+    ImageBlock,
     Message,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    UrlSource,
 )
 
 _BILLING = "x-anthropic-billing-header:"
@@ -54,6 +58,8 @@ def _answer(blocks: Sequence[Block], at: str) -> dict[str, Any]:
             calls.append({"id": block.id, "type": "function", "function": function})
         elif isinstance(block, ToolResultBlock):
             raise _misplaced(f"{at}[{i}]", "a tool_result belongs to a message of the user")
+        elif isinstance(block, ImageBlock):
+            raise _misplaced(f"{at}[{i}]", "an image belongs to a message of the user")
     answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if any(thoughts):
         answer["reasoning_content"] = "".join(thoughts)
@@ -68,21 +74,41 @@ def _said(role: str, blocks: Sequence[Block], at: str) -> list[dict[str, Any]]:
     for i, block in enumerate(blocks):
         if isinstance(block, ToolResultBlock):
             result = {"role": "tool", "tool_call_id": block.tool_use_id}
-            messages.append({**result, "content": _result(block)})
-        elif not isinstance(block, TextBlock):
+            messages.append({**result, "content": _result(block, f"{at}[{i}].content")})
+        elif not isinstance(block, (TextBlock, ImageBlock)):
             raise _misplaced(f"{at}[{i}]", f"a {block.type} belongs to a message of the assistant")
         elif messages and messages[-1]["role"] == role:
-            messages[-1]["content"] += f"\n{block.text}"
+            said = _shown([(block, f"{at}[{i}]")])
+            messages[-1]["content"] = joined(messages[-1]["content"], said)
         else:
-            messages.append({"role": role, "content": block.text})
+            messages.append({"role": role, "content": _shown([(block, f"{at}[{i}]")])})
     return messages or [{"role": role, "content": ""}]
 
 
-def _result(block: ToolResultBlock) -> str:
-    content = block.content
-    if not isinstance(content, str):
-        content = "\n".join([part.text for part in content or ()])
-    return f"Error: {content}" if block.is_error else content
+def _result(block: ToolResultBlock, at: str) -> Content:
+    given = block.content
+    if isinstance(given, str):
+        content: Content = given
+    else:
+        content = _shown([(part, f"{at}[{i}]") for i, part in enumerate(given or ())])
+    return joined("Error: ", content, between="") if block.is_error else content
+
+
+def _shown(blocks: Sequence[tuple[TextBlock | ImageBlock, str]]) -> Content:
+    """One string, or, if there are images, parts; the blocks come with their places."""
+    content: Content = ""
+    for block, at in blocks:
+        said: Content
+        if isinstance(block, TextBlock):
+            said = block.text
+        elif isinstance(block.source, UrlSource):
+            said = [image_part(block.source.url, f"{at}.source.url")]
+        else:
+            source = block.source
+            address = f"data:{source.media_type};base64,{source.data}"
+            said = [image_part(address, f"{at}.source.data")]
+        content = joined(content, said) if content else said
+    return content
 
 
 def _misplaced(at: str, reason: str) -> RequestError:

@@ -29,6 +29,28 @@ class TextBlock(Piece):
     text: str
 
 
+class Base64Source(Piece):
+    """An image itself."""
+
+    type: Literal["base64"]
+    media_type: str
+    data: str
+
+
+class UrlSource(Piece):
+    """Where an image is: an address to fetch, or one that begins with data:."""
+
+    type: Literal["url"]
+    url: str
+
+
+class ImageBlock(Piece):
+    """An image."""
+
+    type: Literal["image"]
+    source: Annotated[Base64Source | UrlSource, Field(discriminator="type")]
+
+
 class ToolUseBlock(Piece):
     """A call that an earlier answer made."""
 
@@ -56,12 +78,14 @@ class ToolResultBlock(Piece):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextBlock] | None = None
+    content: str | list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]] | None = (
+        None
+    )
     is_error: bool | None = None
 
 
 Block: TypeAlias = Annotated[
-    TextBlock | ToolUseBlock | ThinkingBlock | RedactedBlock | ToolResultBlock,
+    TextBlock | ImageBlock | ToolUseBlock | ThinkingBlock | RedactedBlock | ToolResultBlock,
     Field(discriminator="type"),
 ]
 

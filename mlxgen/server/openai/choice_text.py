@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from ...chat.answer import AnswerReader
 from ...chat.events import ChatEvent, Ended, Reasoning, Retracted, Text
 from ...engine import Chunk, PromptScore, Usage
+from ...images import plain
 from ...text import TextDecoder
 from ...tokens import Token
 from ..errors import RequestError
@@ -129,7 +130,7 @@ class ChoiceText:
         """What a whole answer says about the prompt."""
         facts: dict[str, Any] = {}
         if self._plan.ids:
-            facts["prompt_token_ids"] = list(self._row.prompt.tokens)
+            facts["prompt_token_ids"] = plain(self._row.prompt.tokens)
         if self._plan.prompt_logprobs:
             facts["prompt_logprobs"] = self.writer.prompt(self.scores)
         return facts

@@ -1,8 +1,8 @@
 """Chat messages as clients send them, and as chat templates take them.
 
-Invariant: ``rendered`` returns every message as plain JSON with its content as one string, and
-parts that cannot be shown to the model are refused. Other fields that clients leave in messages,
-of their own or from other servers, are ignored.
+Invariant: ``rendered`` returns every message as plain JSON with its content as one string, or, if
+there are images in it, as parts; parts that cannot be shown to the model are refused. Other fields
+that clients leave in messages, of their own or from other servers, are ignored.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic import Field
 from ...chat.calls.returned import returned
 from ..errors import RequestError
 from ..fields import Int, Json, Piece
+from ..parts import image_part, text_part
 
 
 class TextPart(Piece):
@@ -32,8 +33,25 @@ class RefusalPart(Piece):
     refusal: str
 
 
+class ImageAddress(Piece):
+    """Where an image is: an address that begins with data:, or one to fetch."""
+
+    url: str
+
+
+class ImagePart(Piece):
+    """An image."""
+
+    type: Literal["image_url"]
+    image_url: ImageAddress
+
+
 Part: TypeAlias = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
 Content: TypeAlias = str | list[Part]
+Shown: TypeAlias = (
+    str | list[Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]]
+)
+"""Content that may have images in it."""
 
 
 class FunctionOfCall(Piece):
@@ -56,7 +74,7 @@ class PlainMessage(Piece):
     """Instructions, or what the user says."""
 
     role: Literal["system", "developer", "user"]
-    content: Content
+    content: Shown
     name: str | None = None
 
 
@@ -79,7 +97,7 @@ class ToolMessage(Piece):
     """What a tool answered."""
 
     role: Literal["tool"]
-    content: Content
+    content: Shown
     tool_call_id: str
     name: str | None = None
 
@@ -99,7 +117,8 @@ def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _rendered(message: Message, at: str) -> dict[str, Any]:
-    plain: dict[str, Any] = {"role": role_of(message.role), "content": _text(message.content)}
+    content = _content(message.content, f"{at}.content")
+    plain: dict[str, Any] = {"role": role_of(message.role), "content": content}
     if message.name is not None:
         plain["name"] = message.name
     if isinstance(message, ToolMessage):
@@ -137,10 +156,22 @@ def _thoughts(message: AssistantMessage) -> str | None:
     return message.reasoning_content
 
 
-def _text(content: Content | None) -> str | None:
+def _content(content: Shown | Content | None, at: str) -> str | list[dict[str, Any]] | None:
+    """One string, or, if there are images in it, parts."""
     if content is None or isinstance(content, str):
         return content
-    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+    if not any(isinstance(part, ImagePart) for part in content):
+        return "".join([_text(part) for part in content if not isinstance(part, ImagePart)])
+    return [
+        image_part(part.image_url.url, f"{at}[{i}].image_url.url")
+        if isinstance(part, ImagePart)
+        else text_part(_text(part))
+        for i, part in enumerate(content)
+    ]
+
+
+def _text(part: TextPart | RefusalPart) -> str:
+    return part.text if isinstance(part, TextPart) else part.refusal
 
 
 def called(id: str, name: str, arguments: str | Json) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def props_of(model: ServedModel, *, slots: int) -> dict[str, Any]:
         "total_slots": slots,
         "model_alias": model.name,
         "model_path": model.path or model.name,
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": model.dialect.images is not None, "audio": False},
         "chat_template": model.chat_template,
         "bos_token": model.bos_token,
         "eos_token": model.eos_token,

@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, Tag
 from ..errors import RequestError
 from ..fields import Piece
 from ..openai.messages import called, role_of
+from ..parts import image_part, text_part
 
 
 class TextPart(Piece):
@@ -30,8 +31,16 @@ class RefusalPart(Piece):
     refusal: str
 
 
+class ImagePart(Piece):
+    """An image: an address that begins with data:, or one to fetch."""
+
+    type: Literal["input_image"]
+    image_url: str | None = None
+    file_id: str | None = None
+
+
 class OtherPart(Piece):
-    """What is not text: an image, a file or a sound."""
+    """What is neither text nor an image: a file or a sound."""
 
     type: str
 
@@ -40,16 +49,19 @@ def _kind_of_part(given: Any) -> str:
     kind = given.get("type") if isinstance(given, dict) else None
     if kind in ("input_text", "output_text", "text", "summary_text", "reasoning_text"):
         return "text"
-    return "refusal" if kind == "refusal" else "other"
+    return "refusal" if kind == "refusal" else "image" if kind == "input_image" else "other"
 
 
 Part: TypeAlias = Annotated[
     Annotated[TextPart, Tag("text")]
     | Annotated[RefusalPart, Tag("refusal")]
+    | Annotated[ImagePart, Tag("image")]
     | Annotated[OtherPart, Tag("other")],
     Discriminator(_kind_of_part),
 ]
 Content: TypeAlias = str | list[Part]
+Shown: TypeAlias = str | list[dict[str, Any]]
+"""The content of a message for a chat: one string, or, if there are images in it, parts."""
 
 
 class MessageItem(Piece):
@@ -121,13 +133,13 @@ def rendered(instructions: str | None, given: Input) -> list[dict[str, Any]]:
     for i, item in enumerate(given):
         at = f"input[{i}]"
         if isinstance(item, MessageItem):
-            said.message(item.role, _text(item.content, f"{at}.content"))
+            said.message(item.role, _content(item.content, f"{at}.content", item.role))
         elif isinstance(item, ReasoningItem):
             said.thoughts(_thoughts(item, at))
         elif isinstance(item, CallItem):
             said.call(called(item.call_id, item.name, item.arguments))
         elif isinstance(item, ResultItem):
-            said.result(item.call_id, _text(item.output, f"{at}.output"))
+            said.result(item.call_id, _content(item.output, f"{at}.output"))
         else:
             raise _foreign(item, f"{at}.type")
     return messages
@@ -140,12 +152,12 @@ class _Messages:
         self._messages = messages
         self._answer: dict[str, Any] | None = None  # that of the model, if it is not over
 
-    def message(self, role: str, text: str) -> None:
+    def message(self, role: str, content: Shown) -> None:
         if role == "assistant":
             answer = self._open()
-            answer["content"] += f"\n{text}" if answer["content"] else text
+            answer["content"] += f"\n{content}" if answer["content"] else content
         else:
-            self._close({"role": role_of(role), "content": text})
+            self._close({"role": role_of(role), "content": content})
 
     def thoughts(self, text: str) -> None:
         if text:
@@ -156,8 +168,8 @@ class _Messages:
     def call(self, call: dict[str, Any]) -> None:
         self._open().setdefault("tool_calls", []).append(call)
 
-    def result(self, id: str, text: str) -> None:
-        self._close({"role": "tool", "tool_call_id": id, "content": text})
+    def result(self, id: str, content: Shown) -> None:
+        self._close({"role": "tool", "tool_call_id": id, "content": content})
 
     def _open(self) -> dict[str, Any]:
         if self._answer is None:
@@ -178,20 +190,40 @@ def _thoughts(item: ReasoningItem, at: str) -> str:
     return ""
 
 
-def _text(content: Content, at: str) -> str:
+def _content(content: Content, at: str, role: str = "tool") -> Shown:
+    """One string, or, if there are images in it, parts."""
     if isinstance(content, str):
         return content
-    return "".join([_part(part, f"{at}[{i}]") for i, part in enumerate(content)])
+    images = role != "assistant" and any(isinstance(part, ImagePart) for part in content)
+    if not images:
+        return "".join([_part(part, f"{at}[{i}]") for i, part in enumerate(content)])
+    return [
+        _image(part, f"{at}[{i}]")
+        if isinstance(part, ImagePart)
+        else text_part(_part(part, f"{at}[{i}]"))
+        for i, part in enumerate(content)
+    ]
 
 
-def _part(part: TextPart | RefusalPart | OtherPart, at: str) -> str:
+def _image(part: ImagePart, at: str) -> dict[str, Any]:
+    if part.image_url is None:
+        raise RequestError.at(
+            f"{at}.file_id" if part.file_id is not None else f"{at}.image_url",
+            "this server keeps no files; send the image as image_url",
+            "unsupported_value",
+        )
+    return image_part(part.image_url, f"{at}.image_url")
+
+
+def _part(part: TextPart | RefusalPart | ImagePart | OtherPart, at: str) -> str:
     if isinstance(part, TextPart):
         return part.text
     if isinstance(part, RefusalPart):
         return part.refusal
     raise RequestError.at(
         f"{at}.type",
-        f"expected input_text or output_text, got {part.type[:64]!a}; this server reads text only",
+        f"expected input_text or output_text, got {part.type[:64]!a}; this server reads only text "
+        "there",
         "unsupported_value",
     )
 

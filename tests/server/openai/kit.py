@@ -34,7 +34,7 @@ def served(tokenizer: TokenizerWrapper, **changes: Any) -> ServedModel:
     """The model of a tokenizer, with nothing behind it."""
     vocabulary = Vocabulary.of(tokenizer)
     facts = {"name": "tiny", "vocab_size": vocabulary.size, "max_context": 2048, "recommended": {}}
-    lm = SimpleNamespace(tokenizer=tokenizer, vocabulary=vocabulary, **facts)
+    lm = SimpleNamespace(tokenizer=tokenizer, vocabulary=vocabulary, images=None, **facts)
     return replace(ServedModel.of(cast(Any, lm)), **changes)
 
 

@@ -172,8 +172,13 @@ def test_what_changes_nothing_is_accepted() -> None:
         ({"input": [{"type": "compaction"}]}, "input[0].type", "function_call_output"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input[0].content[0].image_url",
+            "takes no images",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
             "input[0].content[0].type",
-            "text only",
+            "only text",
         ),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "no tools"),
         ({"tools": [WEATHER], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "allowed_tools"),

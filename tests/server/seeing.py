@@ -1,0 +1,26 @@
+"""The server with a tiny model that takes images: ``python -m``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mlxgen.engine import Limits, Scheduler
+from mlxgen.server.engine.boot import engine_of
+from mlxgen.server.process import serve
+from mlxgen.server.settings import read_settings
+from tests.fakes.seeing import seeing
+
+
+def main() -> int:
+    settings = read_settings()
+
+    def boot() -> Any:
+        lm = seeing()
+        return Scheduler(lm, Limits()), engine_of(lm, settings)
+
+    return serve(settings, boot=boot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

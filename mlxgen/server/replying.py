@@ -77,7 +77,7 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
                 new += [e for c in chunks for e in reply.push(place, c, progress, usage)]
             elif progress is not None:
                 new += reply.prefilled(place, progress)
-            if chunks or new or progress is not None:
+            if new or progress is None or progress.prefilled:
                 events += opening()
             events += new
         return events

@@ -131,7 +131,8 @@ def test_what_the_prefix_cache_had_is_known_when_a_message_starts(
     monkeypatch.setattr(replying, "SILENCE", 0.01)
     body = {"messages": HELLO, "max_tokens": 9, "stream": True}
     reply = parse_messages(body, demo()).reply(id="id", created=0)
-    chunks = chunks_of([104, 105], demo().vocabulary)
+    known = demo().vocabulary
+    chunks = chunks_of(known.encode("Hello there, friend", special=False), known)
 
     async def main() -> str:
         line, box = Line(), Mailbox(1, on_overflow=lambda: None)
@@ -139,17 +140,20 @@ def test_what_the_prefix_cache_had_is_known_when_a_message_starts(
         box.accept()
         while line.text.count("event: ping") < 2:
             await asyncio.sleep(0.001)
-        known = Usage(prompt_tokens=20, cached_tokens=15)
-        box.put(Delivery(0, (), progress=Progress(known, 18)))
+        box.put(Delivery(0, chunks[:1], progress=Progress(Usage(prompt_tokens=20), 0)))  # forced
+        box.tell()
+        run = Usage(prompt_tokens=20, cached_tokens=15)
+        box.put(Delivery(0, (), progress=Progress(run, 18)))
         box.tell()
         while "message_start" not in line.text:
             await asyncio.sleep(0.001)
-        box.put(Delivery(0, chunks, usage()))
+        box.put(Delivery(0, chunks[1:], usage()))
         box.tell()
         await streaming
         return line.text
 
     text = asyncio.run(asyncio.wait_for(main(), 30))
+    assert "".join(re.findall(r'"text_delta","text":"(.*?)"', text)) == "Hello there, friend"
     assert text.index("event: ping") < text.index("event: message_start")
     [start] = re.findall(r'"message_start".*', text)
     assert '"input_tokens":5' in start and '"cache_read_input_tokens":15' in start

@@ -22,7 +22,7 @@ from ...chat.events import (
 )
 from ...chat.splitter import Reading
 from ...engine import Chunk, Progress, Usage
-from ..call import Aside, Event
+from ..call import Aside, Event, Sent
 from ..errors import as_messages_error, error_body
 from ..http.responses import to_text
 from ..timings import prompt_progress, timings
@@ -64,6 +64,7 @@ class MessagesReply:
         self._usage = Usage(prompt_tokens=prompt_tokens)
         self._whole: Event = {"content": []}  # what the events said, if nobody streams them
         self._texts: list[str] = []  # of its last block
+        self._held: list[Event] = []  # until it is known what the prefix cache has of the prompt
 
     def _name_call(self, number: int) -> str:
         """A name for a call, unique among all replies."""
@@ -84,9 +85,10 @@ class MessagesReply:
         }
         return [{"type": "message_start", "message": message}]
 
-    def prefilled(self, index: int, progress: Progress) -> list[Aside]:
+    def prefilled(self, index: int, progress: Progress) -> list[Sent]:
         self._usage = progress.usage
-        return [_ping(prompt_progress=prompt_progress(progress))] if self._reports else []
+        pings = [_ping(prompt_progress=prompt_progress(progress))] if self._reports else []
+        return [*pings, *self._released()]
 
     def alive(self) -> list[Aside]:
         return [_ping()]
@@ -101,10 +103,16 @@ class MessagesReply:
         events, _ = self._reader.push(chunk, self._usage)
         shown = [new for event in events for new in self._shown(event)]
         if self._stream:
-            return shown
+            self._held += shown
+            known = progress is None or progress.prefilled or usage is not None
+            return self._released() if known else ()
         for each in shown:
             self._fold(each)
         return ()
+
+    def _released(self) -> list[Event]:
+        held, self._held = self._held, []
+        return held
 
     def fail(self, error: BaseException) -> Event:
         return as_messages_error(*error_body(error, self._params))

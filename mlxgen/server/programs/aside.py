@@ -79,6 +79,7 @@ class Aside:
             self._stuck.append(helper)
             helper.todo.put(None)  # if it returns after all
             stop_thread(helper.thread)
+            log(logging.ERROR, f"{what} was given up", seconds=self.seconds)
             raise HookError(f"{what} took more than {self.seconds:g} s") from None
         if error is not None:
             raise error

@@ -160,6 +160,8 @@ def _check_kind(kind: Kind, target: Any) -> None:
         raise OptionError("", f"expected a function or a class, got {target!r}")
     if kind == "program" and not _is_async(target):
         raise OptionError("", "expected an async function of a guide; write async def")
+    if kind == "hook" and _is_async(target):
+        raise OptionError("", "a hook is not awaited; write def instead of async def")
     if not inspect.isclass(target):
         return
     if kind == "controller" and not (hasattr(target, "mid_process") or hasattr(target, "bind")):

@@ -35,6 +35,7 @@ def refusal(**settings: tuple[str, ...]) -> str:
         ("programs", f"{HERE}:odd_type", "one of its types cannot come from JSON"),
         ("programs", f"{HERE}:unknown_type", "the type NoSuchType of its parameter text"),
         ("controllers", f"{HERE}:NotCalled", "expected a class with mid_process"),
+        ("hooks", f"{HERE}:quiz", "write def instead of async def"),
         ("hooks", f"{HERE}:NotCalled", "expected a function, or a class with __call__"),
     ],
 )

@@ -141,6 +141,11 @@ class Splitter:
         return state == "reasoning"
 
     @property
+    def is_in_call(self) -> bool:
+        """Whether the text so far ends inside a call, before the end of its arguments."""
+        return self._state in ("call", "unread", "arguments")
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether the text so far ends inside the arguments of a call."""
         return self._state == "arguments"

@@ -7,17 +7,18 @@ Invariant: what a plan demands of the text is exactly what its reading expects t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ..filters import Specification
 from ..text import ThinkingMarks
 from ..tokens import Token
-from .calls.use import Form, ToolUse, plan_tools
+from .calls.held import HeldCalls
+from .calls.use import Form, ToolPlan, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
 from .roles import retold
-from .splitter import Marks, Reading
+from .splitter import Marks, Reading, Thinking
 from .template.format import SWITCHES, Chat, RefusedError
 from .template.sandbox import RenderLimits
 from .thinking import after_thinking, budget_of, in_answer, marks_of, thinking_of
@@ -52,7 +53,7 @@ class Plan:
 
     - ``ids``: the prompt; ``opens_text``: the text is a new one, not the rest of a message.
     - ``thinking``: the marks of the thinking that may come; ``thinking_budget``: its most tokens.
-    - ``field``: the field that asked for ``spec``.
+    - ``field``: the field that asked for ``spec``; ``held``: the calls that it holds to schemas.
     - ``stop``: what ends the text, besides the stops of the request.
     - ``ignored``: what had no effect on this model, of ``tools``, ``reasoning_effort`` and
       ``thinking_budget``.
@@ -66,6 +67,7 @@ class Plan:
     spec: Specification | None = None
     stop: str | None = None
     field: str = "filters"
+    held: HeldCalls | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -95,7 +97,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
                 "this model writes headers before its text and cannot be held to a form; leave "
                 "it out",
             )
-        spec = after_thinking(spec, thinking, dialect, required=tools.required)
+        spec = _after(tools, thinking, dialect)
     marks = marks_of(thinking, dialect, calls)
     reading = Reading(
         marks=dialect.marks,
@@ -112,6 +114,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         spec=spec,
         stop=tools.stop,
         field=tools.field,
+        held=_held(turn.tools, form, dialect, tools, reading),
         ignored=_ignored(turn, dialect),
     )
 
@@ -121,6 +124,32 @@ def _continued(marks: Marks, message: Mapping[str, Any]) -> Marks:
     if marks.initial is None:
         return marks
     return replace(marks, initial="normal" if message.get("content") else "reasoning")
+
+
+def _after(tools: ToolPlan, thinking: Thinking, dialect: Dialect) -> Specification | None:
+    """The specification of the whole text, the thinking included."""
+    if tools.spec is None:
+        return None
+    return after_thinking(tools.spec, thinking, dialect, required=tools.required)
+
+
+def _held(
+    use: ToolUse | None,
+    form: Form | None,
+    dialect: Dialect,
+    tools: ToolPlan,
+    reading: Reading,
+) -> HeldCalls | None:
+    if use is None or tools.reader is None or (tools.spec is None and not tools.loose):
+        return None
+
+    def spec_of(loose: Set[str]) -> Specification | None:
+        return _after(plan_tools(use, form, dialect, loose), reading.thinking, dialect)
+
+    def alone(name: str) -> Specification | None:
+        return plan_tools(replace(use, mode="named", names=(name,)), None, dialect).spec
+
+    return HeldCalls(use, reading, tools.loose, spec_of, alone)
 
 
 def _rendered(chat: Chat, dialect: Dialect, limits: RenderLimits | None) -> list[Token]:

@@ -86,6 +86,7 @@ class PostSamplingResult:
       this position was drawn before.
     - ``text``: the text before this token; ``text_after``: the text with it. Both hold
       complete characters only.
+    - ``is_forced``: whether the token was not drawn, as it was the only one possible.
     - ``can_rewind``: the most that ``rewind`` may be: the number of tokens not yet
       delivered, this one included; with ``allow_retract``, of all that were generated.
 
@@ -100,6 +101,8 @@ class PostSamplingResult:
     - ``exclude``: tokens that the next draw (of ``resample`` or ``rewind``) must not give. If
       filters and bans leave no other, the token stands and its chunk says ``exhausted``.
     - ``temperature``: the temperature of that draw only.
+    - ``hold = n``: do not deliver the newest n tokens yet, this one included, so that a later call
+      can take them back; it holds until the next call. ``hold_tokens`` may hold more.
     """
 
     __slots__ = (
@@ -112,6 +115,7 @@ class PostSamplingResult:
         "attempt",
         "exclude",
         "feed_filters",
+        "hold",
         "position",
         "resample",
         "rewind",
@@ -142,6 +146,7 @@ class PostSamplingResult:
         self.exclude: Collection[Token] = ()
         self.temperature: float | None = None
         self.rewind = 0
+        self.hold = 0
 
     @property
     def sampled_token(self) -> Token:
@@ -151,6 +156,11 @@ class PostSamplingResult:
     def sampled_token(self, token: Token) -> None:
         self._token = token
         self._prob = None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the token was not drawn because it was the only one possible."""
+        return isinstance(self._view, ForcedView)
 
     @property
     def sampled_prob(self) -> float:
@@ -188,6 +198,8 @@ class PostSamplingResult:
             self._refuse("sampled_token", f"a token id from 0 to {vocab_size - 1}")
         if not _is_integer(self.rewind) or self.rewind < 0:
             self._refuse("rewind", "0 or a positive integer")
+        if not _is_integer(self.hold) or self.hold < 0:
+            self._refuse("hold", "0 or a positive integer")
         ids = self.exclude
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Collection):
             self._refuse("exclude", "a collection of token ids")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from ..chat.calls.held import HeldCalls
 from ..chat.splitter import Reading
 from ..engine import Options, Prompt, control_options
 from ..errors import MlxgenError
@@ -48,8 +49,8 @@ class Asked:
     - ``rows``: the prompts; each has so many ``answers``.
     - ``options``: those that the request gives, by the engine's names; None means the default.
     - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops.
-    - ``stream``, ``watched``, ``ends_with_done``, ``steered``, ``params``, ``ignored``: as in
-      ``Call``.
+    - ``stream``, ``watched``, ``ends_with_done``, ``steered``, ``held``, ``params``, ``ignored``:
+      as in ``Call``.
     """
 
     rows: Sequence[Row]
@@ -61,6 +62,7 @@ class Asked:
     watched: bool = False
     ends_with_done: bool = True
     steered: Steered | None = None
+    held: HeldCalls | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
 
@@ -80,17 +82,20 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         known = model.vocabulary
         rows = [replace(row, skip=len(heal_plan(known, row.prompt.tokens)[1])) for row in rows]
     each = [row for row in rows for _ in choices]
-    return Call(
+    call = Call(
         jobs=tuple(Job(row.prompt, one.fork()) for row in rows for one in choices),
         stream=asked.stream,
         watched=asked.watched,
         ends_with_done=asked.ends_with_done,
         specs=() if asked.spec is None else (asked.spec,),
         steered=asked.steered,
+        held=asked.held,
         params=asked.params,
         ignored=asked.ignored,
         make_reply=lambda id, created: make_reply(each, options, id, created),
     )
+    held = asked.held
+    return call.loosened(held.loose) if held is not None and held.loose else call
 
 
 def _options(asked: Asked, model: ServedModel) -> Options:

@@ -7,12 +7,16 @@ frozen and may be used in any thread; a ``Reply`` belongs to one task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from ..chat.calls.checked import CheckedCalls
+from ..chat.calls.held import HeldCalls
 from ..engine import Chunk, Options, Path, Progress, Prompt, Usage
 from ..filters import Specification
+from .logs import log
 
 Event: TypeAlias = dict[str, Any]
 
@@ -103,6 +107,7 @@ class Call:
     - ``watched``: whether chunks come with the progress of their jobs.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
     - ``steered``: what decides on the only job. Its branches are the answers then.
+    - ``held``: the calls that the specifications hold to schemas.
     - ``params``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude
       tokens, for ``error_body(error, call.params)``.
     - ``ignored``: accepted fields that have no effect.
@@ -114,10 +119,32 @@ class Call:
     ends_with_done: bool = True
     specs: tuple[Specification, ...] = ()
     steered: Steered | None = None
+    held: HeldCalls | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
     make_reply: Callable[[str, int], Reply] = field(repr=False)
 
+    def loosened(self, loose: Set[str]) -> Call:
+        """The same, with these tools held to the outline of their schemas and checked later."""
+        assert self.held is not None
+        spec = self.held.spec_of(loose)
+        specs = () if spec is None else (spec,)
+        jobs = [Job(prompt, _checked(o, self.held, loose, specs)) for prompt, o in self.jobs]
+        return replace(self, jobs=tuple(jobs), specs=specs)
+
     def reply(self, *, id: str, created: int) -> Reply:
         """A new reply. ``id`` as in ``chatcmpl-...``; ``created`` in seconds since 1970."""
         return self.make_reply(id, created)
+
+
+def _checked(
+    options: Options, held: HeldCalls, loose: Set[str], specs: Sequence[Specification]
+) -> Options:
+    """The options of a job whose loose calls are checked."""
+    hook = held.hook(loose, options.sampling.temperature, _tell)
+    others = [each for each in options.hooks if not isinstance(each, CheckedCalls)]
+    return replace(options, filters=tuple(specs), hooks=(*others, hook))
+
+
+def _tell(name: str, objection: str) -> None:
+    log(logging.WARNING, "the arguments of a call may not fit", tool=name, reason=objection)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from ..chat.calls.held import HeldCalls
 from ..engine import Request
-from ..errors import FilterError
+from ..errors import FilterError, GrammarError
 from .call import Call, Job
 from .errors import RequestError
 from .guard.guard import Guard
@@ -142,8 +143,7 @@ class Preparation:
         if sequences is not None:
             return Prepared(call, sequences)
         try:
-            for spec in call.specs:
-                await self._guard.check(spec, client)
+            call = await self._compiled(call, client)
             costly = self._guard.seconds(call.specs) > COSTLY
             sequences = await self.run(
                 size, lambda: self._prepare(call.jobs), client, costly=costly
@@ -151,6 +151,31 @@ class Preparation:
         except FilterError as error:
             raise _blamed(error, body, call) from error
         return Prepared(call, sequences)
+
+    async def _compiled(self, call: Call, client: str) -> Call:
+        """The call with specifications that compile: if those of calls do not, with looser ones."""
+        try:
+            await self._guard.check_all(call.specs, client)
+            return call
+        except GrammarError:
+            if call.held is None:
+                raise
+        loose = await self._loose(call.held, client)
+        call = await self.run(0, lambda: call.loosened(loose), client, costly=True)
+        await self._guard.check_all(call.specs, client)
+        return call
+
+    async def _loose(self, held: HeldCalls, client: str) -> Set[str]:
+        """The tools whose schemas cannot be compiled; all, if each of them can."""
+        names = [name for name in held.use.names if name not in held.loose]
+        alone = await self.run(0, lambda: list(map(held.alone, names)), client, costly=True)
+        failed = set()
+        for name, spec in zip(names, alone, strict=True):
+            try:
+                await self._guard.check_all([] if spec is None else [spec], client)
+            except GrammarError:
+                failed.add(name)
+        return held.loose | (failed or set(names))
 
     async def body(self, data: bytes, client: str) -> tuple[int, Callable[[], Body]]:
         """How large a body is with the images that it names, and what reads it in a lane."""

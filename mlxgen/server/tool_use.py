@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -78,11 +78,6 @@ def tool_use(functions: Mapping[str, Function], choice: Choice, *, many: bool) -
         strict=frozenset([each.name for each in functions.values() if each.strict]),
         many=many,
     )
-
-
-def strict_fields(functions: Iterable[str]) -> dict[str, str]:
-    """The places of ``strict`` in a request, by those in the tools as the chat has them."""
-    return {f"tools[{i}].function.strict": f"{at}.strict" for i, at in enumerate(functions)}
 
 
 def _shown(function: Function) -> dict[str, Any]:

@@ -159,3 +159,16 @@ def test_a_call_ends_the_thinking_unless_the_text_is_held_to_a_form() -> None:
     assert free is not None and forced is not None
     assert free.edges["reasoning"] == {"</think>": "content", "<tool_call>": "call"}
     assert forced.edges["reasoning"] == {"</think>": "content"}
+
+
+def test_a_schema_of_which_no_grammar_can_be_made_is_held_by_its_outline() -> None:
+    parts: list[Any] = [
+        {"anyOf": [{"properties": {f"k{i}{j}": {}}} for j in range(9)]} for i in range(9)
+    ]
+    lost = tool("lost", a={"allOf": parts}, b={"type": "integer"})
+    use = ToolUse(tools=(LOOK, lost), mode="required", names=("look", "lost"))
+    plan = plan_turn(Turn(chat=CHAT, tools=use), demo())
+    assert plan.held is not None and plan.held.loose == {"lost"}
+    assert plan.spec == plan.held.spec_of({"lost"}) and "k00" not in repr(plan.spec)
+    assert isinstance(plan.held.alone("look"), FirstToken | Lark)
+    assert plan_turn(Turn(chat=CHAT, tools=using()), demo()).held is None

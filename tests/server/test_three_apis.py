@@ -355,6 +355,27 @@ def test_a_server_streams_what_it_answers_whole_and_names_what_was_in_vain(
     assert "x-mlxgen-ignored" not in server.post(api.path, api.body(**{api.limit: 1})).headers
 
 
+UNHELD = {**SCHEMA, "not": {"required": ["other"]}}  # no grammar holds what must not be
+
+
+@EACH
+@pytest.mark.parametrize("choice", ["required", "auto", "Read"])
+def test_calls_whose_schemas_no_grammar_holds_are_made_all_the_same(
+    api: Api, server: Running, choice: str
+) -> None:
+    tools = [api.tool("Look"), api.tool(parameters=UNHELD, strict=True)]
+    limit = {api.limit: 90}
+    body = api.body(tools=tools, tool_choice=api.choice(choice), temperature=0, **limit)
+    whole = server.post(api.path, body)
+    assert whole.status_code == 200, whole.text
+    calls = api.whole(whole.json()).calls
+    assert calls if choice != "auto" else True
+    assert all(set(given) == {"path"} for _, given in calls if given is not None)
+    stream = server.post(api.path, {**body, **api.usage, "stream": True})
+    lines = [line for line in stream.text.split("\n") if line.startswith("data: {")]
+    assert api.streamed([json.loads(line.removeprefix("data: ")) for line in lines]).calls == calls
+
+
 @EACH
 def test_an_error_has_the_shape_of_the_api_also_for_a_stream(api: Api, server: Running) -> None:
     for stream in (False, True):

@@ -6,15 +6,17 @@ not call are never read from its text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from ...errors import GrammarError
 from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
 from .grammar import calls_grammar, is_announced, is_known
+from .outline import outline
 from .reader import ToolFormat, ToolReader
 
 Tool: TypeAlias = Mapping[str, Any]
@@ -57,6 +59,7 @@ class ToolPlan:
     - ``reader``: reads calls from the text; None if none are allowed.
     - ``spec`` and ``required``: the constraint of the text after the thinking, the form included,
       and whether that text must come.
+    - ``loose``: the tools whose arguments must follow a schema that ``spec`` does not hold.
     - ``stop``: what ends the text after one call, if nothing else does.
     - ``field``: the field that asked for ``spec``.
     """
@@ -64,12 +67,18 @@ class ToolPlan:
     reader: ToolReader | None = None
     spec: Specification | None = None
     required: bool = True
+    loose: frozenset[str] = frozenset()
     stop: str | None = None
     field: str = "tools"
 
 
-def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> ToolPlan:
-    """Plans; ``UnsupportedError`` if this model's format cannot do it."""
+def plan_tools(
+    use: ToolUse | None, form: Form | None, dialect: Dialect, loose: Set[str] = frozenset()
+) -> ToolPlan:
+    """Plans; ``UnsupportedError`` if this model's format cannot do it.
+
+    Of the schemas of ``loose`` tools, only the outline is to be held.
+    """
     format = dialect.tools
     if use is not None and format is None and use.mode != "auto":
         raise UnsupportedError(
@@ -81,17 +90,11 @@ def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> Tool
     called = frozenset(use.names)
     callable = [tool for tool in use.tools if tool["function"]["name"] in called]
     reader = ToolReader(format, callable, most=None if use.many else 1)
-    grammar = partial(
-        calls_grammar,
-        format,
-        use.tools,
-        dialect.vocabulary,
-        names=use.names,
-        strict=use.strict,
-    )
     if use.mode != "auto":
         _check(is_known(format), format, "tool_choice", f"{use.mode} calls cannot be enforced")
-        return ToolPlan(reader=reader, spec=grammar(many=use.many and use.mode == "required"))
+        many = use.many and use.mode == "required"
+        spec, loose = _grammar(use, dialect, loose, many=many)
+        return ToolPlan(reader=reader, spec=spec, loose=loose)
     if form is not None:
         if not is_known(format):
             raise UnsupportedError(
@@ -99,21 +102,67 @@ def plan_tools(use: ToolUse | None, form: Form | None, dialect: Dialect) -> Tool
                 f"cannot be combined with tools in this model's call format ({format.style}); "
                 f"set tool_choice to none, or leave out {form.field}",
             )
-        either = AnyOf((form.spec, grammar(many=use.many)))
-        return ToolPlan(reader=reader, spec=either, field=form.field)
-    if use.strict:
-        names = [tool["function"]["name"] for tool in use.tools]
-        at = f"tools[{min(map(names.index, use.strict))}].function.strict"
-        _check(is_announced(format), format, at, "schemas cannot be enforced")
+        spec, loose = _grammar(use, dialect, loose, many=use.many)
+        either = AnyOf((form.spec, spec))
+        return ToolPlan(reader=reader, spec=either, loose=loose, field=form.field)
     if len(callable) < len(use.tools):
         reason = "a choice of tools cannot be enforced"
         _check(is_announced(format), format, "tool_choice", reason)
     elif use.many and not use.strict:
         return ToolPlan(reader=reader)
     elif not is_announced(format):
-        return ToolPlan(reader=reader, stop=format.end or None)
-    rest = grammar(many=use.many, begun=True)
-    return ToolPlan(reader=reader, spec=After(format.start, rest), required=False)
+        stop = None if use.many else format.end or None
+        return ToolPlan(reader=reader, stop=stop, loose=use.strict & called)
+    rest, loose = _grammar(use, dialect, loose, many=use.many, begun=True)
+    spec = After(format.start, rest)
+    return ToolPlan(reader=reader, spec=spec, required=False, loose=loose)
+
+
+def _grammar(
+    use: ToolUse, dialect: Dialect, loose: Set[str], *, many: bool, begun: bool = False
+) -> tuple[Specification, frozenset[str]]:
+    """The grammar of calls, and the tools of whose schemas it holds the outline alone: the loose
+    ones, and those of which no grammar can be made."""
+    make = partial(_calls_grammar, use, dialect, many=many, begun=begun)
+    try:
+        return make(use.names, loose), frozenset(loose)
+    except (GrammarError, UnsupportedError):
+        loose = loose | {name for name in use.names if name not in loose and _fails(make, name)}
+        return make(use.names, loose), frozenset(loose)
+
+
+def _fails(make: Callable[[Sequence[str], Set[str]], Specification], name: str) -> bool:
+    try:
+        make([name], frozenset())
+    except (GrammarError, UnsupportedError):
+        return True
+    return False
+
+
+def _calls_grammar(
+    use: ToolUse,
+    dialect: Dialect,
+    names: Sequence[str],
+    loose: Set[str],
+    *,
+    many: bool,
+    begun: bool,
+) -> Specification:
+    assert dialect.tools is not None
+    return calls_grammar(
+        dialect.tools,
+        [_outlined(tool) if tool["function"]["name"] in loose else tool for tool in use.tools],
+        dialect.vocabulary,
+        names=names,
+        strict=use.strict - loose,
+        many=many,
+        begun=begun,
+    )
+
+
+def _outlined(tool: Tool) -> Tool:
+    function = tool["function"]
+    return {**tool, "function": {**function, "parameters": outline(function["parameters"])}}
 
 
 def _check(can: bool, format: ToolFormat, at: str, reason: str) -> None:

@@ -166,7 +166,7 @@ def _offer(
             forced = True
         elif constraint is not None and not request.is_led:
             forced = constraint.only() is not None
-    withheld = exhausted = False
+    withheld, exhausted, hold = False, False, 0
     if options.hooks:
         heard = hear(request, token, view)
         if heard.target is not None:
@@ -177,7 +177,7 @@ def _offer(
             return _declined(request, position - heard.target)
         if heard.token != token:
             token, forced, from_draft = heard.token, False, False
-        withheld, exhausted = heard.withheld, heard.exhausted
+        withheld, exhausted, hold = heard.withheld, heard.exhausted, heard.hold
     request.strayed = withheld
     attempts = request.retries.attempts.get(position, 0)
     event = request.advance(token, () if withheld else fed(request, token))
@@ -195,7 +195,9 @@ def _offer(
     logprob, top = _report(token, view, wanted) if wanted is not None else (None, ())
     others = _candidates(view, options.top_candidates) if options.top_candidates else ()
     request.outbox.push(
-        Accepted(token, position, logprob, top, others, from_draft, forced, attempts, exhausted)
+        Accepted(
+            token, position, logprob, top, others, from_draft, forced, attempts, exhausted, hold
+        )
     )
     if reason is None:
         return Verdict.NEXT

@@ -22,6 +22,7 @@ class Heard(NamedTuple):
     - ``target``: how many of the generated tokens to keep if this one is not taken in; ``exclude``
       and ``temperature`` are for the next draw then.
     - ``withheld``: the filters do not see the token.
+    - ``hold``: how many of the newest tokens, this one included, not to deliver yet.
     - ``exhausted``: a hook wanted another draw, but there were too many, or no other token is left.
     """
 
@@ -31,6 +32,7 @@ class Heard(NamedTuple):
     temperature: float | None = None
     withheld: bool = False
     exhausted: bool = False
+    hold: int = 0
 
 
 def hear(request: Request, token: Token, view: DrawView) -> Heard:
@@ -52,7 +54,7 @@ def hear(request: Request, token: Token, view: DrawView) -> Heard:
             "another one if attempt is above 0"
         )
     withheld, exhausted = not wish.feed_filters, bool(back) or retries.unmet
-    return Heard(sampled, withheld=withheld, exhausted=exhausted)
+    return Heard(sampled, withheld=withheld, exhausted=exhausted, hold=wish.hold)
 
 
 def _consult(request: Request, token: Token, view: DrawView) -> PostSamplingResult:

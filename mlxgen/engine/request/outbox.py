@@ -28,7 +28,10 @@ Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
 
 
 class Accepted(NamedTuple):
-    """An accepted token, and what its chunk says about it except for the text and the end."""
+    """An accepted token, and what its chunk says about it except for the text and the end.
+
+    ``hold``: how many of the newest tokens, this one included, a hook wants held back.
+    """
 
     token: Token
     position: int
@@ -39,6 +42,7 @@ class Accepted(NamedTuple):
     forced: bool
     attempts: int
     exhausted: bool
+    hold: int = 0
 
 
 class Outbox:
@@ -140,12 +144,13 @@ class Outbox:
             end = min(transcript.safe(with_bans=False), held_back)
         else:
             self._longest = max(self._longest, len(transcript))
+            hold = max(self._hold, waiting[-1].hold)
             if self._mode == "when settled":
-                settled = transcript.settled(self._hold, self.released)
+                settled = transcript.settled(hold, self.released)
                 while waiting and waiting[0].position < settled:
                     chunks.append(self._take(transcript.end(waiting[0].position + 1)))
                 return chunks
-            self._settled = transcript.settled(self._hold, self._settled)
+            self._settled = transcript.settled(hold, self._settled)
             end = transcript.end(self._settled)
         while waiting:
             chunks.append(self._take(end))
@@ -204,7 +209,7 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        token, position, logprob, top, candidates, from_draft, forced, attempts, exhausted = (
+        token, position, logprob, top, candidates, from_draft, forced, attempts, exhausted, _ = (
             self._waiting.popleft()
         )
         text = self._text(end) + tail

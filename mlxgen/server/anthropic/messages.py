@@ -22,7 +22,7 @@ from ..errors import RequestError, as_request_error
 from ..openai.reading import read
 from ..served_model import ServedModel
 from ..text_request import options_of
-from ..tool_use import Choice, functions_in, left_out, strict_fields, tool_use
+from ..tool_use import Choice, functions_in, left_out, tool_use
 from .conversation import rendered
 from .elsewhere import ELSEWHERE
 from .reply import MessagesReply
@@ -53,6 +53,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         },
         spec=plan.spec,
         stop=plan.stop,
+        held=plan.held,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
         ends_with_done=False,
@@ -100,7 +101,7 @@ def _plan(request: CountRequest, model: ServedModel) -> Plan:
         )
         return plan_turn(turn, model.dialect, RenderLimits())
     except MlxgenError as error:
-        raise as_request_error(error, {**_FIELDS, **strict_fields(functions)}) from error
+        raise as_request_error(error, _FIELDS) from error
 
 
 def _tools(request: CountRequest, functions: Mapping[str, FunctionTool]) -> ToolUse | None:

@@ -107,6 +107,11 @@ class Guard:
         if verdict.error is not None:
             raise GrammarError(verdict.error)
 
+    async def check_all(self, specs: Iterable[Any], client: str = "") -> None:
+        """``check`` each of them."""
+        for spec in specs:
+            await self.check(spec, client)
+
     def _settle(self, digest: bytes, trial: asyncio.Task[Verdict]) -> None:
         """Remember a trial if it has a verdict."""
         if trial.cancelled() or trial.exception() is not None:

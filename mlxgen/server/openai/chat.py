@@ -53,6 +53,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         ignored=known.ignored(plan.ignored),
         spec=plan.spec,
         stop=plan.stop,
+        held=plan.held,
         reasoning=request.include_reasoning is not False,
     )
 

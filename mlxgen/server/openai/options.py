@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...chat.calls.held import HeldCalls
 from ...engine import Options
 from ...filters import Specification
 from ...sampling import Hook
@@ -44,6 +45,7 @@ def call_of_request(
     spec: Specification | None = None,
     stop: str | None = None,
     ends: Sequence[Token] = (),
+    held: HeldCalls | None = None,
     reasoning: bool = True,
     silent: bool = False,
 ) -> Call:
@@ -85,6 +87,7 @@ def call_of_request(
         answers=request.n or 1,
         spec=spec,
         stop=stop,
+        held=held,
         stream=bool(request.stream),
         watched=bool(request.timings_per_token or request.return_progress),
         ignored=ignored,

@@ -25,7 +25,7 @@ from ..openai.reading import read
 from ..openai.schemas import TextFormat
 from ..served_model import ServedModel
 from ..text_request import options_of
-from ..tool_use import Choice, functions_in, left_out, strict_fields, tool_use
+from ..tool_use import Choice, functions_in, left_out, tool_use
 from .elsewhere import ELSEWHERE
 from .items import rendered
 from .output import SUMMARY, THOUGHTS
@@ -52,7 +52,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
             "unsupported_value",
         )
     functions = functions_in(request.tools, FunctionTool)
-    params = {**_FIELDS, **strict_fields(functions), "filters": _FORMAT}
+    params = {**_FIELDS, "filters": _FORMAT}
     thinking = request.reasoning
     try:
         turn = Turn(
@@ -80,6 +80,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
         },
         spec=plan.spec,
         stop=plan.stop,
+        held=plan.held,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
         ends_with_done=False,

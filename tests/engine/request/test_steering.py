@@ -214,6 +214,48 @@ def test_a_rewind_behind_delivered_text_names_how_far_back_is_possible() -> None
         next(stream)
 
 
+@pytest.mark.parametrize("options", [{}, {"draft": "ngram"}, {"stop": ["x"]}, {"banned": ["x"]}])
+def test_a_hook_holds_back_what_it_may_take_back(options: dict[str, Any]) -> None:
+    back: list[int] = []
+
+    def brackets(result: PostSamplingResult) -> None:
+        opened = result.text_after.rfind("(")
+        inside = result.text_after[opened:] if opened >= 0 else ""
+        if inside and ")" not in inside:
+            result.hold = len(inside)
+        elif inside.endswith(")") and not back:
+            assert result.can_rewind >= len(inside)
+            result.rewind = len(inside)
+            back.append(result.rewind)
+
+    speaker = reciter(list("ab(cd)ef(g"))
+    held = [(c.text, c.index) for c in speaker.lm.stream(PROMPT, hooks=[brackets], **options)]
+    assert "".join(text for text, _ in held) == "ab(cd)ef(g" and back == [4]
+    assert [index for _, index in held] == [*range(11)]
+
+
+def test_what_a_hook_holds_is_delivered_when_it_lets_go_and_at_the_end() -> None:
+    def until(result: PostSamplingResult) -> None:
+        result.hold = 0 if result.position == 5 else 99
+
+    speaker = reciter(list("abcdefgh"))
+    stream = speaker.lm.stream(PROMPT, hooks=[until])
+    seen = []
+    for chunk in stream:
+        seen.append((chunk.index, speaker.model.passes))
+    assert seen[0][1] > 5 and seen[6][1] > 8 and len(seen) == 9
+    assert say(reciter(list("abcdefgh")), hooks=[until]) == "abcdefgh"
+
+
+@pytest.mark.parametrize("hold", [-1, 1.5, True])
+def test_what_is_held_is_a_number_of_tokens(hold: Any) -> None:
+    def wrong(result: PostSamplingResult) -> None:
+        result.hold = hold
+
+    with pytest.raises(HookError, match="hold"):
+        list(reciter(["a"]).lm.stream(PROMPT, hooks=[wrong]))
+
+
 def test_hold_tokens_makes_room_for_a_hooks_rewind() -> None:
     speaker = talker({"": ["a"], "a": ["b"], "ab": ["c"], "abc": ["d"], "x": ["y"], "xy": []})
     done: list[int] = []

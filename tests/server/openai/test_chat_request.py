@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from mlxgen.chat.calls.checked import CheckedCalls
 from mlxgen.filters import After, Choice, JsonObject, JsonSchema, Lark, Regex
 from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.sampling import derive_seed
@@ -459,6 +460,14 @@ def test_a_format_without_a_grammar_refuses_what_it_cannot_enforce() -> None:
     body = {"tools": [WEATHER]}
     assert refusal({**body, "tool_choice": "required"}, model).param == "tool_choice"
     assert refusal({**body, "regex": "a"}, model).param == "regex"
+    assert spec_of(body, model) is None and not options_of(body, model).hooks
+
+
+def test_strict_arguments_are_checked_if_no_grammar_can_hold_them() -> None:
+    tools = demo().dialect.tools
+    assert tools is not None
+    model = with_dialect(demo(), tools=replace(tools, style="unheard_of"))
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
-    assert refusal({"tools": [strict]}, model).param == "tools[0].function.strict"
-    assert spec_of(body, model) is None
+    options = options_of({"tools": [strict]}, model)
+    assert not options.filters and [type(hook) for hook in options.hooks] == [CheckedCalls]
+    assert not options_of({"tools": [strict]}).hooks

@@ -1,0 +1,36 @@
+"""The schemas to which the calls of an answer are held, and what checks them if they cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+from ...filters import Specification
+from ..splitter import Reading
+from .checked import CheckedCalls, Tell
+from .fitting import Fitting
+from .use import ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCalls:
+    """The calls that a specification holds to schemas, as far as it can.
+
+    - ``loose``: the tools of which it holds the outline alone; their arguments are to be checked.
+    - ``spec_of``: the specification if these tools are loose; ``alone``: that of one tool.
+    """
+
+    use: ToolUse
+    reading: Reading
+    loose: frozenset[str]
+    spec_of: Callable[[Set[str]], Specification | None]
+    alone: Callable[[str], Specification | None]
+
+    def hook(self, loose: Set[str], temperature: float, tell: Tell) -> CheckedCalls:
+        """What checks the arguments of loose tools."""
+        schemas = {
+            tool["function"]["name"]: tool["function"].get("parameters") or {}
+            for tool in self.use.tools
+        }
+        fitting = {name: Fitting(schemas[name]) for name in sorted(loose)}
+        return CheckedCalls(self.reading, fitting, temperature, tell)

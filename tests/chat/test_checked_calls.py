@@ -1,0 +1,142 @@
+"""Calls that are checked when they are complete, and drawn again if they do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mlxgen.chat.calls.checked import LONGEST, TRIES, CheckedCalls
+from mlxgen.chat.calls.fitting import Fitting
+from mlxgen.chat.calls.reader import ToolReader
+from mlxgen.chat.splitter import Reading
+from mlxgen.engine.chunk import Chunk
+from mlxgen.tokens import Token
+from tests.fakes.speaking import PROMPT, Speaker
+
+from .kit import format_of, tool
+
+HEAD = ["Hi ", "<tool_call>", '{"name": "count", ', '"arguments": ']
+TAIL = ["}", "</tool_call>", " Bye"]
+
+
+class Counter:
+    """A model that counts to a number that it draws, and mostly draws 1."""
+
+    def __init__(self, schema: dict[str, Any], choices: dict[str, float], **options: Any) -> None:
+        self.told: list[tuple[str, str]] = []
+        arguments = ['{"n": ', "?", "}"]
+        self.script = [*HEAD, *arguments, *TAIL]
+
+        def say(speaker: Speaker, generated: list[Token]) -> Any:
+            piece = self.script[len(generated)] if len(generated) < len(self.script) else None
+            if piece == "?":
+                return {speaker.token(text): logit for text, logit in choices.items()}
+            return [speaker.end if piece is None else speaker.token(piece)]
+
+        self.speaker = Speaker([*self.script, *choices], say)
+        format = format_of("json_tools", self.speaker.vocabulary)
+        reading = Reading(tools=ToolReader(format, [tool("count", n={})]))
+        hook = CheckedCalls(
+            reading,
+            {"count": Fitting({"properties": {"n": schema}})},
+            options.get("temperature", 0.0),
+            lambda name, objection: self.told.append((name, objection)),
+        )
+        self.options = {"hooks": [hook], "seed": 1, **options}
+
+    def run(self, **options: Any) -> list[Chunk]:
+        return list(self.speaker.lm.stream(PROMPT, **self.options, **options))
+
+
+def text(chunks: Sequence[Chunk]) -> str:
+    return "".join(chunk.text for chunk in chunks)
+
+
+def arguments(chunks: Sequence[Chunk]) -> Any:
+    said = text(chunks)
+    return json.loads(said[said.index('"arguments": ') + 13 : said.index("}</tool_call>")])
+
+
+EVEN = {"1": 0.2, "2": 0.0, "3": 0.0}
+
+
+def test_arguments_that_fit_are_left_alone() -> None:
+    counter = Counter({"const": 1}, EVEN)
+    chunks = counter.run()
+    assert text(chunks) == 'Hi <tool_call>{"name": "count", "arguments": {"n": 1}}</tool_call> Bye'
+    assert not counter.told and not any(chunk.attempts for chunk in chunks)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_arguments_that_do_not_fit_are_drawn_again(temperature: float, seed: int) -> None:
+    counter = Counter({"enum": [2, 3]}, EVEN, temperature=temperature)
+    counter.options["seed"] = seed
+    chunks = counter.run()
+    assert arguments(chunks)["n"] in (2, 3) and not counter.told
+    assert text(chunks).endswith("</tool_call> Bye")
+
+
+def test_after_some_tries_the_last_arguments_stand_and_somebody_is_told() -> None:
+    counter = Counter({"const": 9}, EVEN)
+    with counter.speaker.lm.stream(PROMPT, **counter.options) as stream:
+        chunks = list(stream)
+        assert stream.usage.rewound_tokens >= 2 * TRIES
+    assert arguments(chunks)["n"] in (1, 2, 3)
+    assert counter.told == [("count", "they violate const")]
+
+
+def test_nothing_of_a_call_is_delivered_before_it_is_checked() -> None:
+    counter = Counter({"const": 2}, EVEN)
+    shown = ""
+    for chunk in counter.speaker.lm.stream(PROMPT, **counter.options):
+        assert not chunk.retract and not chunk.rewound
+        if chunk.index == 1:
+            assert counter.speaker.model.passes > 7  # up to the end of the arguments, at least
+            break
+        shown += chunk.text
+    assert shown == "Hi "
+
+
+def test_a_schema_that_cannot_be_followed_lets_the_arguments_stand() -> None:
+    counter = Counter({"$ref": "http://localhost:1/x"}, EVEN)
+    assert arguments(counter.run()) == {"n": 1}
+    assert [name for name, _ in counter.told] == ["count"]
+
+
+def test_batches_and_drafts_and_forks_give_the_same() -> None:
+    alone = text(Counter({"enum": [2, 3]}, EVEN).run())
+    assert text(Counter({"enum": [2, 3]}, EVEN).run(draft="ngram")) == alone
+    counter = Counter({"enum": [2, 3]}, EVEN)
+    found = ["", ""]
+    each: list[Any] = [{"hooks": [hook.fork()]} for hook in counter.options.pop("hooks") * 2]
+    for index, chunk in counter.speaker.lm.batch([PROMPT] * 2, each=each, **counter.options):
+        found[index] += chunk.text
+    assert found == [alone, alone]
+    counter = Counter({"enum": [2, 3]}, EVEN)
+    with counter.speaker.lm.stream(PROMPT, **counter.options) as stream:
+        next(stream)
+        (twin,) = stream.fork()
+        assert arguments([*stream])["n"] in (2, 3) and arguments([*twin])["n"] in (2, 3)
+
+
+def test_going_back_into_a_call_by_hand_checks_it_anew() -> None:
+    counter = Counter({"enum": [2, 3]}, EVEN)
+    with counter.speaker.lm.stream(PROMPT, **counter.options) as stream:
+        list(stream)
+        for kept in range(len(stream.tokens)):
+            stream.rewind(to=kept)
+            list(stream)
+            assert counter.speaker.text(stream.tokens[5:6]) in "23"
+
+
+def test_a_long_call_is_not_held_for_good() -> None:
+    counter = Counter({"const": 1}, EVEN)
+    counter.script[5:6] = ["1", *(" " for _ in range(LONGEST))]
+    for chunk in counter.speaker.lm.stream(PROMPT, max_tokens=None, **counter.options):
+        if chunk.index == 1:
+            break
+    assert LONGEST <= counter.speaker.model.passes < len(counter.script) - 3

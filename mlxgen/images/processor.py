@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class ImageProcessor:
     def __init__(self, own: Any, token: Token) -> None:
         self._own = own
         self._turn = threading.Lock()
+        self._images: WeakSet[Image] = WeakSet()  # that somebody holds
         self.token = token
 
     @property
@@ -36,6 +38,12 @@ class ImageProcessor:
     def most_patches(self) -> int:
         """The most patches of one image."""
         return int(getattr(self._own, "max_num_image_tokens", _MOST_PATCHES))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the pixels of all images that somebody holds."""
+        with self._turn:
+            return sum([image.pixels.nbytes for image in self._images])
 
     def read(self, source: Address | Source) -> tuple[str, Image]:
         """An image, and the text that takes the place of its placeholder, with one placeholder for
@@ -51,5 +59,7 @@ class ImageProcessor:
                     f"the model's processor refuses an image of {width} by {height} pixels: "
                     f"{error}",
                 ) from error
-        values = np.asarray(pixels, dtype=np.float32)
-        return text, Image.of(values, text.count(self.placeholder), self.token)
+            values = np.asarray(pixels, dtype=np.float32)
+            image = Image.of(values, text.count(self.placeholder), self.token)
+            self._images.add(image)
+        return text, image

@@ -33,6 +33,7 @@ COSTLY = 0.05  # seconds of compiling
 QUICK_THREADS = 3
 SLOW_THREADS = 2
 _PATIENCE = 20  # tenths of a second
+IMAGES = 2 << 30  # bytes of the pixels of all requests
 STUCK = 60.0  # seconds that one piece of work may keep a thread before it is reported
 
 T = TypeVar("T")
@@ -200,6 +201,15 @@ class Preparation:
                 f"expected at most {self._max_sequences} answers, as no more may wait here, got "
                 f"{len(call.jobs)}; ask for fewer at a time",
             )
+        images = self._model.dialect.images
+        if images is not None and images.nbytes > IMAGES:
+            shown = [token < 0 for job in call.jobs for token in job.prompt.tokens]
+            if any(shown):
+                raise RequestError(
+                    "too many images wait here; send this one again later",
+                    status=503,
+                    code="images_busy",
+                )
 
 
 def _blamed(error: FilterError, body: Body, call: Call) -> RequestError:

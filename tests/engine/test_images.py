@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -284,6 +285,17 @@ def test_an_image_that_there_is_no_memory_for_is_refused() -> None:
     small.generate(asking(png(1, rows=2, columns=2)), max_tokens=1)
     with pytest.raises(CapacityError, match="patches needs"):
         small.generate(asking(png(1, rows=60, columns=60)), max_tokens=1)
+
+
+def test_nobody_holds_an_image_once_its_request_is_over(lm: LanguageModel) -> None:
+    assert lm.images is not None
+    list(lm.batch([asking(png(1)), asking(png(2), png(1))], max_tokens=3))
+    with lm.stream(asking(png(3)), max_tokens=3) as stream:
+        next(stream)
+        assert lm.images.nbytes > 0
+    del stream
+    gc.collect()
+    assert lm.images.nbytes == 0
 
 
 def test_a_patch_knows_what_it_shows(lm: LanguageModel) -> None:

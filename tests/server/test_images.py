@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 
 from mlxgen import LanguageModel
 from mlxgen.images import plain
+from mlxgen.server import jobs
 from mlxgen.server.anthropic.messages import count_tokens, parse_messages
 from mlxgen.server.call import Call
 from mlxgen.server.errors import RequestError
 from mlxgen.server.http.fetch import FetchError
+from mlxgen.server.jobs import Preparation
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai_responses.request import parse_responses
 from mlxgen.server.remote_images import MOST_IMAGES, RemoteImages
@@ -238,3 +241,26 @@ def test_text_is_not_fetched() -> None:
     remote = RemoteImages(lambda url: b"never")
     assert asyncio.run(remote.put_into(body)) == 0
     remote.close()
+
+
+def test_images_that_wait_are_limited(
+    lm: LanguageModel, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = model.dialect.images
+    assert images is not None
+    gc.collect()
+    before = images.nbytes
+    body = chat(address_of(png(7)))
+    call = parse_chat(body, model)
+    assert images.nbytes == before + 12 * 56 * 84
+    monkeypatch.setattr(jobs, "IMAGES", before)
+    nothing: Any = None
+    lanes = Preparation(lm.prepare_all, model, nothing, max_sequences=4)
+    with pytest.raises(RequestError, match="too many images wait here") as caught:
+        lanes._understood(lambda: body, parse_chat)
+    assert caught.value.status == 503
+    lanes._understood(chat, parse_chat)  # text goes on
+    del call, caught
+    gc.collect()
+    assert images.nbytes == before
+    asyncio.run(lanes.close())

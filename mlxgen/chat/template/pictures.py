@@ -14,7 +14,7 @@ from ...tokens import Token
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
-MOST_BYTES = 1 << 30  # of the pixels of all images of a prompt
+MOST_BYTES = 1 << 29  # of the pixels of all images of a prompt
 KINDS = ("image", "image_url", "input_image")
 """The parts of a message that are images, in this library's words and in OpenAI's."""
 

@@ -51,8 +51,8 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
 def too_large(limit: int) -> RequestError:
     """The error of a body that is longer than ``limit``."""
     return RequestError(
-        f"the prompt is too long: the body is larger than {limit} bytes, which is more than any "
-        "prompt of the model's maximum context length; shorten it",
+        f"the prompt is too long: the body is larger than {limit} bytes, the most for the model's "
+        "maximum context length; shorten it",
         status=413,
         code="body_too_large",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import OptionError, PromptError
 from ..images import ImageProcessor
@@ -28,7 +28,7 @@ class Dialect:
       starts thinking.
     - ``grades_thinking`` and ``switches_thinking``: whether the chat template uses
       ``reasoning_effort`` and ``enable_thinking``.
-    - ``shows_tools``: whether it shows tools to the model.
+    - ``shows_tools`` and ``shows_calls``: whether it shows tools and earlier calls to the model.
     - ``images``: what reads the images in its messages, if it takes any.
     """
 
@@ -39,6 +39,7 @@ class Dialect:
     grades_thinking: bool = False
     switches_thinking: bool = False
     shows_tools: bool = False
+    shows_calls: bool = True
     images: ImageProcessor | None = None
 
     @classmethod
@@ -58,7 +59,8 @@ class Dialect:
             tools=ToolFormat.of(tokenizer, template, added),
             grades_thinking="reasoning_effort" in variables,
             switches_thinking=not variables.isdisjoint(SWITCHES),
-            shows_tools=_shows_tools(vocabulary),
+            shows_tools=_shows(vocabulary, "tools"),
+            shows_calls=_shows(vocabulary, "calls"),
             images=images,
         )
 
@@ -106,9 +108,10 @@ def _variables(vocabulary: Vocabulary) -> frozenset[str]:
         return frozenset()
 
 
-def _shows_tools(vocabulary: Vocabulary) -> bool:
-    """Whether the chat template mentions tools; not if it cannot be used."""
+def _shows(vocabulary: Vocabulary, what: Literal["tools", "calls"]) -> bool:
+    """Whether the chat template mentions them; not if it cannot be used."""
     try:
-        return ChatFormat.of(vocabulary, tools=True).shows_tools
+        format = ChatFormat.of(vocabulary, tools=True)
     except PromptError:
         return False
+    return format.shows_tools if what == "tools" else format.shows_calls

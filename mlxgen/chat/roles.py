@@ -34,10 +34,17 @@ def retold(messages: Messages) -> Iterator[Messages]:
     if singly != list(messages):
         yield singly
         yield from _in_other_roles(singly)
-    if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
-        spelled = [_spelled(message) for message in messages]
-        yield _told(spelled, keep=len(spelled))
+    spelled = without_calls(messages)
+    if spelled is not messages:
+        yield spelled
         yield from _in_other_roles(spelled)
+
+
+def without_calls(messages: Messages) -> Messages:
+    """The same with calls and their results as text, if there are any."""
+    if not any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
+        return messages
+    return _told([_spelled(message) for message in messages], keep=len(messages))
 
 
 def _in_other_roles(messages: Messages) -> Iterator[Messages]:

@@ -17,7 +17,7 @@ from ..tokens import Token
 from .calls.held import HeldCalls
 from .calls.use import Form, ToolPlan, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
-from .roles import retold
+from .roles import retold, without_calls
 from .splitter import Marks, Reading, Thinking
 from .template.format import SWITCHES, Chat, RefusedError
 from .template.sandbox import RenderLimits
@@ -154,6 +154,8 @@ def _held(
 
 def _rendered(chat: Chat, dialect: Dialect, limits: RenderLimits | None) -> list[Token]:
     """The tokens of a chat, in other roles if the template refuses those that it has."""
+    if not dialect.shows_calls:
+        chat = replace(chat, messages=without_calls(chat.messages))
     try:
         return chat.tokens(dialect.vocabulary, limits, dialect.images)
     except RefusedError:

@@ -176,6 +176,12 @@ LLAMA = """\
     {{- '{"name": "' + c.name + '", "parameters": ' }}{{- c.arguments | tojson }}{{- '}' }}
   {%- else %}{{- m.role ~ ': ' ~ m.content }}{%- endif %}{{- '<|im_end|>' }}
 {%- endfor %}{{- 'assistant: ' }}"""
+PHI = """\
+{%- for m in messages %}{{- '<|im_start|>' + m['role'] + m['content'] }}
+  {%- if m['role'] == 'system' and 'tools' in m and m['tools'] is not none %}
+    {{- '<|tool|>' + m['tools'] + '<|/tool|>' }}
+  {%- endif %}{{- '<|im_end|>' }}
+{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant' }}{%- endif %}"""
 HERMES_CALL = "{{- '<tool_call>\\n' }}{{- c | tojson }}{{- '\\n</tool_call>' }}"
 ASKED_FOR_PYTHON = "{{- 'Use [func_name1(name=value), func_name2(name=value)].\\n' }}"
 GET_PAST = '{"name": "get", "arguments": {"city": "Oslo"}}'
@@ -330,6 +336,14 @@ MAKERS = {
         ("<|tool_call|>[", "]<|/tool_call|>"),
         ", ",
         past=f"<|tool_call|>[{GET_PAST}]<|/tool_call|>",
+    ),
+    "Phi-4-mini, tools in a message": Maker(
+        PHI,
+        ("<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>", *CHATML),
+        NAMED,
+        ("<|tool_call|>[", "]<|/tool_call|>"),
+        ", ",
+        past='{"name": "get", "arguments": {"city": "Oslo"}}<|im_end|><|im_start|>userResult: cold',
     ),
     "Phi-4-mini, functools": Maker(
         chat("{{- 'functools' }}" + LISTED),

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mlxgen import Chat, Lark
 from mlxgen.chat.answer import AnswerReader
@@ -32,6 +33,9 @@ from mlxgen.chat.splitter import Reading
 from mlxgen.chat.turn import Plan, Turn, plan_turn
 from mlxgen.engine import Chunk, FinishReason, Usage
 from mlxgen.filters import Constraint, Regex
+from mlxgen.text.thoughts import Thoughts
+from mlxgen.tokens import Vocabulary
+from tests.fakes import byte_level_tokenizer
 
 from ..effort import tries
 from .kit import SIZES, pieces_of, tokens_of, tool, walk
@@ -281,13 +285,10 @@ ENFORCED = [
 def test_calls_are_enforced_as_the_model_writes_them(name: str) -> None:
     maker, dialect = MAKERS[name], dialect_of(name)
     spec = grammar_of(dialect, TOOLS, many=True)
-    text = (
-        bare(maker, ("get_weather", SAMPLE))
-        .replace('"type": "function", "function": {', "")
-        .replace("}}]<|/", "}]<|/")
-        .replace('"tool_call_id": "0", ', "")
-        .replace("'", '"')
-    )
+    text = bare(maker, ("get_weather", SAMPLE)).replace("'", '"')
+    for extra, end in (('"type": "function", "function": {', "}"), ('"tool_call_id": "0", ', "")):
+        if extra in text:  # what makers write, and their own parsers can do without
+            text = text.replace(extra, "").replace(f"{end}}}]", "}]")
     assert takes(spec, dialect, text), text
     assert not takes(spec, dialect, text.replace("get_weather", "get_whether"))
     assert not takes(spec, dialect, text.replace("Oslo", 'O"').replace("city", "town"))
@@ -409,6 +410,57 @@ def test_a_template_that_takes_thoughts_or_text_before_a_call_gets_both_as_thoug
     result = {"role": "tool", "tool_call_id": "c1", "content": "cold"}
     text = told("gpt-oss", [HELLO, asked, result])
     assert "<|channel|>analysis<|message|>Hm.\n\nI look.<|end|>" in text
+
+
+def test_a_template_that_looks_for_tools_in_the_instructions_finds_them_there() -> None:
+    for messages in ([HELLO], [{"role": "system", "content": "Be kind."}, HELLO]):
+        text = told("Phi-4-mini, tools in a message", messages)
+        head, _, rest = text.partition("<|tool|>")
+        described, _, rest = rest.partition("<|/tool|>")
+        assert [tool["name"] for tool in json.loads(described)] == ["get", "get_weather"]
+        assert head.startswith("<|im_start|>system") and "Hello" in rest
+
+
+def test_a_program_that_wants_arguments_as_text_gets_them_so() -> None:
+    from mlx_lm.chat_templates import deepseek_v32
+
+    tokenizer = dialect_of("DeepSeek V3.2").vocabulary.tokenizer._tokenizer
+    wrapper = TokenizerWrapper(tokenizer, chat_template=deepseek_v32.apply_chat_template)
+    asked = {"role": "assistant", "content": "", "tool_calls": [call("c1")]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "cold"}
+    vocabulary = Vocabulary(wrapper)
+    text = vocabulary.decode(Chat([HELLO, asked, result], tools=TOOLS).tokens(vocabulary))
+    assert 'name="city" string="true">Oslo<' in text and "<result>cold</result>" in text
+
+
+@pytest.mark.parametrize(
+    ("marks", "text"),
+    [
+        (("[THINK]", "[/THINK]"), "[THINK]Hm.[/THINK]Yes."),
+        (("<think>", "</think>"), "<think>Hm.</think>Yes."),
+        (
+            ("<think>", "</think>", "<response>", "</response>"),
+            "<think>Hm.</think><response>Yes.</response>",
+        ),
+    ],
+)
+def test_a_template_tells_the_marks_of_thoughts(marks: tuple[str, ...], text: str) -> None:
+    tokenizer = byte_level_tokenizer()._tokenizer
+    tokenizer.chat_template = "".join(marks) + "{{ messages[0].content }}"
+    dialect = Dialect.of(Vocabulary.of(tokenizer))
+    reading = plan_turn(Turn(chat=Chat([HELLO])), dialect).reading
+    for pieces in ([text], list(text)):
+        assert events_of("Hermes", pieces, reading=reading)[:-1] == [Reasoning("Hm."), Text("Yes.")]
+
+
+def test_in_channels_thoughts_end_where_another_channel_begins() -> None:
+    marks = planned("gpt-oss", tools=using()).thinking
+    assert marks is not None and marks.end == "<|end|>"
+    thoughts = Thoughts(marks)
+    text = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So."
+    )
+    assert "".join(thoughts.advance(character) for character in text) == "So."
 
 
 def test_results_have_the_names_of_their_functions() -> None:

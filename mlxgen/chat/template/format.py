@@ -38,6 +38,7 @@ from .values import (
     plain_messages,
     plain_tools,
     with_spelled_arguments,
+    with_tools,
 )
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
@@ -150,7 +151,12 @@ class ChatFormat:
     @property
     def shows_tools(self) -> bool:
         """Whether tools are shown to the model; for a program, this is not known."""
-        return self._template is None or "tools" in self._template.variables
+        return self._template is None or "tools" in self._template.variables | self._template.keys
+
+    @property
+    def shows_calls(self) -> bool:
+        """Whether earlier calls are shown to the model; for a program, this is not known."""
+        return self._template is None or "tool_calls" in self._template.keys
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The variables as the template takes them. OptionError if it does not use one of them.
@@ -253,6 +259,9 @@ class ChatFormat:
         """The template's text, given the same values as by transformers and mlx-lm."""
         assert self._template is not None
         opened = _Opened.of(chat.messages, chat.continue_final_message)
+        messages = opened.messages
+        if chat.tools and "tools" not in self._template.variables and self.shows_tools:
+            messages = with_tools(messages, chat.tools)
         values: Values = {
             name: Authored(value) if isinstance(value, str) else value
             for name, value in self._tokenizer.special_tokens_map.items()
@@ -260,7 +269,7 @@ class ChatFormat:
         values["enable_thinking"] = self._wrapper.has_thinking
         values |= chat.template
         values |= {
-            "messages": opened.messages,
+            "messages": messages,
             "tools": chat.tools,
             "documents": None,
             "add_generation_prompt": chat.add_generation_prompt and not opened.tag,

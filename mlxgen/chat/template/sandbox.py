@@ -81,6 +81,7 @@ class SandboxedTemplate:
     - ``variables``: the names that it takes from outside, globals included; ``makeshift`` are those
       of them that it also sets itself, without checking whether they were given.
     - ``literals``: its literal texts, joined by NUL characters.
+    - ``keys``: what it may look up in its values, such as "tool_calls" in a message.
     - ``taken``: the names that the environment provides.
 
     PromptError if it cannot be read.
@@ -99,6 +100,8 @@ class SandboxedTemplate:
         values = [node.value for node in tree.find_all(nodes.Const)]
         found += [value for value in values if isinstance(value, str)]
         self.literals = "\0".join(found)
+        attributes = (node.attr for node in tree.find_all(nodes.Getattr))
+        self.keys = frozenset([*attributes, *(v for v in values if isinstance(v, str))])
         self.makeshift = _set_anyway(tree)
         self.taken = frozenset(self._environment.globals)
 

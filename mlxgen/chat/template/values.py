@@ -182,6 +182,19 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
+def with_tools(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+) -> Sequence[Mapping[str, Any]]:
+    """Messages with the tools as JSON in the first one, which has the instructions: for templates
+    that look for them there."""
+    described = json.dumps([tool.get("function", tool) for tool in tools], ensure_ascii=False)
+    told = list(messages)
+    if told[0].get("role") != "system":
+        told.insert(0, {"content": ""})
+    told[0] = {**told[0], "role": Authored("system"), "tools": described}
+    return told
+
+
 def with_spelled_arguments(value: Any) -> Any:
     """A plain value with all arguments of calls as JSON text."""
     if isinstance(value, Arguments):

@@ -6,7 +6,9 @@ Invariant: what a constraint allows is exactly the text after the thinking, if t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from ..filters import After, Specification
 from ..filters.any_of import FirstToken
@@ -14,7 +16,7 @@ from ..images import plain
 from ..text import ThinkingMarks
 from ..tokens import Token
 from .dialect import Dialect
-from .splitter import Thinking, first_part
+from .splitter import Marks, Thinking, first_part
 
 _TAIL = 64  # tokens at the end of a prompt in which its last mark is looked for
 BUDGETS: Mapping[str, int | None] = MappingProxyType(
@@ -55,6 +57,13 @@ def thinking_of(prompt: Sequence[Token], dialect: Dialect, continued: str | None
     if tail.endswith(end):
         return "closed"
     return "open" if tail.endswith(start) else "possible"
+
+
+def going_on(marks: Marks, message: Mapping[str, Any]) -> Marks:
+    """The marks of a text that goes on inside a message, after its header."""
+    if marks.initial is None:
+        return marks
+    return replace(marks, initial="normal" if message.get("content") else "reasoning")
 
 
 def after_thinking(

@@ -18,10 +18,10 @@ from .calls.held import HeldCalls
 from .calls.use import Form, ToolPlan, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
 from .roles import retold, without_calls
-from .splitter import Marks, Reading, Thinking
+from .splitter import Reading, Thinking
 from .template.format import SWITCHES, Chat, RefusedError
 from .template.sandbox import RenderLimits
-from .thinking import after_thinking, budget_of, in_answer, marks_of, thinking_of
+from .thinking import after_thinking, budget_of, going_on, in_answer, marks_of, thinking_of
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -86,7 +86,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
     continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
     thinking = thinking_of(ids, dialect, continued)
     if continued is not None:
-        dialect = replace(dialect, marks=_continued(dialect.marks, chat.messages[-1]))
+        dialect = replace(dialect, marks=going_on(dialect.marks, chat.messages[-1]))
     spec = tools.spec
     calls = None if tools.reader is None else tools.reader.format.starts
     if spec is not None:
@@ -117,13 +117,6 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         held=_held(turn.tools, form, dialect, tools, reading),
         ignored=_ignored(turn, dialect),
     )
-
-
-def _continued(marks: Marks, message: Mapping[str, Any]) -> Marks:
-    """The marks of a text that goes on inside a message, after its header."""
-    if marks.initial is None:
-        return marks
-    return replace(marks, initial="normal" if message.get("content") else "reasoning")
 
 
 def _after(tools: ToolPlan, thinking: Thinking, dialect: Dialect) -> Specification | None:

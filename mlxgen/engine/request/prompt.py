@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ...chat.dialect import Dialect
 from ...chat.template.format import Chat, Messages
-from ...chat.thinking import marks_of, thinking_of
+from ...chat.thinking import going_on, marks_of, thinking_of
 from ...errors import PromptError
 from ...images import ImageProcessor
 from ...text import ThinkingMarks
@@ -67,11 +67,10 @@ class Prompt:
 
     @classmethod
     def _of_chat(cls, chat: Chat, vocabulary: Vocabulary, images: ImageProcessor | None) -> Prompt:
-        tokens, continued = tuple(chat.tokens(vocabulary, images=images)), None
-        if chat.continue_final_message:
-            continued = str(chat.messages[-1].get("content") or "")
-        marks = _marks(tokens, vocabulary, continued, tools=bool(chat.tools))
-        return cls(tokens, continued is None, marks)
+        tokens = tuple(chat.tokens(vocabulary, images=images))
+        begun = chat.messages[-1] if chat.continue_final_message else None
+        marks = _marks(tokens, vocabulary, begun, tools=bool(chat.tools))
+        return cls(tokens, begun is None, marks)
 
     def marks(self, vocabulary: Vocabulary) -> ThinkingMarks | None:
         """``thinking``, or if nothing is known about it, what the tokens tell."""
@@ -79,12 +78,14 @@ class Prompt:
 
 
 def _marks(
-    tokens: Sequence[Token], vocabulary: Vocabulary, continued: str | None, *, tools: bool
+    tokens: Sequence[Token], vocabulary: Vocabulary, begun: Mapping[str, Any] | None, *, tools: bool
 ) -> ThinkingMarks | None:
-    dialect = Dialect.of(vocabulary)
-    if continued == "":  # its reasoning goes on
-        continued = dialect.marks.think_start
-    calls = dialect.tools.start if tools and dialect.tools is not None else None
+    """The marks after a prompt; ``begun`` is the message that it leaves open, if it does."""
+    dialect, continued = Dialect.of(vocabulary), None
+    if begun is not None:  # if it has no content, its reasoning goes on
+        continued = str(begun.get("content") or dialect.marks.think_start or "")
+        dialect = replace(dialect, marks=going_on(dialect.marks, begun))
+    calls = dialect.tools.starts if tools and dialect.tools is not None else None
     return marks_of(thinking_of(tokens, dialect, continued), dialect, calls)
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mlxgen import Chat, OptionError, PromptError, Vocabulary
+from mlxgen.chat.calls.use import ToolUse
+from mlxgen.chat.turn import Turn, plan_turn
 from mlxgen.engine.request.prompt import Prompt
+from mlxgen.engine.request.thinking import ThinkingLimit
+from mlxgen.text import Thoughts
+from tests.chat.kit import tool
+from tests.chat.makers import MAKERS, dialect_of
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -41,3 +49,33 @@ def test_a_prompt_that_was_already_read_is_taken_as_it_is() -> None:
     vocabulary = Vocabulary.of(byte_level_tokenizer())
     read = Prompt.of(MESSAGES, vocabulary)
     assert Prompt.of(read, vocabulary) is read
+
+
+BEGUN = {"role": "assistant", "content": "Hel"}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("messages", [MESSAGES, [*MESSAGES, BEGUN]], ids=["new", "begun"])
+@pytest.mark.parametrize("tools", [[], [tool()]], ids=["plain", "tools"])
+def test_a_chat_knows_of_its_thinking_what_a_plan_of_it_knows(
+    name: str, messages: list[dict[str, str]], tools: list[dict[str, object]]
+) -> None:
+    dialect = dialect_of(name)
+    chat = Chat(messages, continue_final_message=messages[-1] is BEGUN)
+    use = ToolUse(tools=tuple(tools), mode="auto", names=("get_weather",)) if tools else None
+    plan = plan_turn(Turn(chat=chat, tools=use), dialect)
+    read = Prompt.of(replace(chat, tools=tools or None), dialect.vocabulary)
+    assert read == Prompt(plan.ids, plan.opens_text, plan.thinking)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_ends_the_thinking_when_its_budget_is_spent_ends_it_in_every_family(name: str) -> None:
+    dialect = dialect_of(name)
+    marks = plan_turn(Turn(chat=Chat(MESSAGES)), dialect).thinking
+    if marks is None:
+        return
+    limit = ThinkingLimit.of(3, marks, dialect.vocabulary)
+    assert limit is not None
+    thoughts = Thoughts(replace(marks, state="reasoning"))
+    thoughts.advance("Hm." + dialect.vocabulary.decode(limit.run))
+    assert not thoughts.is_open and dialect.vocabulary.decode(limit.mark) == marks.end

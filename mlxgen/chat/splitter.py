@@ -392,7 +392,8 @@ class Splitter:
         return self._span(kind, text)
 
     def _span(self, kind: Kind, text: str) -> Span:
-        self._is_new = kind != "content" or (self._is_new and text.isspace())
+        if self._lines:
+            self._is_new = kind != "content" or (self._is_new and text.isspace())
         start = self._at
         self._at += len(text)
         return Span(kind, text, start)

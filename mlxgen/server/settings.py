@@ -110,7 +110,7 @@ class Settings(ModelSettings):
     queue_timeout: float = _seconds(600.0)
     """Seconds that a request may wait until its prompt is run; 0 is no limit."""
     prefill_timeout: float = _seconds(0.0)
-    """Seconds for running its prompt; 0 is no limit. What was run by then is kept."""
+    """Seconds for running its prompt; 0, the default, is no limit. What was run by then is kept."""
     request_timeout: float = _seconds(600.0)
     """Seconds for its answer, from the first token to the last byte; 0 is no limit."""
     stall_timeout: float = _seconds(300.0)

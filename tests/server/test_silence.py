@@ -211,6 +211,11 @@ def test_the_time_of_a_prompt_is_limited(
     gate.shut(hurried)
     whole = hurried.post(path, {**body, "stream": False})
     assert (whole.status_code, "0.3 seconds" in whole.text) == (504, True)
+    gate.open()
+    with hurried.stream(path, {**body, "return_progress": True}) as lines:
+        told = next(line for line in lines if "prompt_progress" in line)
+    [cached] = re.findall(r'"cache":(\d+)', told)
+    assert int(cached) >= 32  # what was run by then is kept
 
 
 def test_the_time_of_waiting_is_limited(gate: Gate) -> None:

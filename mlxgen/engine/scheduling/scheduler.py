@@ -103,14 +103,15 @@ class Scheduler:
     def cancel(self, handle: Handle) -> None:
         """Drop a sequence wherever it is and free what it holds; a second call does nothing.
 
-        What was run of a prompt that is not done stays in the prefix cache.
+        What was run of a prompt that is not done stays in the prefix cache, as far as it may.
         """
         if handle.closed:
             return
-        began = handle in self._prefill
+        kv = handle.kv
+        if handle in self._prefill and kv.length:  # whoever asks again goes on from there
+            room = max(0, self._room_for_cache())
+            self._prefill.keep(handle, room, kv.length * room // kv.nbytes)
         self._take_out(handle)
-        if began:  # whoever asks again goes on from there
-            self._prefill.keep(handle, self._room_for_cache() - handle.kv.nbytes)
         self._close(handle)
 
     def fork(self, handle: Handle, n: int = 1) -> list[Handle]:

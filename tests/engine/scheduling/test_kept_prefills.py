@@ -103,11 +103,19 @@ def test_who_waited_for_it_goes_on_from_there_too() -> None:
     assert waiting.usage.cached_tokens == 100
 
 
-def test_it_is_not_kept_where_there_are_no_bytes_for_it() -> None:
-    hall = Hall(endless(), prefill_chunk=500, max_bytes=8 * 2200)
-    gone = hall.submit([65] * 1800, max_tokens=3)
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_as_much_of_it_is_kept_as_there_are_bytes_for(recurrent: bool) -> None:
+    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    size = 4 * 1025 if recurrent else 8 * 1024  # of what is run of it
+    hall = Hall(endless(**caches), prefill_chunk=300, max_bytes=int(1.6 * size))
+    gone = hall.submit([65] * 1000, max_tokens=3)
     hall.steps(3)
+    assert gone.prefilled == 900
     hall.scheduler.cancel(gone)
     hall.scheduler.check_integrity()
-    assert hall.stats.cache_bytes == 0
-    assert hall.stats.kv_bytes == 0
+    kept = hall.stats.cache_bytes
+    assert kept == 0 if recurrent else size / 5 < kept < size / 2
+    again = hall.submit([65] * 1000, max_tokens=3)
+    hall.finish()
+    assert hall.texts[again] == letters(3, 999)
+    assert again.usage.cached_tokens == kept // 8

@@ -44,7 +44,8 @@ def without_calls(messages: Messages) -> Messages:
     """The same with calls and their results as text, if there are any."""
     if not any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
         return messages
-    return _told([_spelled(message) for message in messages], keep=len(messages))
+    spelled = [_spelled(message) for message in _handed_on(messages)]
+    return _told(spelled, keep=len(spelled))
 
 
 def _in_other_roles(messages: Messages) -> Iterator[Messages]:

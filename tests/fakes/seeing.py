@@ -23,7 +23,9 @@ TEMPLATE = (
     "{% elif message['role'] == 'tool' %}{{ raise_exception('a tool says text') }}"
     "{% else %}{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<|patch|>{% else %}{{ part['text'] }}{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% endfor %}{% endif %}"
+    "{% for call in message['tool_calls'] or [] %}{{ call['function']['name'] }}(){% endfor %}"
+    "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 MARKS = ("<|image_start|>", "<|patch|>", "<|image_end|>", "<think>", "</think>")

@@ -121,7 +121,7 @@ def seen(chunks: Sequence[Chunk]) -> list[Any]:
         {"temperature": 0.2, "seed": 3},
         {"filters": [mlxgen.After(MARK, Regex("Yes"), required=True)]},
     ],
-    ids=str,
+    ids=lambda options: ", ".join(options),
 )
 def test_it_is_the_same_with_every_other_option(options: dict[str, Any]) -> None:
     plain = [chunk.token for chunk in run(thinker(), thinking_budget=5)]

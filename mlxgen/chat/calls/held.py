@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...filters import Specification
 from ..splitter import Reading
-from .checked import CheckedCalls, Tell
-from .fitting import Fitting
 from .use import ToolUse
+
+if TYPE_CHECKING:
+    from .checked import CheckedCalls, Tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ class HeldCalls:
 
     def hook(self, loose: Set[str], temperature: float, tell: Tell) -> CheckedCalls:
         """What checks the arguments of loose tools."""
+        from .checked import CheckedCalls  # jsonschema takes a while to import
+        from .fitting import Fitting
+
         schemas = {
             tool["function"]["name"]: tool["function"].get("parameters") or {}
             for tool in self.use.tools

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from .effort import ALL, left_out
+
 if TYPE_CHECKING:
     from .server.running import Running
 
@@ -21,6 +23,15 @@ os.environ.setdefault("MLX_ENABLE_TF32", "0")  # numbers are compared, on an M5 
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Try only a part, unless all is to be tried or tests are named one by one."""
+    if ALL or any("::" in argument for argument in config.args):
+        return
+    out = set(left_out(items, slow=bool(config.option.markexpr)))
+    items[:] = [item for item in items if item not in out]
+    config.hook.pytest_deselected(items=list(out))
 
 
 @pytest.fixture(scope="session")

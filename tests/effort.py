@@ -1,18 +1,32 @@
 """How hard the tests try: a part by default, everything with ``scripts/test --all``."""
 
 import os
-from collections.abc import Iterable
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pytest
 
 ALL = os.environ.get("MLXGEN_TESTS") == "all"
-T = TypeVar("T")
+TABLE = 8  # cases of a test beyond which every third is tried
 
 
 def tries(count: int) -> int:
     """How many of ``count`` random cases to try in this run."""
-    return count if ALL else max(3, count // 8)
+    return count if ALL else max(3, count // 12)
 
 
-def some(cases: Iterable[T]) -> list[T]:
-    """Those of a large table of cases to try in this run: all, or every third."""
-    return list(cases) if ALL else list(cases)[::3]
+def left_out(items: Sequence[pytest.Item], *, slow: bool) -> Iterable[pytest.Item]:
+    """Those not to try in this run: two thirds of large tables of cases, and, unless they are asked
+    for, the ``slow`` tests."""
+    table = Counter(map(_test_of, items))
+    seen: Counter[str] = Counter()
+    for item in items:
+        test = _test_of(item)
+        place, seen[test] = seen[test], seen[test] + 1
+        is_slow = not slow and item.get_closest_marker("slow") is not None
+        if is_slow or (table[test] > TABLE and place % 3):
+            yield item
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]

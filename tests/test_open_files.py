@@ -76,6 +76,7 @@ def _seen(script: str) -> int:
     return int(ran.stdout.split()[-1])
 
 
+@pytest.mark.slow
 def test_the_programs_raise_the_limit_of_macos() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = FILES if hard == NONE else min(FILES, hard)

@@ -9,6 +9,7 @@ import pytest
 from .running import Running, question, running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["ngram", str(resources.files("mlxgen") / "demo" / "draft")])
 def test_drafts_change_no_greedy_answer(server: Running, draft: str) -> None:
     with running("--draft-model", draft) as drafting:

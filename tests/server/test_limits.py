@@ -30,6 +30,7 @@ def full() -> Iterator[Running]:
         yield server
 
 
+@pytest.mark.slow
 def test_a_flood_beyond_the_queue_is_told_to_come_back(full: Running) -> None:
     def ask(number: int) -> tuple[int, str | None, str]:
         api = APIS[number % len(APIS)]

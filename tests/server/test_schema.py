@@ -57,6 +57,7 @@ def statuses_of(operation: Any, mode: GenerationMode, checks: Sequence[Any]) -> 
     return seen
 
 
+@pytest.mark.slow
 def test_what_is_allowed_by_the_description_is_answered_as_described(described: Any) -> None:
     operations = [found.ok() for found in described.get_all_operations()]
     assert len(operations) >= 10

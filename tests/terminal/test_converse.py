@@ -384,6 +384,7 @@ def test_a_terminal_greets_dims_the_reasoning_and_ends_with_ctrl_d(
     assert chat.process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Terminal]) -> None:
     chat = terminal(*QUIET, "--ignore-eos")
     chat.until("\n> ")

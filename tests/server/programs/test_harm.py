@@ -61,6 +61,7 @@ def test_while_a_program_waits_in_a_call_the_others_go_on(operator: Running) -> 
     assert choice["text"].endswith(" open") and choice["value"] == "gate"
 
 
+@pytest.mark.slow
 def test_programs_and_hooks_that_never_return_are_given_up() -> None:
     own = [*registering("program", "hangs", "loops", "threads"), *registering("hook", "dawdles")]
     with running(*own, "--program-timeout", "1", "--hook-timeout", "0.3") as server:

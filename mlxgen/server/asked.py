@@ -26,7 +26,7 @@ UNBOUNDED = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Question:
     """A prompt, and how to read the text of each answer to it.
 
     - ``at``: the field that it came from.
@@ -46,14 +46,14 @@ class Row:
 class Asked:
     """What is to be generated.
 
-    - ``rows``: the prompts; each has so many ``answers``.
+    - ``questions``: each has so many ``answers``.
     - ``options``: those that the request gives, by the engine's names; None means the default.
     - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops.
     - ``stream``, ``watched``, ``ends_with_done``, ``steered``, ``held``, ``params``, ``ignored``:
       as in ``Call``.
     """
 
-    rows: Sequence[Row]
+    questions: Sequence[Question]
     options: Mapping[str, Any]
     answers: int = 1
     spec: Specification | None = None
@@ -67,23 +67,25 @@ class Asked:
     ignored: Sequence[str] = ()
 
 
-MakeReply: TypeAlias = Callable[[Sequence[Row], Options, str, int], Reply]
-"""Makes a reply of the prompt of each answer, the options of the first one, an id and a time."""
+MakeReply: TypeAlias = Callable[[Sequence[Question], Options, str, int], Reply]
+"""Makes a reply of the question of each answer, the options of the first one, an id and a time."""
 
 
 def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
     """The call; raises ``RequestError``."""
-    for row in asked.rows:
-        _check_context(row, model, asked.options.get("prefix") or ())
+    for one in asked.questions:
+        _check_context(one, model, asked.options.get("prefix") or ())
     options = _options(asked, model)
     choices = _choices(options, asked.answers)
-    rows = asked.rows
+    questions = asked.questions
     if options.heal:
         known = model.vocabulary
-        rows = [replace(row, skip=len(heal_plan(known, row.prompt.tokens)[1])) for row in rows]
-    each = [row for row in rows for _ in choices]
+        questions = [
+            replace(one, skip=len(heal_plan(known, one.prompt.tokens)[1])) for one in questions
+        ]
+    each = [one for one in questions for _ in choices]
     call = Call(
-        jobs=tuple(Job(row.prompt, one.fork()) for row in rows for one in choices),
+        jobs=tuple(Job(one.prompt, choice.fork()) for one in questions for choice in choices),
         stream=asked.stream,
         watched=asked.watched,
         ends_with_done=asked.ends_with_done,
@@ -114,18 +116,18 @@ def _options(asked: Asked, model: ServedModel) -> Options:
     return options
 
 
-def _check_context(row: Row, model: ServedModel, prefix: Sequence[Any]) -> None:
+def _check_context(question: Question, model: ServedModel, prefix: Sequence[Any]) -> None:
     """Raise ``RequestError`` for a prompt that leaves no room for an answer.
 
     ``prefix`` is taken as generated already. Clients know the error by its words, or by its code,
     and make their prompts shorter.
     """
-    whole = len(row.prompt.tokens) + len(prefix)
+    whole = len(question.prompt.tokens) + len(prefix)
     if model.max_context is None or whole < model.max_context:
         return
     part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
     raise RequestError.at(
-        row.at,
+        question.at,
         f"the prompt is too long: this model's maximum context length is {model.max_context} "
         f"tokens. However, your request resulted in {whole} tokens{part}, and at least one is to "
         "be generated; shorten it",

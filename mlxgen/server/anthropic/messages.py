@@ -16,7 +16,7 @@ from ...chat.turn import Effort, Plan, Turn, plan_turn
 from ...engine import Prompt
 from ...errors import MlxgenError
 from ...filters import JsonSchema
-from ..asked import Asked, Row, call_of
+from ..asked import Asked, Question, call_of
 from ..call import Call
 from ..errors import RequestError, as_request_error
 from ..openai.reading import read
@@ -45,7 +45,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         places["thinking_budget"] = "thinking.budget_tokens"
     ignored = known.ignored(places.get(name, name) for name in plan.ignored)
     asked = Asked(
-        rows=[Row(at="messages", prompt=prompt, reading=plan.reading)],
+        questions=[Question(at="messages", prompt=prompt, reading=plan.reading)],
         options={
             **options_of(request),
             "stop": stops,
@@ -70,7 +70,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         progress=asked.watched,
         params=asked.params,
     )
-    return call_of(asked, model, lambda rows, options, id, created: make(rows[0].reading, id))
+    return call_of(asked, model, lambda each, options, id, created: make(each[0].reading, id))
 
 
 def count_tokens(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ...chat.template.sandbox import RenderLimits
 from ...chat.turn import Turn, plan_turn
 from ...engine import Prompt
 from ...errors import MlxgenError
-from ..asked import Row
+from ..asked import Question
 from ..call import Call
 from ..errors import RequestError, as_request_error
 from ..served_model import ServedModel
@@ -40,7 +40,7 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     return call_of_request(
         request,
         model,
-        [Row(at="messages", prompt=prompt, reading=plan.reading)],
+        [Question(at="messages", prompt=prompt, reading=plan.reading)],
         {
             "max_tokens": _max_tokens(request),
             "top_logprobs": _top_logprobs(request),

@@ -61,17 +61,17 @@ class ChoiceText:
         self, plan: ReplyPlan, index: int, name_call: Callable[[int], str] = "call_{}".format
     ) -> None:
         self._plan = plan
-        self._row = row = plan.row(index)
-        vocabulary, opens_text = plan.vocabulary, row.prompt.opens_text
-        decoder = TextDecoder(vocabulary, strip=opens_text, skip=row.skip)
+        self._question = question = plan.question(index)
+        vocabulary, opens_text = plan.vocabulary, question.prompt.opens_text
+        decoder = TextDecoder(vocabulary, strip=opens_text, skip=question.skip)
         for token in plan.options.prefix:
             decoder.advance(token)
         self.given = decoder.end()
         self._decoder = decoder.fork()
         self._held: list[Chunk] = []
         self._report = TokenReport(decoder) if plan.logprobs else None
-        self._reader = AnswerReader(replace(row.reading, given=decoder.text), name_call)
-        self.writer = TokenWriter(vocabulary, opens_text=opens_text and not row.skip)
+        self._reader = AnswerReader(replace(question.reading, given=decoder.text), name_call)
+        self.writer = TokenWriter(vocabulary, opens_text=opens_text and not question.skip)
         self.scores: Sequence[PromptScore] = ()
         self.whole = Delta()
 
@@ -130,7 +130,7 @@ class ChoiceText:
         """What a whole answer says about the prompt."""
         facts: dict[str, Any] = {}
         if self._plan.ids:
-            facts["prompt_token_ids"] = plain(self._row.prompt.tokens)
+            facts["prompt_token_ids"] = plain(self._question.prompt.tokens)
         if self._plan.prompt_logprobs:
             facts["prompt_logprobs"] = self.writer.prompt(self.scores)
         return facts

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ...engine import Prompt
 from ...errors import PromptError
 from ...tokens import Infill, Token
-from ..asked import Row
+from ..asked import Question
 from ..call import Call, Reply
 from ..errors import RequestError
 from ..served_model import ServedModel
@@ -21,7 +21,7 @@ from .constraints import form_of
 from .options import call_of_request, keep_of, limit_of
 from .plan import ReplyPlan
 from .reading import Read, read
-from .schemas import MAX_ROWS, CompletionRequest, InfillRequest
+from .schemas import MAX_ANSWERS, CompletionRequest, InfillRequest
 
 DEFAULT_TOKENS = 16
 """The default of ``max_tokens`` for completions, as in OpenAI's API."""
@@ -66,23 +66,23 @@ def understood(
     prompts = _prompts(request.prompt)
     infill = None if gap is None else _infill(gap, request, model)
     n = request.n or 1
-    if n * len(prompts) > MAX_ROWS:
+    if n * len(prompts) > MAX_ANSWERS:
         raise RequestError.at(
             "n",
-            f"expected at most {MAX_ROWS} answers, got {n} to each of {len(prompts)} prompts; "
+            f"expected at most {MAX_ANSWERS} answers, got {n} to each of {len(prompts)} prompts; "
             "send several requests",
         )
-    rows = [
-        _row(at, prompt, request, model)
+    questions = [
+        _question(at, prompt, request, model)
         if gap is None or infill is None
-        else _gap_row(at, prompt, infill, gap, model)
+        else _gap_question(at, prompt, infill, gap, model)
         for at, prompt in prompts
     ]
     scores = [request.prompt_logprobs, request.logprobs if scored else None]
     return call_of_request(
         request,
         model,
-        rows,
+        questions,
         {
             "max_tokens": 1 if silent else limit_of(request.max_tokens, _default(request)),
             "top_logprobs": request.logprobs,
@@ -111,7 +111,9 @@ def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
     return [(f"prompt[{i}]", item) for i, item in enumerate(given)]
 
 
-def _row(at: str, prompt: str | list[Token], request: CompletionRequest, model: ServedModel) -> Row:
+def _question(
+    at: str, prompt: str | list[Token], request: CompletionRequest, model: ServedModel
+) -> Question:
     keep = keep_of(request, model)
     try:
         known = Prompt.of(prompt, model.vocabulary)
@@ -124,7 +126,7 @@ def _row(at: str, prompt: str | list[Token], request: CompletionRequest, model: 
         echo = model.vocabulary.decode(known.tokens)
         if isinstance(prompt, str) and keep is None:
             echo = prompt
-    return Row(at=at, prompt=known, echo=echo)
+    return Question(at=at, prompt=known, echo=echo)
 
 
 def _infill(gap: Gap, request: CompletionRequest, model: ServedModel) -> Infill:
@@ -138,12 +140,12 @@ def _infill(gap: Gap, request: CompletionRequest, model: ServedModel) -> Infill:
         raise RequestError.at(gap.at, str(error), "unsupported_parameter") from error
 
 
-def _gap_row(
+def _gap_question(
     at: str, prefix: str | list[Token], infill: Infill, gap: Gap, model: ServedModel
-) -> Row:
+) -> Question:
     try:
         tokens = infill.prompt(prefix, gap.suffix, gap.files)
         known = Prompt.of(tokens, model.vocabulary)
     except PromptError as error:
         raise RequestError.at(at, str(error), "invalid_prompt") from error
-    return Row(at=at, prompt=known)
+    return Question(at=at, prompt=known)

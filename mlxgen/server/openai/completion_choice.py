@@ -23,7 +23,7 @@ class CompletionChoice:
         self._plan = plan
         self._index = index
         self.text = ChoiceText(plan, index)
-        self._echo = plan.row(index).echo
+        self._echo = plan.question(index).echo
         self._began = False
 
     def opening(self) -> Event | None:

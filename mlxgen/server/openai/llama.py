@@ -104,9 +104,9 @@ class LlamaReply:
     ) -> None:
         self._plan = plan
         self._fields = fields
-        self._texts = [ChoiceText(plan, index) for index in range(len(plan.rows))]
-        self._progress: list[Progress | None] = [None] * len(plan.rows)
-        self._last: list[Chunk | None] = [None] * len(plan.rows)
+        self._texts = [ChoiceText(plan, index) for index in range(len(plan.questions))]
+        self._progress: list[Progress | None] = [None] * len(plan.questions)
+        self._last: list[Chunk | None] = [None] * len(plan.questions)
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: nothing."""
@@ -173,7 +173,7 @@ class LlamaReply:
             "tokens": event["tokens"] if plan.ids else [],
             "stop": True,
             "model": plan.model,
-            "prompt": plan.vocabulary.decode(plan.rows[index].prompt.tokens),
+            "prompt": plan.vocabulary.decode(plan.questions[index].prompt.tokens),
             "generation_settings": _settings(plan.options),
             "truncated": False,
             "stop_type": "word" if word else _STOP_TYPES.get(last.finish_reason or "", "eos"),

@@ -15,7 +15,7 @@ from ...engine import Options
 from ...filters import Specification
 from ...sampling import Hook
 from ...tokens import Token
-from ..asked import Asked, Row, call_of
+from ..asked import Asked, Question, call_of
 from ..call import Call, Reply
 from ..errors import RequestError
 from ..served_model import ServedModel
@@ -35,7 +35,7 @@ def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
 def call_of_request(
     request: GenerationRequest,
     model: ServedModel,
-    rows: Sequence[Row],
+    questions: Sequence[Question],
     own: Mapping[str, Any],
     *,
     prompt: str,
@@ -49,12 +49,12 @@ def call_of_request(
     reasoning: bool = True,
     silent: bool = False,
 ) -> Call:
-    """The call of a request: ``n`` answers to each of the ``rows``.
+    """The call of a request: ``n`` answers to each of the ``questions``.
 
     ``own`` are the options that each kind of request spells in its own way: ``max_tokens`` and
-    those of log-probabilities. ``prompt`` and ``filters`` are the fields that the rows and ``spec``
-    come from; ``ends`` are tokens that end the text, besides the request's own. The others are
-    those of ``Asked`` and ``ReplyPlan``. Raises ``RequestError``.
+    those of log-probabilities. ``prompt`` and ``filters`` are the fields that the questions and
+    ``spec`` come from; ``ends`` are tokens that end the text, besides the request's own. The others
+    are those of ``Asked`` and ``ReplyPlan``. Raises ``RequestError``.
     """
     params = {"prompt": prompt, "filters": filters}
     narrowing = [filters] if spec is not None else []
@@ -82,7 +82,7 @@ def call_of_request(
         params=params,
     )
     asked = Asked(
-        rows=rows,
+        questions=questions,
         options=_options(request, own, hooks, ends, steered=steered is not None),
         answers=request.n or 1,
         spec=spec,
@@ -95,8 +95,8 @@ def call_of_request(
         params=params,
     )
 
-    def reply(rows: Sequence[Row], options: Options, id: str, created: int) -> Reply:
-        return make_reply(plan(rows=rows, options=options), id, created)
+    def reply(questions: Sequence[Question], options: Options, id: str, created: int) -> Reply:
+        return make_reply(plan(questions=questions, options=options), id, created)
 
     return call_of(asked, model, reply)
 

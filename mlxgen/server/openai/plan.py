@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from ...engine import Options
 from ...tokens import Vocabulary
-from ..asked import Row
+from ..asked import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyPlan:
     """What replies to a request look like; the same for each of them.
 
-    - ``rows``: the prompt of each answer; every prompt has ``choices`` of them.
+    - ``questions``: the one of each answer; every prompt has ``choices`` of them.
     - ``options``: those of the first answer.
     - ``ids``: add token ids, and all that is known about each token if ``logprobs`` are wanted.
     - ``reasoning``: whether thoughts are returned.
@@ -28,7 +28,7 @@ class ReplyPlan:
 
     model: str
     vocabulary: Vocabulary
-    rows: Sequence[Row]
+    questions: Sequence[Question]
     options: Options
     choices: int = 1
     stream: bool = False
@@ -54,9 +54,9 @@ class ReplyPlan:
         late = self.stream and self.options.hold_tokens > 0  # what goes back further is an error
         return self.options.allow_retract and not self.retracts and not late
 
-    def row(self, index: int) -> Row:
+    def question(self, index: int) -> Question:
         """The prompt of an answer, and how to read it."""
-        return self.rows[0 if self.branched else index]
+        return self.questions[0 if self.branched else index]
 
     @property
     def given(self) -> int:

@@ -71,7 +71,7 @@ class OpenAIReply:
         self._progress: list[Progress | None] = []
         self._facts: list[Event] = []
         self._id = id
-        for _ in plan.rows if not plan.branched else ():
+        for _ in plan.questions if not plan.branched else ():
             self._add({})
         self._only_text = not (plan.logprobs or plan.ids or plan.timings)
         self._frames: dict[tuple[int, type[Text | Reasoning]], tuple[str, str, str]] = {}

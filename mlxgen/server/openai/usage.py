@@ -38,7 +38,7 @@ def usage_json(
 def still_alive(plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Aside:
     """A sign of life, with how much of the prompts was run, as mlx-lm has it."""
     run = sum(one.prefilled for one in sequences if one is not None)
-    return Aside(f": keepalive {run}/{sum(len(row.prompt.tokens) for row in plan.rows)}")
+    return Aside(f": keepalive {run}/{sum(len(each.prompt.tokens) for each in plan.questions)}")
 
 
 def timed(event: Event, plan: ReplyPlan, sequences: Sequence[Progress | None]) -> Event:

@@ -16,7 +16,7 @@ from ...chat.turn import Turn, plan_turn
 from ...engine import Options, Prompt
 from ...errors import MlxgenError
 from ...filters import JsonObject
-from ..asked import Asked, Row, call_of
+from ..asked import Asked, Question, call_of
 from ..call import Call, Event, Reply
 from ..errors import RequestError, as_request_error
 from ..openai.constraints import schema_of
@@ -72,7 +72,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     ignored = known.ignored(_FIELDS.get(name, name) for name in plan.ignored)
     prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
     asked = Asked(
-        rows=[Row(at="input", prompt=prompt, reading=plan.reading)],
+        questions=[Question(at="input", prompt=prompt, reading=plan.reading)],
         options={
             **options_of(request),
             "max_tokens": limit_of(request.max_output_tokens),
@@ -97,10 +97,12 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     )
     about = _about(request, functions)
 
-    def reply(rows: Sequence[Row], options: Options, id: str, created: int) -> Reply:
+    def reply(questions: Sequence[Question], options: Options, id: str, created: int) -> Reply:
         chosen = options.sampling
         in_force = {"temperature": chosen.temperature, "top_p": chosen.top_p}
-        return make(rows[0].reading, id, created, about={**about, "model": model.name, **in_force})
+        return make(
+            questions[0].reading, id, created, about={**about, "model": model.name, **in_force}
+        )
 
     return call_of(asked, model, reply)
 

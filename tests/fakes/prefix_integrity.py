@@ -26,8 +26,11 @@ def check_integrity(cache: PrefixCache) -> None:
         else:
             assert node.children or node.snapshot is not None, "a leaf that is of no use"
     assert cache.nbytes == sum(array.nbytes for array in held.values()) <= cache.max_bytes
-    ordered = [node for node in nodes if tree.any_length or node.snapshot is not None]
-    assert set(ordered) == set(tree._order)
-    if tree.any_length:
-        rank = {node: i for i, node in enumerate(tree._order)}
-        assert all(rank[node] < rank[node.parent] for node in nodes if node.parent in rank)
+    listed = {rank: priority for priority, _, rank in tree._order if rank in tree._ranked}
+    assert set(tree._ranked.values()) <= set(nodes), "a node that is gone is kept alive"
+    for node in nodes:
+        if tree.any_length and node.children:
+            assert node.rank not in tree._ranked
+        elif node.snapshot is not None or tree.any_length:
+            assert tree._ranked[node.rank] is node
+            assert listed[node.rank] <= tree._priority(node), "it would go too late"

@@ -44,7 +44,7 @@ _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 
 
 class PrefixCache:
-    """Finds the longest common prefix, token by token; evicts the least recently used first.
+    """Finds the longest common prefix, token by token; evicts first what is of least use.
 
     ``make`` builds the empty caches of the model, one for each layer. ``model`` is used to tell
     its files from those of other models, and to check that a file fits its layers. ``block``: the
@@ -96,10 +96,10 @@ class PrefixCache:
         """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
 
         Submits a copy of what the tree does not hold yet, and returns the nodes that wait for it;
-        ``kv`` does not change and is not kept alive. Evicts the least recently used sequences to
-        stay within ``max_bytes``, and within ``room`` if the caller has less memory now. A KV that
-        is larger than that on its own, or whose layers do not all hold every token, is not kept; a
-        part of one is only kept if ``any_length``.
+        ``kv`` does not change and is not kept alive. Evicts what is of least use to stay within
+        ``max_bytes``, and within ``room`` if the caller has less memory now. A KV that is larger
+        than that on its own, or whose layers do not all hold every token, is not kept; a part of
+        one is only kept if ``any_length``.
         """
         ids, caches = as_ids(tokens[: kv.length]), kv.caches
         whole = len(ids) == kv.length or self.any_length
@@ -131,7 +131,7 @@ class PrefixCache:
         if snapshot is not None:
             tree.remember(node, snapshot)
         tree.touch(node)
-        tree.evict(limit)  # before the copies are made, so that both never add up
+        tree.evict(limit, keep=node)  # before the copies are made, so that both never add up
         try:
             mx.async_eval([part.arrays() for part in new])
         except BaseException:

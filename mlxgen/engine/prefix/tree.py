@@ -1,9 +1,9 @@
 """A radix tree of token sequences, with what a model's layers hold of each run.
 
-Owns the nodes, what each of them holds, and the order in which they were last used. Must
-never know a model, or how much is too much: its owner says when to evict. Invariant: the
-common prefix of two sequences is in the tree once; ``nbytes`` is the sum of what the nodes
-hold; every leaf can be used.
+Owns the nodes, what each of them holds, and the order in which they are evicted. Must never know
+a model, or how much is too much: its owner says when to evict. Invariant: the common prefix of two
+sequences is in the tree once; ``nbytes`` is the sum of what the nodes hold; every leaf can be
+used.
 
 A node is a run of tokens (an *edge*) after those of its parent, of at most ``block`` tokens. So
 cutting an edge in two copies a bounded number of bytes, and a long sequence that nobody uses is
@@ -13,16 +13,23 @@ evicted piece by piece, from its end. There are two kinds of tree:
 - Otherwise some layers have their state only in snapshots, at the ends of the sequences that
   were inserted. A prefix can be taken if it has a snapshot, or one can be trimmed to it.
 
-The order of use needs no clock. In the first kind of tree, a use of a node is followed by a use of
-all nodes above it, so the least recently used one is a leaf. In the second kind only the nodes
-with a snapshot are ordered; with a snapshot go the nodes that lead to no other one.
+What goes first is what is of least use for its bytes. Whoever needs it again starts from the
+nearest place above it, so its priority is that many tokens divided by the bytes that its going
+frees, plus the clock of its last use. The clock stands at the highest priority that was evicted:
+so what is not used comes to be the lowest in the end, but the end of a long system prompt outlives
+the ends of many short turns. (GreedyDual-Size: Cao and Irani, "Cost-Aware WWW Proxy Caching
+Algorithms", 1997.) In the first kind of tree, every leaf has as many tokens for its bytes, so the
+least recently used leaf goes first. In the second kind a snapshot goes, and with it the nodes that
+lead to no other one.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -42,7 +49,11 @@ def as_ids(tokens: Sequence[Token]) -> TokenIds:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Node:
-    """``tokens`` after those of ``parent``; ``depth`` tokens lead to its end."""
+    """``tokens`` after those of ``parent``; ``depth`` tokens lead to its end.
+
+    ``used`` is the tree's clock when it was last used, and which use that was. ``rank`` is the
+    number of its place in the order of eviction, if it has one.
+    """
 
     tokens: TokenIds
     segment: Segment
@@ -50,6 +61,8 @@ class Node:
     depth: int
     snapshot: Snapshot | None = None
     children: dict[Token, Node] = field(default_factory=dict)
+    used: tuple[float, int] = (0.0, 0)
+    rank: int = 0
 
     @property
     def start(self) -> int:
@@ -89,7 +102,12 @@ class PrefixTree:
         self.block = block
         self.nbytes = 0
         self.root = Node(as_ids([]), Segment((), 0), None, 0)
-        self._order: OrderedDict[Node, None] = OrderedDict()  # least recently used first
+        self._clock = 0.0  # the highest priority that was evicted
+        self._numbers = count(1)  # of uses and ranks
+        # Priority, use and rank of nodes, the lowest first. A priority may have risen since, and a
+        # node may have another rank now: then this one is no longer among ``_ranked``.
+        self._order: list[tuple[float, int, int]] = []
+        self._ranked: dict[int, Node] = {}
 
     def walk(self, ids: TokenIds) -> Place:
         """Go down as far as the tree holds ``ids``."""
@@ -111,7 +129,7 @@ class PrefixTree:
             return None
         if self.any_length:
             return Found(length, _runs(node, length), None, node)
-        below = _nearest_snapshot(node)
+        below = min(_snapshots([node]), key=lambda each: each.depth)  # the easiest to trim
         if below.snapshot is not None and below.snapshot.serves(length):
             return Found(length, _runs(node, length), below.snapshot, below)
         for holder in reversed(node.path()[:-1]):
@@ -134,12 +152,10 @@ class PrefixTree:
         parent, at = node.parent, place.length - node.start
         assert parent is not None and 0 < at < len(node.tokens)
         first, rest = node.segment.split(at)
-        head = Node(node.tokens[:at].copy(), first, parent, place.length)
+        head = Node(node.tokens[:at].copy(), first, parent, place.length, used=node.used)
         parent.children[int(head.tokens[0])] = head
         node.tokens, node.segment, node.parent = node.tokens[at:].copy(), rest, head
         head.children[int(node.tokens[0])] = node
-        if self.any_length:
-            self._order[head] = None
         return head
 
     def attach(self, parent: Node, ids: TokenIds, segment: Segment) -> Node:
@@ -148,8 +164,7 @@ class PrefixTree:
         assert int(ids[0]) not in parent.children
         parent.children[int(ids[0])] = node
         self.nbytes += segment.nbytes
-        if self.any_length:
-            self._order[node] = None
+        self._rank(parent)  # no longer a leaf
         return node
 
     def remember(self, node: Node, snapshot: Snapshot) -> None:
@@ -157,25 +172,34 @@ class PrefixTree:
         assert node.snapshot is None and node.depth == snapshot.length
         node.snapshot = snapshot
         self.nbytes += snapshot.nbytes
-        self._order[node] = None
+        for below in _snapshots(node.children.values()):  # of less use now
+            self._rank(below)
 
     def touch(self, node: Node) -> None:
-        """Note that a node was used just now, and so all nodes that lead to it."""
-        if self.any_length:
-            for used in reversed(node.path()):
-                self._order.move_to_end(used)
-        elif node.snapshot is not None:
-            self._order.move_to_end(node)
+        """Note that a node was used just now; without snapshots, all nodes that lead to it were."""
+        for used in reversed(node.path()) if self.any_length else (node,):
+            used.used = self._clock, next(self._numbers)
+        self._rank(node)
 
-    def evict(self, limit: int) -> None:
-        """Drop the least recently used nodes until at most ``limit`` bytes are held."""
+    def evict(self, limit: int, keep: Node | None = None) -> None:
+        """Drop what is of least use until at most ``limit`` bytes are held, but not ``keep``."""
         while self.nbytes > limit and self._order:
-            self.drop(next(iter(self._order)))
+            priority, _, rank = heappop(self._order)
+            node = self._ranked.pop(rank, None)
+            if node is None or node is keep:
+                continue
+            if priority < self._priority(node):  # it has risen
+                self._rank(node)
+                continue
+            self._clock = max(self._clock, priority)
+            self.drop(node)
+        if keep is not None:
+            self._rank(keep)
 
     def drop(self, node: Node) -> None:
         """Drop a leaf; with snapshots, a node's snapshot and all nodes that then lead to none."""
         assert not (self.any_length and node.children)
-        self._order.pop(node, None)
+        self._ranked.pop(node.rank, None)
         if node.snapshot is not None:
             self.nbytes -= node.snapshot.nbytes
             node.snapshot = None
@@ -184,9 +208,12 @@ class PrefixTree:
             del parent.children[int(node.tokens[0])]
             node.parent = None
             self.nbytes -= node.segment.nbytes
-            if self.any_length or parent.snapshot is not None:
-                break
             node = parent
+            if self._is_place(node):
+                break
+        while len(node.children) == 1 and not self._is_place(node):
+            (node,) = node.children.values()
+        self._rank(node)  # a leaf now, or one that frees more
 
     def uproot(self, node: Node) -> None:
         """Drop a node and all below it, as far as they are still there."""
@@ -200,6 +227,7 @@ class PrefixTree:
     def clear(self) -> None:
         self.root.children.clear()
         self._order.clear()
+        self._ranked.clear()
         self.nbytes = 0
 
     def nodes(self) -> Iterator[Node]:
@@ -209,6 +237,33 @@ class PrefixTree:
             node = waiting.pop()
             waiting.extend(node.children.values())
             yield node
+
+    def _is_place(self, node: Node) -> bool:
+        """Whether a sequence can go on from the end of a node."""
+        return self.any_length or node.snapshot is not None
+
+    def _priority(self, node: Node) -> float:
+        """The lower, the sooner a node goes; infinite if nothing can be dropped with it."""
+        freed = node.snapshot.nbytes if node.snapshot is not None else 0
+        above, is_end = node, not node.children and self._is_place(node)
+        while above.parent is not None and (above is node or not self._is_place(above)):
+            freed += above.segment.nbytes if is_end else 0
+            above = above.parent
+            is_end = is_end and len(above.children) == 1
+        return node.used[0] + (node.depth - above.depth) / freed if freed else math.inf
+
+    def _rank(self, node: Node) -> None:
+        """Give a node its place in the order of eviction."""
+        self._ranked.pop(node.rank, None)
+        priority = self._priority(node)
+        if priority == math.inf:
+            return
+        node.rank = next(self._numbers)
+        self._ranked[node.rank] = node
+        heappush(self._order, (priority, node.used[1], node.rank))
+        if len(self._order) > 2 * len(self._ranked) + 64:  # most of them have another rank now
+            self._order = [entry for entry in self._order if entry[-1] in self._ranked]
+            heapify(self._order)
 
 
 def _common(left: TokenIds, right: TokenIds) -> int:
@@ -224,20 +279,12 @@ def _runs(node: Node, length: int) -> list[tuple[Segment, int]]:
     return [(part.segment, min(part.depth, length) - part.start) for part in node.path()]
 
 
-def _nearest_snapshot(node: Node) -> Node:
-    """The shallowest node at or below ``node`` with a snapshot, which is the easiest to trim.
-
-    There always is one, as every leaf of such a tree has a snapshot.
-    """
-    best: Node | None = None
-    waiting = [node]
+def _snapshots(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The first nodes with a snapshot at or below each of these."""
+    waiting = list(nodes)
     while waiting:
-        candidate = waiting.pop()
-        if best is not None and candidate.depth >= best.depth:
-            continue
-        if candidate.snapshot is not None:
-            best = candidate
+        node = waiting.pop()
+        if node.snapshot is not None:
+            yield node
         else:
-            waiting.extend(candidate.children.values())
-    assert best is not None
-    return best
+            waiting.extend(node.children.values())

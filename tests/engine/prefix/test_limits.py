@@ -38,7 +38,8 @@ class EveryBeginning:
     """One entry for each beginning of each sequence; whoever uses one uses all before it."""
 
     def __init__(self) -> None:
-        self.held: OrderedDict[Ids, None] = OrderedDict()
+        self.held: OrderedDict[Ids, float] = OrderedDict()  # with the clock of its last use
+        self.clock = 0.0
 
     def match(self, ids: Ids) -> int:
         return max((n for n in range(len(ids)) if ids[:n] in self.held), default=0)
@@ -46,16 +47,33 @@ class EveryBeginning:
     def use(self, ids: Ids) -> None:
         for n in range(len(ids), 0, -1):
             self.held.pop(ids[:n], None)
-            self.held[ids[:n]] = None
+            self.held[ids[:n]] = self.clock
+
+    def evict(self, entries: int, keep: Ids) -> None:
+        while len(self.held) > entries:
+            self.held.popitem(last=False)
 
 
 class WholeSequences(EveryBeginning):
-    """One entry for each sequence that was inserted."""
+    """One entry for each sequence that was inserted; the further one is from the nearest one
+    before it, the later it goes."""
 
     def use(self, ids: Ids) -> None:
         self.held.pop(ids, None)
-        self.held[ids] = None
+        self.held[ids] = self.clock
 
+    def evict(self, entries: int, keep: Ids) -> None:
+        while len(self.held) > entries:
+            ranks = {
+                ids: used + (len(ids) - self.match(ids)) / EACH for ids, used in self.held.items()
+            }
+            ranks.pop(keep, None)
+            first = min(ranks, key=ranks.__getitem__)  # of several the least recently used
+            self.clock = max(self.clock, ranks[first])
+            del self.held[first]
+
+
+EACH = 16  # bytes of an entry
 
 # Beginnings of two sequences that part after three tokens, with ends of their own.
 BASES = [(0, 1, 2, 0, 0, 1, 1, 2), (0, 1, 2, 1, 0, 1, 1, 2)]
@@ -76,18 +94,19 @@ STEPS = st.lists(
 )
 @settings(max_examples=tries(60))
 @given(steps=STEPS)
-def test_random_use_agrees_with_a_dict_of_token_tuples_in_the_order_of_use(
+def test_random_use_agrees_with_a_dict_of_token_tuples_and_a_plain_rule_of_eviction(
     make: Make, model: type[EveryBeginning], steps: list[tuple[str, Ids]]
 ) -> None:
-    each = 16  # bytes of an entry
-    expected, limit = model(), 20 * each
+    expected, limit = model(), 20 * EACH
     cache = PrefixCache(make, limit, block=1)  # nodes of one token: each entry by itself
     for verb, ids in steps:
-        size = each * (len(ids) if model is EveryBeginning else 1)
+        size = EACH * (len(ids) if model is EveryBeginning else 1)
         bound = limit
+        keep: Ids = ()
         if verb == "insert":
             cache.insert(ids, holding(make, ids))
             if ids and size <= limit:
+                keep = () if ids in expected.held else ids
                 expected.use(ids)
         elif verb == "take":
             kv = cache.take(ids)
@@ -99,15 +118,14 @@ def test_random_use_agrees_with_a_dict_of_token_tuples_in_the_order_of_use(
         elif verb == "match":
             assert cache.match(ids) == expected.match(ids)
         elif verb == "shrink":
-            bound = each * len(ids)
+            bound = EACH * len(ids)
             cache.shrink(bound)
         else:
-            bound = limit = each * (2 + 3 * len(ids))
+            bound = limit = EACH * (2 + 3 * len(ids))
             cache.max_bytes = limit
-        while len(expected.held) * each > bound:
-            expected.held.popitem(last=False)
+        expected.evict(bound // EACH, keep)
         check_integrity(cache)
-        assert cache.nbytes == len(expected.held) * each
+        assert cache.nbytes == len(expected.held) * EACH
 
 
 @pytest.mark.parametrize("block", [1, 3, 1024])
@@ -207,6 +225,37 @@ def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one
     check_integrity(cache)
     found = [cache.match((*conversation[:end], 90)) for end in (4, 8, 12)]
     assert found == [4, 4, 12]
+
+
+@pytest.mark.parametrize("make", [state_layers, mixed_layers])
+def test_the_end_of_a_long_beginning_outlives_the_ends_of_many_short_turns(make: Make) -> None:
+    beginning, turns = tuple(range(200)), [tuple(range(300 + n, 310 + n)) for n in range(12)]
+    cache = PrefixCache(make, PLENTY)
+    cache.insert(beginning, holding(make, beginning))
+    cache.max_bytes = 3 * cache.nbytes // 2 if make is mixed_layers else 4 * cache.nbytes
+    for turn in turns:
+        cache.insert((*beginning, *turn), holding(make, (*beginning, *turn)))
+        check_integrity(cache)
+    ends = [cache.match((*beginning, *turn, 0)) for turn in turns]
+    assert cache.match((*beginning, 0)) == len(beginning)
+    assert ends[0] == len(beginning) and ends[-1] == len(beginning) + 10
+
+
+def test_what_nobody_uses_goes_in_the_end_however_long_it_took_to_run() -> None:
+    cache, long = PrefixCache(state_layers, 16 * 2), tuple(range(100))
+    cache.insert(long, holding(state_layers, long))
+    for n in range(30):
+        cache.insert((200 + n, *range(9)), holding(state_layers, (200 + n, *range(9))))
+    assert cache.match((*long, 0)) == 0
+
+
+def test_many_uses_of_a_few_sequences_leave_nothing_behind() -> None:
+    cache = PrefixCache(state_layers, PLENTY)
+    for ids in ((1, 2, 3), (1, 2, 3, 4, 5)):
+        cache.insert(ids, holding(state_layers, ids))
+        for _ in range(200):
+            cache.take((*ids, 0))
+    assert len(cache._tree._order) < 100
 
 
 def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() -> None:

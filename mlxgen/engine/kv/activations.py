@@ -16,7 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from ...loading.model_config import HEADS, number_of
-from .layers import PREFILL_STEP, LayerCache, keys_and_values, leaves
+from .layers import PREFILL_STEP, LayerCache, arrays_in, keys_and_values, leaves
 
 SMALLEST = 16  # tokens of the smallest piece of a prompt
 _SCORES = 2  # copies of attention scores that are held: as computed, and masked or normalised
@@ -56,7 +56,9 @@ class Activations:
         if mx.metal.is_available():  # its kernels hold one state; elsewhere each token has its own
             states = []
         scored = not all(_is_fused(leaf, heads) for leaf in used)
-        places = [sum(a.nbytes // a.shape[2] for a in keys_and_values(leaf)) for leaf in used]
+        places = [
+            sum(a.nbytes // a.shape[2] for a in arrays_in(keys_and_values(leaf))) for leaf in used
+        ]
         return cls(
             # Each number is held with what is made of it, and in float32 while that is made.
             per_token=(2 * dtype.size + 4) * width + max(states, default=0),
@@ -125,7 +127,7 @@ def _is_fused(leaf: LayerCache, heads: int) -> bool:
     """Whether MLX computes attention to these keys and values without holding the scores."""
     if hasattr(leaf, "bits"):
         return False
-    keys, values = keys_and_values(leaf)
+    ((keys, values),) = keys_and_values(leaf)
     groups = int(keys.shape[1])
     shape = (1, max(1, heads // groups) * groups, _MANY, keys.shape[-1])
     queries = mx.zeros(shape, keys.dtype)

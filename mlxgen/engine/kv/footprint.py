@@ -41,7 +41,7 @@ class Footprint:
         for layer in leaves(caches):
             if layer.empty():
                 continue
-            arrays = keys_and_values(layer)
+            arrays = list(arrays_in(keys_and_values(layer)))
             if not arrays:
                 fixed += int(layer.nbytes)
                 continue

@@ -6,7 +6,7 @@ Owns every check of their types. Must never know a sequence's tokens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
@@ -24,6 +24,9 @@ from . import quantised
 
 LayerCache: TypeAlias = Any  # mlx-lm's cache classes are untyped
 CacheFactory: TypeAlias = Callable[[], list[LayerCache]]
+Piece: TypeAlias = tuple[tuple[mx.array, ...], ...]
+"""One layer's keys and values of some tokens: runs of them, one after the other, which may be kept
+in different ways. The arrays of a run have as many tokens each; a run may have none."""
 
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
 
@@ -95,22 +98,34 @@ def sliceable(leaf: LayerCache) -> bool:
     return type(leaf) in _SLICEABLE  # a subclass may hold more than that
 
 
-def keys_and_values(leaf: LayerCache) -> tuple[mx.array, ...]:
-    """A cache's keys, then its values, with time on axis -2: one array each, three if quantised.
+def keys_and_values(leaf: LayerCache) -> Piece:
+    """A cache's keys and values, with time on axis -2, as runs of tokens one after the other.
 
     Empty for a layer that the model never fills, and for a recurrent state.
     """
-    return tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
+    run = tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
+    return (run,) if run else ()
 
 
-def fill(leaf: LayerCache, arrays: Sequence[mx.array], length: int) -> None:
+def cut(piece: Piece, start: int, stop: int) -> Piece:
+    """The tokens ``start`` to ``stop`` of what a layer holds; shares its buffers."""
+    found, at = [], 0  # tokens before a run
+    for run in piece:
+        cut = slice(max(0, start - at), max(0, stop - at))
+        found.append(tuple(array[..., cut, :] for array in run))
+        at += run[0].shape[-2]
+    return tuple(found)
+
+
+def fill(leaf: LayerCache, piece: Piece, length: int) -> None:
     """Let an empty cache hold ``length`` tokens: the newest of them as ``keys_and_values``, in
     order of time."""
-    if not arrays:
+    if not piece:
         return
+    (arrays,) = piece
     if isinstance(leaf, QuantizedKVCache):
         half = len(arrays) // 2
-        leaf.keys, leaf.values = tuple(arrays[:half]), tuple(arrays[half:])
+        leaf.keys, leaf.values = arrays[:half], arrays[half:]
     else:
         leaf.keys, leaf.values = arrays
     leaf.offset = length

@@ -20,6 +20,7 @@ from .layers import (
     CacheFactory,
     LayerCache,
     Model,
+    cut,
     fill,
     keys_and_values,
     leaves,
@@ -45,8 +46,8 @@ def run_padded(
     model(tokens, cache=caches)
     for row, (length, store) in enumerate(zip(lengths, stores, strict=True)):
         for leaf, full in zip(leaves(store.caches), leaves(caches), strict=True):
-            own = [owned(a[row : row + 1, :, :length]) for a in keys_and_values(full)]
-            fill(leaf, own, length)
+            own = cut(keys_and_values(full), 0, length)
+            fill(leaf, tuple(tuple(owned(a[row : row + 1]) for a in run) for run in own), length)
         store.length = length
 
 

@@ -168,10 +168,10 @@ class SlotKeys:
         """Copy the first ``length`` tokens of a slot to an empty cache of one sequence."""
         row = (self.keys[slot : slot + 1], self.values[slot : slot + 1])
         if self.ring is None or self.window is None:
-            fill(leaf, [owned(array[:, :, :length]) for array in row], length)
+            fill(leaf, (tuple(owned(array[:, :, :length]) for array in row),), length)
         else:
             places = mx.arange(max(0, length - self.window), length) % self.ring
-            fill(leaf, [mx.take(array, places, axis=2) for array in row], length)
+            fill(leaf, (tuple(mx.take(array, places, axis=2) for array in row),), length)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""

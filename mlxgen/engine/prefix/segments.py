@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import mlx.core as mx
 
 from ..kv.layers import (
     CacheFactory,
     LayerCache,
+    Piece,
     arrays_in,
     can_trim,
     copied,
+    cut,
     fill,
     keys_and_values,
     leaves,
@@ -31,9 +32,6 @@ from ..kv.layers import (
     restore,
     sliceable,
 )
-
-Piece: TypeAlias = tuple[mx.array, ...]
-"""One layer's ``keys_and_values``."""
 
 
 def holds(caches: Sequence[LayerCache], length: int) -> bool:
@@ -45,7 +43,8 @@ def holds(caches: Sequence[LayerCache], length: int) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """``count`` tokens of all sliceable layers, in the order of ``leaves``."""
+    """``count`` tokens of all sliceable layers, in the order of ``leaves``; each has as many runs
+    as its cache."""
 
     layers: tuple[Piece, ...]
     count: int
@@ -57,27 +56,20 @@ class Segment:
     @classmethod
     def of(cls, caches: Sequence[LayerCache], start: int, stop: int) -> Segment:
         """A copy of the tokens ``start`` to ``stop``, not evaluated yet."""
-        cut = tuple(
-            tuple(owned(array[..., start:stop, :]) for array in keys_and_values(leaf))
-            for leaf in leaves(caches)
-            if sliceable(leaf)
-        )
-        return cls(cut, stop - start)
+        held = (keys_and_values(leaf) for leaf in leaves(caches) if sliceable(leaf))
+        return cls(tuple(copied(cut(piece, start, stop), owned) for piece in held), stop - start)
 
     def arrays(self) -> list[mx.array]:
-        return [array for piece in self.layers for array in piece]
+        return list(arrays_in(self.layers))
 
     def split(self, at: int) -> tuple[Segment, Segment]:
         """The first ``at`` tokens and the rest, both copies that are submitted."""
-        halves = tuple(
-            Segment(
-                tuple(tuple(owned(array[..., cut, :]) for array in piece) for piece in self.layers),
-                count,
-            )
-            for cut, count in ((slice(0, at), at), (slice(at, None), self.count - at))
+        first, rest = (
+            Segment(tuple(copied(cut(piece, *tokens), owned) for piece in self.layers), count)
+            for tokens, count in (((0, at), at), ((at, self.count), self.count - at))
         )
-        mx.async_eval([half.arrays() for half in halves])
-        return halves[0], halves[1]
+        mx.async_eval(first.arrays(), rest.arrays())
+        return first, rest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +113,7 @@ def rebuilt(
     caches = make()
     sliced = [leaf for leaf in leaves(caches) if sliceable(leaf)]
     for column, leaf in enumerate(sliced):
-        pieces = [(segment.layers[column], n) for segment, n in runs]
+        pieces = [cut(segment.layers[column], 0, n) for segment, n in runs]
         fill(leaf, _joined(pieces, capacity - length), length)
     if snapshot is not None:
         restore(caches, snapshot.leaves)
@@ -131,12 +123,16 @@ def rebuilt(
     return caches
 
 
-def _joined(runs: list[tuple[Piece, int]], spare: int) -> Piece:
-    """The first tokens of each piece, one after the other, and zeros for ``spare`` more."""
-    joined = []
-    for same in zip(*(piece for piece, _ in runs), strict=True):
-        parts = [a[..., :n, :] for a, (_, n) in zip(same, runs, strict=True)]
-        if spare > 0:
-            parts.append(mx.zeros((*same[0].shape[:-2], spare, same[0].shape[-1]), same[0].dtype))
-        joined.append(mx.concatenate(parts, axis=-2))
-    return tuple(joined)
+def _joined(pieces: Sequence[Piece], spare: int) -> Piece:
+    """The tokens of all pieces, one after the other, and zeros for ``spare`` more."""
+    runs = [list(zip(*same, strict=True)) for same in zip(*pieces, strict=True)]
+    return tuple(
+        tuple(_concatenated(same, spare if run is runs[-1] else 0) for same in run) for run in runs
+    )
+
+
+def _concatenated(arrays: Sequence[mx.array], spare: int) -> mx.array:
+    first, more = arrays[0], []
+    if spare > 0:
+        more = [mx.zeros((*first.shape[:-2], spare, first.shape[-1]), first.dtype)]
+    return mx.concatenate([*arrays, *more], axis=-2)

@@ -31,6 +31,7 @@ Token: TypeAlias = int
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
 
+_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 _CACHE = "_mlxgen_vocabulary"  # the attribute of a tokenizer that holds its vocabulary
 
 
@@ -62,6 +63,8 @@ class Vocabulary:
         self.pieces: Sequence[bytes] = self._pieces.middle
         self.strips_space: bool = self._pieces.strips_space
         self._length = len(tokenizer)
+        # It would warn of texts beyond its own limit, which is often not the model's.
+        getattr(tokenizer, "deprecation_warnings", {})[_TOO_LONG] = True
         self._derived: dict[Hashable, Any] = {}
         self._lock = threading.RLock()
 

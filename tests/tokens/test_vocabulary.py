@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 import threading
 import time
@@ -215,6 +216,22 @@ def test_a_raw_prompt_gets_one_begin_token() -> None:
     assert SENTENCEPIECE.encode("<s> so").count(begin) == 1
     assert begin not in SENTENCEPIECE.encode("so", special=False)
     assert BYTE_LEVEL.encode("so") == BYTE_LEVEL.encode("so", special=False)
+
+
+def test_nobody_is_warned_of_a_text_beyond_the_tokenizers_own_limit(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tokenizer = byte_level_tokenizer()
+    tokenizer.model_max_length = 3
+    tokenizer.encode("far more than that")
+    assert "longer than the specified maximum" in caplog.text
+    caplog.clear()
+    tokenizer.deprecation_warnings.clear()
+    vocabulary = Vocabulary.of(tokenizer)
+    vocabulary.encode("far more than that")
+    vocabulary.tokenizer._tokenizer("far more than that")
+    assert not caplog.text
 
 
 def test_special_tokens_in_a_raw_prompt_are_tokens() -> None:

@@ -82,3 +82,12 @@ def test_no_limit_is_no_limit_and_neither_is_an_exchange_that_is_over() -> None:
     limits.close()
     clock.advance(1e6)
     assert not told
+
+
+def test_prompts_and_answers_take_as_long_as_they_take_by_default() -> None:
+    clock, told = Clock(), list[Any]()
+    limits = TimeLimits(Settings(), told.append, clock.call_later)
+    for all_run in (RUNS, RAN):
+        limits.heard(all_run=all_run)
+        clock.advance(1e6)
+    assert not told

@@ -119,6 +119,8 @@ class Usage:
     - ``prompt_tokens``, ``completion_tokens``: the tokens of the prompt, and the generated ones.
     - ``cached_tokens``: those of the prompt, and of the ``prefix`` after it, that came from the
       prefix cache.
+    - ``forked_tokens``: the generated ones that it has from the sequence it is a fork of, which
+      counts them as well.
     - ``forward_passes``: how often the model ran, from the last pass of the prompt on.
     - ``forced_tokens``: accepted tokens that were not sampled, as ``Chunk.forced`` says.
     - ``rewound_tokens``: tokens that were accepted and later taken back.
@@ -135,6 +137,7 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    forked_tokens: int = 0
     forward_passes: int = 0
     forced_tokens: int = 0
     rewound_tokens: int = 0

@@ -179,6 +179,7 @@ def _account(exchange: Exchange, prepared: Prepared, mailbox: Mailbox) -> None:
     completion = sum(usage.completion_tokens for usage in usages)
     exchange.fields |= {
         "prompt": sum(usage.prompt_tokens for usage in usages),
+        "cached": sum(usage.cached_tokens for usage in usages),
         "completion": completion,
         "sequences": len(usages),
         "stream": prepared.call.stream,

@@ -13,11 +13,12 @@ def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
 
     The prompt's time ends with the first generated token, and the rest is the time of those after
     it. So ``predicted_per_second`` counts one token less than ``predicted_n``. No rate includes
-    tokens from the prefix cache, nor the time before anything was run.
+    tokens from the prefix cache, nor the time before anything was run. What a branch has from
+    another one is counted there.
     """
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
-    predicted = sum(usage.completion_tokens - given for usage in usages)
+    predicted = sum(usage.completion_tokens - max(given, usage.forked_tokens) for usage in usages)
     read = max(usage.prompt_seconds - usage.queued_seconds for usage in usages)
     wrote = max(usage.generation_seconds for usage in usages)
     drafted = sum(usage.drafted_tokens for usage in usages)

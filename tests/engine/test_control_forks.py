@@ -84,8 +84,9 @@ def test_the_branches_of_a_fork_may_begin_with_different_backtracks() -> None:
     speaker = reciter("abcdefgh")
     fork = [Branch(1, None, [list(b"X")]), Branch(3, None, [[]]), Branch(0, None, [list(b"YY")])]
     controller = Recited([anything(speaker)], [anything(speaker)], [anything(speaker)], fork, [])
-    texts = finish(speaker.lm.control(PROMPT, controller))
-    assert texts == {(): "abX", (1,): "", (2,): "abcYY"}
+    run = speaker.lm.control(PROMPT, controller)
+    assert finish(run) == {(): "abX", (1,): "", (2,): "abcYY"}
+    assert [run.results[name].usage.forked_tokens for name in ((), (1,), (2,))] == [0, 0, 3]
 
 
 def test_forks_draw_from_seeds_of_their_own() -> None:

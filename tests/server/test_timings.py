@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -42,6 +44,14 @@ def test_rates_count_what_was_run_and_no_time_in_the_queue() -> None:
     assert drafted["prompt_per_second"] == drafted["predicted_per_second"] == 0.0
 
 
+def test_tokens_before_a_fork_are_counted_once() -> None:
+    branch = replace(USED, cached_tokens=110, completion_tokens=26, forked_tokens=15)
+    both = timings([USED, branch], given=1)
+    assert both["prompt_n"] == NAMES["prompt_n"] + 1 + 1
+    assert both["predicted_n"] == 20 + 11
+    assert both["predicted_per_second"] == (20 + 11 - 2) / 4.0
+
+
 def found(value: Any) -> list[Any]:
     """The timings of every usage in an answer."""
     if isinstance(value, dict):
@@ -63,6 +73,15 @@ def test_completions_have_them_too(server: Running) -> None:
     whole = server.post("/v1/completions", body).json()
     assert whole["usage"]["timings"]["predicted_n"] == 4 and "timings" not in whole
     assert server.post("/completion", body).json()["timings"]["predicted_n"] == 4
+
+
+def test_the_log_says_how_much_came_from_the_prefix_cache(server: Running) -> None:
+    body = {"prompt": "The log of a server says it. " * 8, "max_tokens": 2, "ignore_eos": True}
+    answers = [server.post("/v1/completions", body).json() for _ in range(2)]
+    cached = answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 0
+    line = re.compile(rf" id={answers[1]['id'].removeprefix('cmpl-')} .* cached={cached} ")
+    server.wait_until(lambda: any(map(line.search, server.log)), "no such line")
 
 
 def test_official_clients_read_answers_with_them(server: Running) -> None:

@@ -36,17 +36,19 @@ RARELY_FORCED = 32  # after that many sampled tokens without a forced run, none 
 class Tally:
     """Tokens that were ``forced``, taken back (``rewound``) or declined at once (``redraws``).
 
-    ``incomplete``: why the text does not end validly, if ``close_json`` asked for that.
+    ``forked``: those that it has from the one that it is a fork of. ``incomplete``: why the text
+    does not end validly, if ``close_json`` asked for that.
     """
 
     forced: int = 0
     rewound: int = 0
     redraws: int = 0
+    forked: int = 0
     incomplete: str = ""
 
-    def fork(self) -> Tally:
-        """An independent copy."""
-        return replace(self)
+    def fork(self, tokens: int) -> Tally:
+        """An independent copy for one that has so many tokens from this one."""
+        return replace(self, forked=tokens)
 
 
 class Part(Protocol):
@@ -169,6 +171,7 @@ class Request:
             self.history.cut(to)
             self.finish_reason = self.match = None
             self.base, self.first = min(self.base, to), min(self.first, count)
+            self.tally.forked = min(self.tally.forked, count)
 
     def fork(self, seed: int) -> Request:
         """An independent copy that draws from ``seed``."""
@@ -191,7 +194,7 @@ class Request:
             closing=closing.fork(constraint) if closing and constraint else None,
             outbox=self.outbox.fork(transcript),
             retries=self.retries.fork(),
-            tally=self.tally.fork(),
+            tally=self.tally.fork(self.position),
             thinking=self.thinking,
             want=self.want,
             steering=self.steering,
@@ -221,6 +224,7 @@ class Request:
         return Usage(
             prompt_tokens=self.base,
             completion_tokens=self.position,
+            forked_tokens=tally.forked,
             forced_tokens=tally.forced,
             rewound_tokens=tally.rewound,
             redraws=tally.redraws,

@@ -32,7 +32,7 @@ from .engine.kv.quantised import QuantizedKVCache
 from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
-from .engine.prefix.file import checked_path
+from .engine.prefix.piece import checked_path
 from .engine.prompts import prepared, requests_of
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt

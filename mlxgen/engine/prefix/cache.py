@@ -32,11 +32,13 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from ...errors import LoadError, StateError
+from ...errors import LoadError, OptionError, StateError
 from ...tokens import Token
 from ..kv.alone import Alone
 from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
-from . import file as prefix_file
+from . import piece as piece_file
+from .layout import Layout
+from .piece import Piece, checked_path
 from .segments import Segment, Snapshot, holds, rebuilt
 from .tree import BLOCK, Found, Node, PrefixTree, TokenIds, as_ids
 
@@ -181,7 +183,7 @@ class PrefixCache:
         Unlike for ``take``, that may be all of them. Raises ``StateError`` if none of them is
         held, and ``OptionError`` if the path cannot be written.
         """
-        file = prefix_file.checked_path(path)
+        file = checked_path(path)
         with self._lock:
             found = self._tree.find(as_ids(tokens), len(tokens))
             if found is None:
@@ -189,8 +191,13 @@ class PrefixCache:
                     f"the prefix cache holds none of these {len(tokens)} tokens; run them first"
                 )
             kv = self._kv(found, capacity=found.length)
-        ids = [int(token) for token in tokens[: kv.length]]
-        prefix_file.write(file, ids, kv.caches, make=self._make, model=self._model)
+        segment = Segment.of(kv.caches, 0, kv.length)
+        snapshot = None if self.any_length else Snapshot.of(kv.caches, kv.length)
+        prefix = Piece(0, as_ids(tokens[: kv.length]), segment, snapshot)
+        try:
+            piece_file.write(file, prefix, Layout(self._make, self._model))
+        except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
+            raise OptionError("path", f"{path} cannot be written: {_reason(error)}") from error
         return kv.length
 
     def load(self, path: str | os.PathLike[str]) -> int:
@@ -200,19 +207,31 @@ class PrefixCache:
         than ``max_bytes``, and ``OptionError`` if the path cannot be that of a file; then nothing
         has changed.
         """
-        file = prefix_file.checked_path(path)
-        ids, caches = prefix_file.read(file, make=self._make, model=self._model)
-        kv = Alone(self._make, caches, len(ids))
+        file = checked_path(path)
+        try:
+            prefix = piece_file.read(file, Layout(self._make, self._model))
+        except (OSError, ValueError) as error:
+            raise LoadError(f"{path} cannot be read: {_reason(error)}") from error
+        if prefix.start or (prefix.snapshot is None and not self.any_length):
+            raise LoadError(f"{path} is a part of a prefix; pass a file that save_prefix wrote")
+        whole = Found(
+            prefix.stop, [(prefix.segment, prefix.stop)], prefix.snapshot, self._tree.root
+        )
+        kv = self._kv(whole, capacity=prefix.stop)
         with self._lock:
-            self.insert(ids, kv)
-            found = self._tree.find(as_ids(ids), len(ids))
-        if found is None or found.length < len(ids):
+            self.insert(prefix.tokens.tolist(), kv)
+            found = self._tree.find(prefix.tokens, prefix.stop)
+        if found is None or found.length < prefix.stop:
             raise LoadError(
-                f"{path} holds {kv.nbytes:,} bytes of KV, but the prefix cache may hold"
+                f"{path} holds {prefix.nbytes:,} bytes of KV, but the prefix cache may hold"
                 f" {self._max_bytes:,} in all; raise its max_bytes"
             )
-        return len(ids)
+        return prefix.stop
 
     def _kv(self, found: Found, *, capacity: int) -> Alone:
         caches = rebuilt(self._make, found.runs, found.snapshot, found.length, capacity)
         return Alone(self._make, caches, found.length)
+
+
+def _reason(error: Exception) -> object:
+    return error.strerror if isinstance(error, OSError) else error

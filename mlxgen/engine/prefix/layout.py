@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
@@ -125,3 +126,22 @@ def _after(model: Any, make: CacheFactory, count: int) -> Forms:
     caches = make()
     model(mx.zeros((1, count), mx.int32), cache=caches)
     return forms_of(caches)
+
+
+class Layout:
+    """What tells the KV of one model from that of any other, computed in its model's thread.
+
+    ``make`` builds the empty caches of the model, one for each layer. ``model`` may be anything;
+    what it does not tell is not checked.
+    """
+
+    def __init__(self, make: CacheFactory, model: Any) -> None:
+        self.make = make
+        self.kinds = kinds(make)
+        self.digest = digest(model)
+        self._model = model
+
+    @cached_property
+    def forms(self) -> Forms | None:
+        """What arrays the model makes, if it can be asked."""
+        return forms_made_by(self._model, self.make) if callable(self._model) else None

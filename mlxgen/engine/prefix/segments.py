@@ -62,6 +62,11 @@ class Segment:
     def arrays(self) -> list[mx.array]:
         return list(arrays_in(self.layers))
 
+    def is_whole(self) -> bool:
+        """Whether every layer that holds anything holds all of its tokens."""
+        lengths = [[{a.shape[-2] for a in run} for run in layer] for layer in self.layers if layer]
+        return all(sum(length for (length,) in layer) == self.count for layer in lengths)
+
     def split(self, at: int) -> tuple[Segment, Segment]:
         """The first ``at`` tokens and the rest, both copies that are submitted."""
         first, rest = (

@@ -43,7 +43,7 @@ TokenIds: TypeAlias = npt.NDArray[np.int64]  # as wide as those of patches of im
 BLOCK = 1024  # the most tokens of a node: 2 to 128 MiB, from a small model to a large one
 
 
-def as_ids(tokens: Sequence[Token]) -> TokenIds:
+def as_ids(tokens: Sequence[Token] | TokenIds) -> TokenIds:
     return np.asarray(tokens, dtype=np.int64)
 
 

@@ -241,32 +241,38 @@ def test_a_file_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
         cache.load(path)
 
 
-def _without_state(header: dict[str, Any]) -> None:
-    del header["__metadata__"]["state"]
+def _without_segment(header: dict[str, Any]) -> None:
+    del header["__metadata__"]["segment"]
+
+
+def _other_layers(header: dict[str, Any]) -> None:
+    header["__metadata__"]["segment"] = json.dumps([[], [], []])
 
 
 def _other_state(header: dict[str, Any]) -> None:
-    header["__metadata__"]["state"] = json.dumps([{"offset": 12}, {"offset": 12}])
+    header["__metadata__"]["snapshot"] = json.dumps([{"offset": 12}, {"offset": 12}])
+
+
+def _without_state(header: dict[str, Any]) -> None:
+    header["__metadata__"]["snapshot"] = "[]"
 
 
 def _unknown_array(header: dict[str, Any]) -> None:
-    state = header["__metadata__"]["state"]
-    header["__metadata__"]["state"] = state.replace("0.keys", "9.keys")
+    segment = header["__metadata__"]["segment"]
+    header["__metadata__"]["segment"] = segment.replace("segment.0.0.0", "segment.9.0.0")
 
 
 def _fewer_tokens(header: dict[str, Any]) -> None:
     header["__metadata__"]["tokens"] = "[1, 2, 3]"
 
 
-def _fewer_of_all(header: dict[str, Any]) -> None:
-    _fewer_tokens(header)
-    state = header["__metadata__"]["state"]
-    header["__metadata__"]["state"] = state.replace('"offset": 12', '"offset": 3')
+def _other_start(header: dict[str, Any]) -> None:
+    header["__metadata__"]["start"] = "-1"
 
 
 def _other_offset(header: dict[str, Any]) -> None:
-    state = header["__metadata__"]["state"]
-    header["__metadata__"]["state"] = state.replace('"offset": 12', '"offset": 11')
+    state = header["__metadata__"]["snapshot"]
+    header["__metadata__"]["snapshot"] = state.replace('"offset": 12', '"offset": 11')
 
 
 def _no_tokens(header: dict[str, Any]) -> None:
@@ -282,25 +288,27 @@ def _no_json(header: dict[str, Any]) -> None:
 
 
 def _larger_shape(header: dict[str, Any]) -> None:
-    header["0.keys"]["shape"] = [1, 1, 12, 1000]
+    header["segment.0.0.0"]["shape"] = [1, 1, 12, 1000]
 
 
 def _negative_place(header: dict[str, Any]) -> None:
-    header["0.keys"]["data_offsets"] = [-48, 0]
+    header["segment.0.0.0"]["data_offsets"] = [-48, 0]
 
 
 def _no_place(header: dict[str, Any]) -> None:
-    del header["0.keys"]["data_offsets"]
+    del header["segment.0.0.0"]["data_offsets"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        _without_state,
+        _without_segment,
+        _other_layers,
         _other_state,
+        _without_state,
         _unknown_array,
         _fewer_tokens,
-        _fewer_of_all,
+        _other_start,
         _other_offset,
         _no_tokens,
         _huge_token,
@@ -313,7 +321,8 @@ def _no_place(header: dict[str, Any]) -> None:
 def test_a_broken_header_is_refused(
     change: Callable[[dict[str, Any]], Any], tmp_path: Path
 ) -> None:
-    assert "broken" in refused(rewritten(saved(tmp_path / "file"), change))
+    path = rewritten(saved(tmp_path / "file", mixed_layers), change)
+    assert "broken" in refused(path, mixed_layers)
 
 
 def test_layers_nested_a_hundred_thousand_deep_are_refused(tmp_path: Path) -> None:
@@ -345,6 +354,7 @@ def test_every_beginning_of_a_file_is_refused_and_so_is_a_longer_one(tmp_path: P
     assert "too long" in refused(path, mixed_layers)
 
 
+JSON = ("tokens", "start", "layers", "segment", "snapshot")
 VALUES: list[Any] = [
     None,
     True,
@@ -356,7 +366,7 @@ VALUES: list[Any] = [
     [],
     {},
     [[]],
-    {"array": "0.keys"},
+    {"array": "segment.0.0.0"},
     "[" * 2000,
 ]
 
@@ -376,7 +386,7 @@ def test_a_header_that_somebody_made_is_refused_or_changes_nothing(tmp_path: Pat
 
     def mutate(header: dict[str, Any]) -> None:
         about = header["__metadata__"]
-        for key in ("tokens", "layers", "state"):
+        for key in JSON:
             about[key] = json.loads(about[key])
         way = chance.choice(list(_places(header)))
         inside: Any = header
@@ -388,7 +398,7 @@ def test_a_header_that_somebody_made_is_refused_or_changes_nothing(tmp_path: Pat
             inside[way[-1]] = chance.choice(VALUES)
         about = header.get("__metadata__", {})
         if isinstance(about, dict):
-            for key in ("tokens", "layers", "state"):
+            for key in JSON:
                 if key in about:
                     about[key] = json.dumps(about[key])
         header["__metadata__"] = {"checksum": "", **(about if isinstance(about, dict) else {})}

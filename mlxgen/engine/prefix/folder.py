@@ -1,0 +1,351 @@
+"""Pieces of KV in a folder: bounded, shared by processes, and safe to lose at any moment.
+
+Owns the files of the folder: which there are, when each was last used, and which go when there are
+too many bytes. Must never know what keeps pieces in memory, or when it is worth to read one.
+
+A file is a piece (see ``piece``), named by its key and what is needed to find it (see ``entry``),
+so a listing of the folder is its index. There is no other file, and nothing to repair: a piece is
+written under another name and then renamed, and a broken one is removed when it is read. Nothing
+but files with names of pieces, and parts that some process left, is ever removed or counted.
+
+The time of a file's modification is that of its last use, for every process that uses the folder.
+A piece is of no use without those before it, so these are always as recent: a use renews a chain
+from its beginning to its end, and of pieces that were used at the same time the last one of the
+chain goes first.
+
+Any thread may call it, and every call may wait for the disk. Only the constructor uses the model,
+so it belongs in that model's thread. The arrays that are written have to be computed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import LoadError, OptionError
+from ...tokens import Token
+from ..kv.layers import CacheFactory, leaves, sliceable
+from .entry import CELL, Entry, Name, entries_of, key_of
+from .layout import Layout
+from .piece import FORMAT, Piece, read, write
+from .segments import Segment, Snapshot
+from .tree import TokenIds, as_ids
+
+logger = logging.getLogger(__name__)
+
+_PART = re.compile(r"\.[0-9a-f]{16}\.part")
+_ABANDONED = 600.0  # seconds after which nobody writes a part any more
+_RESCAN = 5.0  # seconds between two listings of the folder
+_RECENT = 10.0  # seconds for which a use need not be noted again
+_PAUSE = 60.0  # seconds without writing after a write that failed
+_SPARE = 32  # evict this part of the limit more than has to go, so that few writes have to
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    name: Name
+    nbytes: int
+    used: int  # nanoseconds
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The smallest one goes first."""
+        return self.used, -self.name.start
+
+
+class Folder:
+    """See the module. ``make`` builds the empty caches of the model, one for each layer.
+
+    Raises ``OptionError`` for ``cache_dir`` if the path cannot be that of a folder.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], max_bytes: int, *, make: CacheFactory, model: Any = None
+    ) -> None:
+        self._path = _checked(path)
+        self._max_bytes = max_bytes
+        self._layout = Layout(make, model)
+        _ = self._layout.forms  # computed here, in the model's thread
+        kinds = [sliceable(leaf) for leaf in leaves(make())]
+        self._has_segments, self._needs_state = any(kinds), not all(kinds)
+        self._root = key_of(repr((FORMAT, CELL, self._layout.kinds, self._layout.digest)))
+        self._lock = threading.Lock()  # for what follows
+        self._files: dict[str, _File] = {}  # by key
+        self._counts: dict[str, Counter[int]] = {}  # of tokens in the files after those of a key
+        self._nbytes = 0
+        self._scanned = self._paused = -float("inf")
+        self._warned: set[str] = set()
+        try:
+            self._scan()
+        except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise OptionError(
+                "cache_dir", f"{path} cannot be used as a folder: {reason}; pass another path"
+            ) from error
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all files that are known, of other models as well."""
+        return self._nbytes
+
+    @property
+    def max_bytes(self) -> int:
+        return self._max_bytes
+
+    # ---- what there is -------------------------------------------------------------------------
+
+    def find(self, ids: Sequence[Token] | TokenIds, most: int | None = None) -> list[Entry]:
+        """What to read, in order, for as many of the first ``most`` tokens as possible.
+
+        The last one's ``stop`` is how many these are; it has a state if the model needs one.
+        Counts as a use of them.
+        """
+        wanted = as_ids(ids)[:most]
+        with self._lock:
+            chain = self._chain(wanted)
+            if (not chain or chain[-1].stop < len(wanted)) and self._rescanned():
+                chain = self._chain(wanted)
+            self._renew(chain)
+        return chain
+
+    def missing(self, ids: Sequence[Token] | TokenIds, *, has_state: bool = False) -> list[Entry]:
+        """What to write, in order, so that ``find`` gives all of ``ids``.
+
+        ``has_state``: whether there is a state after the last of them. If there is none and the
+        model needs one, these are the pieces that lead to later states. Counts as a use of what
+        is there already.
+        """
+        wanted = as_ids(ids)
+        if self._needs_state and not has_state:
+            wanted = wanted[: len(wanted) // CELL * CELL if self._has_segments else 0]
+        found = [*entries_of(self._root, wanted, has_state=has_state and self._needs_state)]
+        if not self._has_segments:
+            found = found[-1:]
+        with self._lock:
+            there = [entry for entry in found if self._file(entry) is not None]
+            self._renew(there)
+        return [entry for entry in found if entry not in there]
+
+    # ---- reading and writing -------------------------------------------------------------------
+
+    def read(self, entry: Entry) -> Piece | None:
+        """The piece, or ``None`` if it is gone or broken."""
+        path = self._path / str(entry.name)
+        try:
+            piece = read(path, self._layout)
+            _check(path, piece, entry)
+        except OSError:
+            with self._lock:
+                self._forget(entry.key)  # until the next listing, if it is still there
+        except LoadError as error:
+            with self._lock:
+                self._warn("broken", f"removing files that are not what was written: {error}")
+                self._remove(entry.name)
+        else:
+            return piece
+        return None
+
+    def write(self, entry: Entry, segment: Segment, snapshot: Snapshot | None) -> bool:
+        """Write a piece; returns whether it is there now.
+
+        It is not if there is no room beside what was used later, if what it needs before it is
+        not there, or while nothing can be written.
+        """
+        assert segment.count == len(entry.tokens) and (snapshot is not None) == entry.has_state
+        piece = Piece(entry.start, entry.tokens, segment, snapshot, entry.parent)
+        path = self._path / str(entry.name)
+        with self._lock:
+            if self._file(entry) is not None:
+                return True
+            used = self._use_of(entry)
+            if used is None or time.monotonic() < self._paused:
+                return False
+            if not self._make_room(piece.nbytes, (used, -entry.start)):
+                return False
+        try:
+            write(path, piece, self._layout, mode=0o600)
+            os.utime(path, ns=(used, used))
+            size = path.stat().st_size
+        except OSError as error:
+            with self._lock:
+                self._pause(error)
+            return False
+        with self._lock:
+            self._warned.discard("writing")
+            self._add(_File(entry.name, size, used))
+            self._make_room(0, (used, 1 - entry.start))
+            return self._file(entry) is not None
+
+    # ---- below, the lock is held ---------------------------------------------------------------
+
+    def _chain(self, ids: TokenIds) -> list[Entry]:
+        """The chain of files with as many of the tokens as possible."""
+        cells: list[Entry] = []
+        best: list[Entry] = []
+        parent = self._root
+        for start in range(0, len(ids), CELL):
+            cell = ids[start : start + CELL]
+            for count in sorted(self._counts.get(parent, ()), reverse=True):
+                end = (
+                    self._there(Entry(parent, start, cell[:count])) if count <= len(cell) else None
+                )
+                if end is not None and (end.has_state or not self._needs_state):
+                    best = [*cells, end]
+                    break
+            whole = Entry(parent, start, cell)
+            if self._has_segments:
+                found = self._there(whole)
+                if found is None or len(cell) < CELL:
+                    break
+                cells.append(found)
+            parent = whole.key
+        return best if self._has_segments else best[-1:]
+
+    def _there(self, entry: Entry) -> Entry | None:
+        """An entry as its file has it, if there is one."""
+        file = self._file(entry)
+        if file is None:
+            return None
+        return Entry(entry.parent, entry.start, entry.tokens, file.name.has_state, file.nbytes)
+
+    def _file(self, entry: Entry) -> _File | None:
+        """A file that holds at least this."""
+        file = self._files.get(entry.key)
+        if file is None or file.name not in (entry.name, entry.name.with_state()):
+            return None
+        return file
+
+    def _use_of(self, entry: Entry) -> int | None:
+        """When a new piece counts as used: not after what it needs, which must be there."""
+        if not entry.start or not self._has_segments:
+            return time.time_ns()
+        before = self._files.get(entry.parent)
+        return None if before is None else before.used
+
+    def _renew(self, chain: Sequence[Entry]) -> None:
+        """Note that pieces were used now, unless this was noted a moment ago."""
+        now, old = time.time_ns(), list[_File]()
+        for entry in reversed(chain):
+            file = self._files[entry.key]
+            if abs(now - file.used) < _RECENT * 1e9:  # and so were those before it
+                break
+            old.append(file)
+        for file in reversed(old):
+            with suppress(OSError):  # it is gone, or the folder cannot be written
+                os.utime(self._path / str(file.name), ns=(now, now))
+            file.used = now
+
+    def _make_room(self, nbytes: int, rank: tuple[int, int]) -> bool:
+        """Remove files before this rank until there is room for so many bytes; whether there is."""
+        if self._nbytes + nbytes > self._max_bytes >= nbytes:
+            self._rescanned()
+            limit = self._max_bytes - nbytes
+            for file in sorted(self._files.values(), key=lambda file: file.rank):
+                if self._nbytes <= limit - limit // _SPARE or file.rank >= rank:
+                    break
+                self._remove(file.name)
+        return self._nbytes + nbytes <= self._max_bytes
+
+    # ---- the files -----------------------------------------------------------------------------
+
+    def _rescanned(self) -> bool:
+        """List the folder again, if the last time is long enough ago."""
+        if time.monotonic() < self._scanned + _RESCAN:
+            return False
+        with suppress(OSError):
+            self._scan()
+        return True
+
+    def _scan(self) -> None:
+        self._scanned = time.monotonic()
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = list(_listing(self._path))
+        self._files.clear()
+        self._counts.clear()
+        self._nbytes = 0
+        for text, stat in found:
+            name = Name.parsed(text)
+            if name is not None:
+                self._add(_File(name, stat.st_size, stat.st_mtime_ns))
+            elif _PART.fullmatch(text) and time.time() - stat.st_mtime > _ABANDONED:
+                with suppress(OSError):
+                    (self._path / text).unlink()
+
+    def _add(self, file: _File) -> None:
+        """Note a file. Of two with the same key, the one with the state holds all of the other."""
+        old = self._forget(file.name.key)
+        if old is not None and old.name != file.name:
+            if old.name.has_state:
+                old, file = file, old
+            with suppress(OSError):
+                (self._path / str(old.name)).unlink()
+        self._files[file.name.key] = file
+        self._counts.setdefault(file.name.parent, Counter())[file.name.count] += 1
+        self._nbytes += file.nbytes
+
+    def _forget(self, key: str) -> _File | None:
+        file = self._files.pop(key, None)
+        if file is not None:
+            self._nbytes -= file.nbytes
+            counts = self._counts[file.name.parent]
+            counts[file.name.count] -= 1
+            if not counts[file.name.count]:
+                del counts[file.name.count]
+            if not counts:
+                del self._counts[file.name.parent]
+        return file
+
+    def _remove(self, name: Name) -> None:
+        self._forget(name.key)
+        with suppress(OSError):  # another process may have removed it
+            (self._path / str(name)).unlink()
+
+    def _pause(self, error: OSError) -> None:
+        self._paused = time.monotonic() + _PAUSE
+        self._warn(
+            "writing",
+            f"cannot write to {self._path}: {error.strerror}; what is there is still read, and"
+            f" writing is tried again every {_PAUSE:.0f} seconds",
+        )
+
+    def _warn(self, about: str, message: str) -> None:
+        """Say it once, however often it happens."""
+        if about not in self._warned:
+            self._warned.add(about)
+            logger.warning(message)
+
+
+def _listing(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The names of all regular files in a folder, with what is known of each."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # removed a moment ago
+                if entry.is_file(follow_symlinks=False):
+                    yield entry.name, entry.stat(follow_symlinks=False)
+
+
+def _check(path: Path, piece: Piece, entry: Entry) -> None:
+    """Raise unless a file holds what its name says."""
+    held = (piece.parent, piece.start, piece.snapshot is not None)
+    same = held == (entry.parent, entry.start, entry.has_state)
+    if not same or not np.array_equal(piece.tokens, entry.tokens):
+        raise LoadError(f"{path} does not hold the tokens that its name stands for")
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise OptionError("cache_dir", f"expected the path of a folder, got {type(path).__name__}")
+    if not os.fspath(path):
+        raise OptionError("cache_dir", "expected the path of a folder, got an empty string")
+    return Path(path)

@@ -15,9 +15,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from .errors import MemoryLimitError, ModelNotFoundError, OptionError
-from .loading.checkpoint import Checkpoint, check_adapter
-from .loading.memory import in_words, memory_limit, wirable
+from .errors import ModelNotFoundError, OptionError
+from .loading.checkpoint import Checkpoint, check_adapter, path_of
+from .loading.memory import check_memory, wirable
 
 if TYPE_CHECKING:
     from .model import LanguageModel
@@ -61,11 +61,11 @@ def load(
     subclasses, with a message that says what to do.
     """
     name, source = _find(path_or_hf_repo, revision)
-    adapter_folder = None if adapter is None else _path(adapter)
+    adapter_folder = None if adapter is None else path_of(adapter)
     if adapter_folder is not None:
         check_adapter(adapter_folder)
     if not ignore_memory_limit:
-        _check_memory(name, source.nbytes)
+        check_memory(f"the weights of {name}", source.nbytes)
     wired = _wired(wired_limit)
 
     from .loading.pair import load_pair
@@ -108,7 +108,7 @@ def _find(name: ModelName | None, revision: str | None) -> tuple[str, Checkpoint
     text = os.fspath(name)
     if not text.strip():
         raise ModelNotFoundError("the model's name is empty; pass a folder or a hub id")
-    path = _path(name)
+    path = path_of(name)
     if _exists(path):
         _refuse_revision(revision, f"the folder {path}")
         return path.resolve().name, Checkpoint.open(path)
@@ -129,13 +129,6 @@ def _bundled() -> Checkpoint:
         ) from error
 
 
-def _path(name: ModelName) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # ~ with the name of an unknown user
-        return Path(name)
-
-
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -151,22 +144,6 @@ def _refuse_revision(revision: str | None, what: str) -> None:
 
 
 # ---- memory ----
-
-
-def _check_memory(name: str, needed: int) -> None:
-    """Refuse weights that do not fit beside what MLX already holds."""
-    import mlx.core as mx
-
-    limit, whose = memory_limit()
-    used = mx.get_active_memory()
-    if needed + used <= limit:
-        return
-    beside = f" beside the {in_words(used)} in use" if used > 5e6 else ""
-    raise MemoryLimitError(
-        f"the weights of {name} need {in_words(needed)}{beside}, but {whose}"
-        f" {in_words(limit)}; use a smaller or more quantised model, or load it anyway with"
-        " ignore_memory_limit"
-    )
 
 
 def _wired(limit: int | Literal["auto", "recommended"] | None) -> int | None:

@@ -46,11 +46,14 @@ from .engine.step.handle import Handle
 from .engine.step.runner import Runner
 from .engine.step.step import Loop
 from .engine.stream import Stream
-from .errors import CapacityError, OptionError, PromptError
+from .errors import AdapterError, CapacityError, OptionError, PromptError
 from .images import ImageProcessor, Patch
+from .loading.adapter import adapted
+from .loading.checkpoint import check_adapter, path_of
+from .loading.failing import failing
 from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
-from .loading.memory import MemoryPlan, wirable
+from .loading.memory import MemoryPlan, check_memory, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
 from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
@@ -226,6 +229,39 @@ class LanguageModel:
             QuantizedKVCache(self._kv_group_size, self._kv_bits) if type(c) is KVCache else c
             for c in caches
         ]
+
+    def with_adapter(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        ignore_memory_limit: bool = False,
+    ) -> LanguageModel:
+        """The model with an adapter that mlx-lm trained for it: another ``LanguageModel``, which
+        shares the weights of this one and takes no more memory than the adapter.
+
+        This one stays as it is, and both can be used at the same time. The other one has caches of
+        its own; its tokenizer, draft and limits are those of this one. ``name`` is by default the
+        model's and the folder's, as in ``base:folder``.
+
+        Raises ``AdapterError`` if the adapter is missing, broken or made for another model, and
+        ``MemoryLimitError`` if it does not fit in memory.
+        """
+        folder = path_of(path)
+        nbytes = check_adapter(folder)
+        if not ignore_memory_limit:
+            check_memory(f"the tensors of {folder}", nbytes)
+        twin = object.__new__(type(self))
+        for key, value in vars(self).items():
+            if not isinstance(getattr(type(self), key, None), cached_property):
+                setattr(twin, key, value)
+        twin.model = adapted(self.model, folder)
+        twin.name = name or f"{self.name}:{folder.resolve().name}"
+        with failing(AdapterError, f"the adapter {folder} cannot be read"):
+            _compute(twin.model)
+        if "memory" in vars(self) and self.memory.wired:
+            twin.wire()
+        return twin
 
     @takes_options
     def stream(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Stream:

@@ -9,6 +9,7 @@ read the tensors' data. Invariant: a ``Checkpoint`` has a readable ``config.json
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +142,16 @@ def _weight_files(folder: Path) -> list[Path]:
     )
 
 
-def check_adapter(folder: Path) -> None:
-    """Check an adapter's files before the model's weights are read."""
+def path_of(name: str | os.PathLike[str]) -> Path:
+    """A path, which may start at somebody's home."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~ with the name of an unknown user
+        return Path(name)
+
+
+def check_adapter(folder: Path) -> int:
+    """Check an adapter's files before the model's weights are read; returns its bytes."""
     if not folder.is_dir():
         raise AdapterError(f"there is no adapter folder {folder}; check the path")
     if (folder / "adapter_model.safetensors").exists():
@@ -158,7 +167,7 @@ def check_adapter(folder: Path) -> None:
             )
     try:
         read_json(folder / "adapter_config.json")
-        tensor_shapes(folder / "adapters.safetensors")
+        return tensor_bytes(folder / "adapters.safetensors")
     except LoadError as error:
         raise AdapterError(f"the adapter is broken: {error}") from error
 

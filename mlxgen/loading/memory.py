@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ..errors import MemoryLimitError
+
 CACHE_SHARE = 0.5  # of the bytes left, for KV caches if the caller sets no limit
 _LEAST = 1 << 26  # bytes for KV caches, and for a piece of a prompt, however little is left
 _RESERVE_SHARE, _RESERVE = 1 / 16, 2 << 30  # of the device, and the most
@@ -26,6 +28,21 @@ def memory_limit() -> tuple[int, str]:
     if "total_memory" in device:  # CUDA
         return int(device["total_memory"]), "the device has"
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine has"
+
+
+def check_memory(what: str, needed: int) -> None:
+    """Raise ``MemoryLimitError`` if ``what`` does not fit beside what MLX already holds."""
+    import mlx.core as mx
+
+    limit, whose = memory_limit()
+    used = mx.get_active_memory()
+    if needed + used <= limit:
+        return
+    beside = f" beside the {in_words(used)} in use" if used > 5e6 else ""
+    raise MemoryLimitError(
+        f"{what} need {in_words(needed)}{beside}, but {whose} {in_words(limit)}; use a smaller or"
+        " more quantised model, or load it anyway with ignore_memory_limit"
+    )
 
 
 def wirable() -> int | None:

@@ -2,7 +2,7 @@
 
 Owns how mlx-lm is called, and the error for each of its failures. Must never know where
 the files came from or what the pair is for. Invariant: the weights of a pair that is
-returned are evaluated, and every tensor of its adapter is in its place.
+returned are evaluated.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from . import mlx_lm_first  # noqa: F401
 
 # isort: split
 import mlx.core as mx
 import mlx_lm.utils
-from mlx.utils import tree_flatten
 
-from ..errors import AdapterError, LoadError, MlxgenError, UnsupportedModelError, WeightsError
-from .checkpoint import Checkpoint, tensor_shapes
+from ..errors import LoadError, UnsupportedModelError, WeightsError
+from .adapter import adapted
+from .checkpoint import Checkpoint
+from .failing import failing
 from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
-_ADAPTER_LEAVES = ("lora_a", "lora_b", "m")
 
 
 def load_pair(
@@ -46,8 +46,8 @@ def load_pair(
         model, config = _load_model(folder, source, trust_remote_code)
         tokenizer = _load_tokenizer(folder, source, generation, trust_remote_code)
     if adapter is not None:
-        model = _apply_adapter(model, adapter)
-    with _failing(WeightsError, f"the weights in {source.folder} cannot be read"):
+        model = adapted(model, adapter)
+    with failing(WeightsError, f"the weights in {source.folder} cannot be read"):
         mx.eval(model.parameters())  # only now are they read
     return model, tokenizer, config, generation
 
@@ -86,7 +86,7 @@ def _load_tokenizer(
     ends = source.config.get("eos_token_id")
     if generation.end_tokens is not None:
         ends = list(generation.end_tokens)
-    with _failing(UnsupportedModelError, f"the tokenizer in {source.folder} cannot be loaded"):
+    with failing(UnsupportedModelError, f"the tokenizer in {source.folder} cannot be loaded"):
         return mlx_lm.utils.load_tokenizer(
             folder, {"trust_remote_code": trust_remote_code}, eos_token_ids=ends
         )
@@ -103,7 +103,7 @@ def _load_model(
             " trust_remote_code if you trust its makers"
         )
     unfit = f"do not fit its config.json (model_type {config['model_type']})"
-    with _failing(WeightsError, f"the weights in {source.folder} {unfit}"):
+    with failing(WeightsError, f"the weights in {source.folder} {unfit}"):
         loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
             folder,
             lazy=True,
@@ -123,46 +123,5 @@ def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
             f"the architecture {kind!r} is not supported by mlx-lm; try a newer mlx-lm"
             " or another model"
         ) from error
-    calling = _failing(LoadError, f"config.json does not describe a {kind} model")
+    calling = failing(LoadError, f"config.json does not describe a {kind} model")
     return calling(model), SimpleNamespace(from_dict=calling(arguments.from_dict))
-
-
-def _apply_adapter(model: Any, folder: Path) -> Any:
-    """Add the adapter's layers, and check that each of its tensors is in its place."""
-    before = set(_shapes(model))
-    with _failing(AdapterError, f"the adapter {folder} does not fit the model"):
-        model = mlx_lm.utils.load_adapters(model, str(folder))
-    model.eval()
-    given, have = tensor_shapes(folder / "adapters.safetensors"), _shapes(model)
-    wrong = [f"{name} {shape}" for name, shape in given.items() if have.get(name) != shape]
-    new = {
-        name for name in have if name not in before and name.rsplit(".", 1)[-1] in _ADAPTER_LEAVES
-    }
-    wrong += [f"{name} is missing" for name in sorted(new - set(given))]
-    if wrong:
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise AdapterError(f"the adapter {folder} does not fit the model: {wrong[0]}{more}")
-    return model
-
-
-def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    leaves = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    return {name: tuple(array.shape) for name, array in leaves}
-
-
-@contextlib.contextmanager
-def _failing(kind: type[LoadError], what: str) -> Iterator[None]:
-    """A context in which any error of another library says ``what`` has failed, in one line.
-
-    mlx-lm, transformers, tokenizers, sentencepiece and tiktoken may raise anything.
-    """
-    try:
-        yield
-    except MlxgenError:
-        raise
-    except Exception as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, KeyError):
-            words = f"{words} is missing"
-        shown = words if len(words) <= 200 else f"{words[:200]}..."
-        raise kind(f"{what}: {shown}") from error

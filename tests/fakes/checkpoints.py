@@ -60,19 +60,26 @@ def write_checkpoint(
 
 def write_adapter(folder: Path, checkpoint: Path, *, width: int | None = None) -> Path:
     """A LoRA adapter for the model in ``checkpoint``, or for one of another hidden size."""
-    folder.mkdir(parents=True, exist_ok=True)
     config = json.loads((checkpoint / "config.json").read_text())
     model = tiny_model({**config, "hidden_size": width or config["hidden_size"]})
-    model.freeze()
-    linear_to_lora_layers(model, 1, LORA)
-    adapter = {
-        name: mx.random.normal(array.shape)
-        for name, array in arrays(model).items()
-        if name.endswith(("lora_a", "lora_b"))
-    }
-    mx.save_safetensors(str(folder / "adapters.safetensors"), adapter)
-    settings = {"fine_tune_type": "lora", "num_layers": 1, "lora_parameters": LORA}
+    return write_adapter_of(model, folder)
+
+
+def write_adapter_of(
+    model: nn.Module, folder: Path, *, kind: str = "lora", lora: dict[str, Any] = LORA
+) -> Path:
+    """An adapter of a ``kind`` for the last layer of a model, which is changed by this."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"fine_tune_type": kind, "num_layers": 1, "lora_parameters": lora}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
+    model.freeze()
+    if kind == "full":
+        model.layers[-1].unfreeze()
+    else:
+        linear_to_lora_layers(model, 1, lora, use_dora=kind == "dora")
+    trained = cast(list[tuple[str, mx.array]], tree_flatten(model.trainable_parameters()))
+    values = {name: mx.random.normal(array.shape) for name, array in trained}
+    mx.save_safetensors(str(folder / "adapters.safetensors"), values)
     return folder
 
 

@@ -1,0 +1,83 @@
+"""Adapters that mlx-lm trained, and how a model gets one.
+
+Owns the copy of a model that an adapter is added to. It has modules of its own and shares every
+array, so it takes no memory but the adapter's. Invariant: the model itself stays as it is, whatever
+becomes of the copy, and every tensor of an adapter is in its place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MethodType
+from typing import Any, cast
+
+from . import mlx_lm_first  # noqa: F401
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm.utils
+from mlx.utils import tree_flatten
+
+from ..errors import AdapterError
+from .checkpoint import tensor_shapes
+from .failing import failing
+
+_LEAVES = ("lora_a", "lora_b", "m")
+
+
+def adapted(model: Any, folder: Path) -> Any:
+    """A copy of a model with an adapter, whose arrays are read but not computed yet.
+
+    ``folder`` has passed ``check_adapter``. Raises ``AdapterError`` if the adapter does not fit.
+    """
+    unfit = f"the adapter {folder} does not fit the model"
+    if not isinstance(model, nn.Module):
+        raise AdapterError(f"{unfit}: expected a module of MLX, got {type(model).__name__}")
+    before = set(_shapes(model))
+    if any(_leaf(name) in _LEAVES[:2] for name in before):
+        raise AdapterError(f"{unfit}, which has an adapter already; use the model without it")
+    with failing(AdapterError, unfit):
+        twin = mlx_lm.utils.load_adapters(_twin(model, {}), str(folder))
+    twin.eval()
+    given, have = tensor_shapes(folder / "adapters.safetensors"), _shapes(twin)
+    wrong = [f"{name} {shape}" for name, shape in given.items() if have.get(name) != shape]
+    new = {name for name in have if name not in before and _leaf(name) in _LEAVES}
+    wrong += [f"{name} is missing" for name in sorted(new - set(given))]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise AdapterError(f"{unfit}: {wrong[0]}{more}")
+    return twin
+
+
+def _leaf(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    leaves = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    return {name: tuple(array.shape) for name, array in leaves}
+
+
+def _twin(value: Any, known: dict[int, Any]) -> Any:
+    """A copy of modules, and of what holds them; all else is shared. ``known``: copies by the ids
+    of what they are of."""
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, nn.Module):
+        twin = known[id(value)] = type(value).__new__(type(value))
+        for name, item in value.items():
+            dict.__setitem__(twin, name, _twin(item, known))
+        vars(twin).update({name: _twin(item, known) for name, item in vars(value).items()})
+        return twin
+    if type(value) in (list, tuple):
+        return type(value)(_twin(item, known) for item in value)
+    if type(value) is dict:
+        return {name: _twin(item, known) for name, item in value.items()}
+    if type(value) is set:
+        return set(value)
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, nn.Module):  # a method, or what ``mx.compile`` made of one
+        method = MethodType(value.__func__, _twin(owner, known))
+        return method if isinstance(value, MethodType) else mx.compile(method)
+    return value

@@ -1,0 +1,241 @@
+"""Adapters beside the model that they were trained for, which shares its weights with them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm.utils
+import pytest
+
+import mlxgen
+from mlxgen.loading import memory
+from mlxgen.loading.adapter import adapted
+
+from ..fakes.architectures import random_model
+from ..fakes.checkpoints import (
+    arrays,
+    tiny_model,
+    write_adapter,
+    write_adapter_of,
+)
+from ..fakes.tokenizers import byte_level_tokenizer
+
+TOKENS = mx.array([[1, 2, 3, 4]])
+LORA = {"rank": 2, "scale": 1.5, "dropout": 0.1}
+
+
+@pytest.fixture(scope="module")
+def poet(pristine: Path) -> Path:
+    trained = tiny_model(json.loads((pristine / "config.json").read_text()))
+    return write_adapter_of(trained, pristine.parent / "poet", lora=LORA)
+
+
+def values(model: nn.Module) -> dict[str, int]:
+    """Which arrays a model has."""
+    return {name: id(array) for name, array in arrays(model).items()}
+
+
+def logits(model: Any) -> mx.array:
+    found: mx.array = model(TOKENS)
+    return found
+
+
+# ---- what it is ----
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("llama", "lora"),
+        ("llama", "dora"),
+        ("llama", "full"),
+        ("gemma3_text", "lora"),
+        ("qwen3_next", "lora"),
+        ("llama4", "lora"),  # of experts
+    ],
+)
+def test_the_copy_is_what_mlx_lm_makes_and_the_model_stays_as_it_is(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    model, other, trained = (random_model(name).eval() for _ in range(3))
+    folder = write_adapter_of(trained, tmp_path / "adapter", kind=kind, lora=LORA)
+    plain, had = logits(model), values(model)
+    twin = adapted(model, folder)
+    expected = logits(mlx_lm.utils.load_adapters(other, str(folder)).eval())
+    assert mx.allclose(logits(twin), expected, atol=1e-5).item()
+    assert not mx.allclose(plain, expected, atol=1e-2).item()
+    assert values(model) == had
+    assert mx.allclose(logits(model), plain, atol=1e-5).item()
+    replaced = set(had.values()) - set(values(twin).values())
+    assert len(replaced) == (len(arrays(trained.layers[-1])) if kind == "full" else 0)
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora"])
+def test_quantised_weights_are_shared_as_they_are(kind: str, tmp_path: Path) -> None:
+    model, trained = random_model("llama"), random_model("llama")
+    for each in (model, trained):
+        nn.quantize(each, group_size=32, bits=4)
+    folder = write_adapter_of(trained, tmp_path / "adapter", kind=kind, lora=LORA)
+    twin = adapted(model, folder)
+    assert set(values(model).values()) <= set(values(twin).values())
+    assert any(name.endswith(".scales") for name in arrays(twin))
+    assert not mx.allclose(logits(twin), logits(model), atol=1e-2).item()
+
+
+def test_methods_that_a_module_holds_are_those_of_the_copy(tmp_path: Path) -> None:
+    model, trained = random_model("llama"), random_model("llama")
+    folder = write_adapter_of(trained, tmp_path / "adapter", lora=LORA)
+    layer = model.layers[-1]
+    layer.kept = layer.__call__
+    layer.compiled = mx.compile(layer.mlp.__call__)
+    layer.activation = nn.silu
+    twin = adapted(model, folder).layers[-1]
+    assert twin.compiled.__self__ is twin.mlp and layer.compiled.__self__ is layer.mlp
+    assert twin.activation is nn.silu
+    assert isinstance(twin.kept, MethodType)
+    assert twin.kept.__self__ is twin and layer.kept.__self__ is layer
+
+
+def test_an_adapter_takes_its_own_memory_and_no_more(tmp_path: Path) -> None:
+    lm = mlxgen.load()
+    trained = mlxgen.load().model
+    lora = {"rank": 4, "scale": 1.0, "dropout": 0.0}
+    folder = write_adapter_of(trained, tmp_path / "adapter", lora=lora)
+    del trained
+    before = mx.get_active_memory()
+    twin = lm.with_adapter(folder)
+    own = sum(array.nbytes for name, array in arrays(twin.model).items() if "lora" in name)
+    assert own <= mx.get_active_memory() - before <= 2 * own + (1 << 16)
+    assert own < lm.footprint.weights / 10
+    del twin
+    assert mx.get_active_memory() <= before + (1 << 12)
+
+
+# ---- the language model ----
+
+
+def test_a_variant_has_all_of_the_models_settings_and_caches_of_its_own(tmp_path: Path) -> None:
+    poet = write_adapter_of(random_model("llama"), tmp_path / "poet", lora=LORA)
+    lm = mlxgen.LanguageModel(
+        random_model("llama"),
+        byte_level_tokenizer(),
+        name="base",
+        max_context=500,
+        kv_bits=8,
+        kv_group_size=32,
+        cache_bytes=1 << 28,
+        draft="ngram",
+        recommended={"temperature": 0.5},
+    )
+    _ = lm.prefix_cache, lm.cost, lm.memory, lm.sampler
+    variant = lm.with_adapter(poet)
+    assert variant.tokenizer is lm.tokenizer and variant.vocabulary is lm.vocabulary
+    assert variant.config is lm.config and variant.recommended is lm.recommended
+    assert (variant.max_context, variant.draft) == (500, "ngram")
+    assert variant.memory.caches == 1 << 28
+    assert [type(cache).__name__ for cache in variant.make_cache()] == ["QuantizedKVCache"] * 2
+    assert variant.prefix_cache is not lm.prefix_cache and variant.cost is not lm.cost
+    assert variant.footprint.weights > lm.footprint.weights
+    assert (variant.name, lm.with_adapter(poet, name="bard").name) == ("base:poet", "bard")
+
+
+def test_nobody_takes_a_prefix_that_ran_through_other_weights(
+    pristine: Path, poet: Path, tmp_path: Path
+) -> None:
+    lm = mlxgen.load(pristine)
+    variant = lm.with_adapter(poet)
+    prompt = [1, 2, 3] * 20
+    expected = mlxgen.load(pristine, adapter=poet).generate(prompt, max_tokens=8).tokens
+    for each in (lm, variant):
+        each.prefix_cache.clear()
+        stream = each.stream(prompt, max_tokens=8)
+        tokens = [chunk.token for chunk in stream]
+        stream.keep()
+        assert stream.usage.cached_tokens == 0
+    assert tuple(tokens) == expected != lm.generate(prompt, max_tokens=8).tokens
+    lm.save_prefix(prompt, tmp_path / "prefix.safetensors")
+    with pytest.raises(mlxgen.LoadError, match="another model"):
+        variant.load_prefix(tmp_path / "prefix.safetensors")
+
+
+def test_both_generate_at_the_same_time_in_threads_of_their_own(pristine: Path, poet: Path) -> None:
+    lm = mlxgen.load(pristine)
+    variant = lm.with_adapter(poet)
+    alone = {each.name: each.generate([5, 6, 7], max_tokens=40).tokens for each in (lm, variant)}
+    together: dict[str, list[tuple[int, ...]]] = {lm.name: [], variant.name: []}
+
+    def run(each: mlxgen.LanguageModel) -> None:
+        for _ in range(3):
+            together[each.name].append(each.generate([5, 6, 7], max_tokens=40).tokens)
+        mx.clear_streams()
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in (lm, variant)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == {name: [tokens] * 3 for name, tokens in alone.items()}
+
+
+# ---- what is refused ----
+
+
+def test_what_does_not_fit_is_refused_by_its_path_and_leaves_nothing(
+    pristine: Path, poet: Path, tmp_path: Path
+) -> None:
+    lm = mlxgen.load(pristine)
+    had, plain, active = values(lm.model), logits(lm.model), mx.get_active_memory()
+    wide = write_adapter(tmp_path / "wide", pristine, width=64)
+    for folder, said in ((wide, "does not fit"), (tmp_path / "none", "no adapter folder")):
+        with pytest.raises(mlxgen.AdapterError, match=said) as caught:
+            lm.with_adapter(folder)
+        assert str(folder) in str(caught.value)
+    with pytest.raises(mlxgen.AdapterError, match="has an adapter already"):
+        lm.with_adapter(poet).with_adapter(poet)
+    del caught
+    assert values(lm.model) == had
+    assert mx.allclose(logits(lm.model), plain, atol=1e-6).item()
+    assert mx.get_active_memory() <= active + (1 << 14)
+
+
+def test_an_adapter_without_layers_of_this_model_is_refused(pristine: Path, tmp_path: Path) -> None:
+    lm = mlxgen.load(pristine)
+    lora = {**LORA, "keys": ["self_attn.q_proj"]}
+    folder = write_adapter_of(
+        tiny_model(json.loads((pristine / "config.json").read_text())), tmp_path / "a", lora=lora
+    )
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    settings["lora_parameters"]["keys"] = ["attention.wq"]
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(mlxgen.AdapterError, match="does not fit"):
+        lm.with_adapter(folder)
+
+
+def test_an_adapter_that_memory_does_not_hold_is_refused_before_it_is_read(
+    pristine: Path, poet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = mlxgen.load(pristine)
+    monkeypatch.setattr(memory, "memory_limit", lambda: (10, "this machine has"))
+    with pytest.raises(mlxgen.MemoryLimitError, match=r"poet need .* this machine has"):
+        lm.with_adapter(poet)
+    assert lm.with_adapter(poet, ignore_memory_limit=True).name == "tiny-llama:poet"
+
+
+def test_a_model_that_is_wired_is_wired_with_its_adapter(
+    pristine: Path, poet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wired: list[int] = []
+    monkeypatch.setattr("mlxgen.model.wirable", lambda: 1 << 40)
+    monkeypatch.setattr(mx, "set_wired_limit", wired.append)
+    lm = mlxgen.load(pristine, wired_limit=None)
+    lm.with_adapter(poet)
+    assert not wired
+    lm.wire()
+    variant = lm.with_adapter(poet)
+    assert wired == [lm.memory.wired, variant.memory.wired] and all(wired)

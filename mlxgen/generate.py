@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
-import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +25,14 @@ from .open_files import FILES, raise_limit
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
 from .terminal.files import parse_json, read_form
 from .terminal.interrupt import leaving_at_once
+from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
+from .terminal.report import report
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage
     from .model import LanguageModel
-    from .tokens import Token, Vocabulary
+    from .tokens import Vocabulary
 
 NAME = "mlxgen.generate"
 INTERRUPTED = 130  # the exit status: 128 and the signal's number
@@ -235,7 +235,7 @@ def run_chat(
     )
     options.pop("filters", None)
     conversation.configure(options, _forms(arguments))
-    told = partial(report, arguments) if arguments.verbose else None
+    told = partial(report, drafts=arguments.draft_model is not None) if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
     return converse(lm, conversation, first=first, notice=notice, report=told)
 
@@ -266,7 +266,7 @@ def stream_text(
     if not ends_line and not arguments.json:
         print(flush=True)  # in a pipe as well, as mlx-lm and llama.cpp do
     if arguments.verbose:
-        for line in report(arguments, usage, last, drafted):
+        for line in report(usage, last, drafted, drafts=arguments.draft_model is not None):
             say(line)
     elif last is not None and last.finish_reason == "length":
         used = usage.prompt_tokens + usage.completion_tokens
@@ -395,7 +395,7 @@ def make_renderer(
 ) -> Callable[[Chunk, Usage | None], str]:
     """What to print for a chunk; the last one comes with the usage."""
     if arguments.json:
-        return lambda chunk, usage: json.dumps(json_chunk(chunk, usage, vocabulary)) + "\n"
+        return lambda chunk, usage: json_line(chunk, usage, vocabulary) + "\n"
     if not arguments.show_probs:
         return lambda chunk, usage: chunk.text
     if not wants_colour(sys.stdout, os.environ):
@@ -404,61 +404,6 @@ def make_renderer(
     say(f"probability: {legend()}")
     painter = Painter()
     return lambda chunk, usage: painter.push(chunk.text, chunk.logprob)
-
-
-def json_chunk(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> dict[str, Any]:
-    """A chunk as a JSON object, always with the same keys; only the last one has ``usage``.
-
-    ``text`` is what was delivered with the chunk; ``token_text`` is the token's own text.
-    """
-
-    def spelled(token: Token) -> str:
-        return vocabulary.piece(token).decode("utf-8", "replace")
-
-    shown = {f.name: getattr(chunk, f.name) for f in fields(chunk)}
-    shown["token_text"] = None if chunk.token is None else spelled(chunk.token)
-    shown["logprob"] = _finite(chunk.logprob)
-    shown["top"] = [
-        {"token": token, "token_text": spelled(token), "logprob": _finite(logprob)}
-        for token, logprob in chunk.top
-    ]
-    shown["candidates"] = [
-        {"token": token, "token_text": spelled(token), "prob": prob}
-        for token, prob in chunk.candidates
-    ]
-    if usage is not None:
-        shown["usage"] = asdict(usage)
-    return shown
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def report(
-    arguments: argparse.Namespace, usage: Usage, last: Chunk | None, drafted: int
-) -> Iterable[str]:
-    """What ``--verbose`` prints at the end."""
-    import mlx.core as mx
-
-    run = usage.prompt_tokens - usage.cached_tokens
-    cached = f" ({usage.cached_tokens} of them cached)" if usage.cached_tokens else ""
-    yield f"prompt:      {_speed(usage.prompt_tokens, run, usage.prompt_seconds, cached)}"
-    # The first token is known at the end of the prompt's time.
-    after_first = usage.completion_tokens - 1
-    yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
-    if drafted or arguments.draft_model is not None:
-        yield f"drafted:     {drafted} of these tokens, in {usage.forward_passes} passes in total"
-    reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
-    yield f"finished:    {reason}" + (
-        f" at {last.stop!r}" if last is not None and last.stop else ""
-    )
-    yield f"peak memory: {mx.get_peak_memory() / 1e9:.3f} GB"
-
-
-def _speed(tokens: int, timed: int, seconds: float, cached: str = "") -> str:
-    rate = f", {timed / seconds:.1f} tokens per second" if timed > 0 and seconds > 0 else ""
-    return f"{tokens} tokens{cached}{rate}"
 
 
 def say(line: str) -> None:

@@ -1,0 +1,36 @@
+"""How fast a generation was, and what it took, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..engine import Chunk, Usage
+
+
+def report(usage: Usage, last: Chunk | None, drafted: int, *, drafts: bool) -> Iterable[str]:
+    """The lines about a generation that ended with the chunk ``last``, or before there was any.
+
+    So many of its tokens were ``drafted``; ``drafts``: whether that is told even of none.
+    """
+    import mlx.core as mx
+
+    run = usage.prompt_tokens - usage.cached_tokens
+    cached = f" ({usage.cached_tokens} of them cached)" if usage.cached_tokens else ""
+    yield f"prompt:      {_speed(usage.prompt_tokens, run, usage.prompt_seconds, cached)}"
+    # The first token is known at the end of the prompt's time.
+    after_first = usage.completion_tokens - 1
+    yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
+    if drafted or drafts:
+        yield f"drafted:     {drafted} of these tokens, in {usage.forward_passes} passes in total"
+    reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
+    yield f"finished:    {reason}" + (
+        f" at {last.stop!r}" if last is not None and last.stop else ""
+    )
+    yield f"peak memory: {mx.get_peak_memory() / 1e9:.3f} GB"
+
+
+def _speed(tokens: int, timed: int, seconds: float, cached: str = "") -> str:
+    rate = f", {timed / seconds:.1f} tokens per second" if timed > 0 and seconds > 0 else ""
+    return f"{tokens} tokens{cached}{rate}"

@@ -36,19 +36,21 @@ import numpy as np
 from ...errors import LoadError, OptionError
 from ...tokens import Token
 from ..kv.layers import CacheFactory, leaves, sliceable
+from . import sealed_file
 from .entry import CELL, Entry, Name, entries_of, key_of
 from .layout import Layout
-from .piece import FORMAT, Piece, read, write
+from .piece import FORMAT, Piece, checked_path, read, write
 from .segments import Segment, Snapshot
 from .tree import TokenIds, as_ids
 
 logger = logging.getLogger(__name__)
 
-_PART = re.compile(r"\.[0-9a-f]{16}\.part")
+_PART = re.compile(r"\.[0-9a-f]{16}" + re.escape(sealed_file.PART))
 _ABANDONED = 600.0  # seconds after which nobody writes a part any more
 _RESCAN = 5.0  # seconds between two listings of the folder
 _RECENT = 10.0  # seconds for which a use need not be noted again
 _PAUSE = 60.0  # seconds without writing after a write that failed
+_LAST = (1 << 63, 0)  # a rank after those of all files
 _SPARE = 32  # evict this part of the limit more than has to go, so that few writes have to
 
 
@@ -73,7 +75,7 @@ class Folder:
     def __init__(
         self, path: str | os.PathLike[str], max_bytes: int, *, make: CacheFactory, model: Any = None
     ) -> None:
-        self._path = _checked(path)
+        self.path = checked_path(path, "cache_dir", "folder")
         self._max_bytes = max_bytes
         self._layout = Layout(make, model)
         _ = self._layout.forms  # computed here, in the model's thread
@@ -88,6 +90,7 @@ class Folder:
         self._warned: set[str] = set()
         try:
             self._scan()
+            self._make_room(0, _LAST)
         except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
             reason = error.strerror if isinstance(error, OSError) else error
             raise OptionError(
@@ -141,7 +144,7 @@ class Folder:
 
     def read(self, entry: Entry) -> Piece | None:
         """The piece, or ``None`` if it is gone or broken."""
-        path = self._path / str(entry.name)
+        path = self.path / str(entry.name)
         try:
             piece = read(path, self._layout)
             _check(path, piece, entry)
@@ -150,7 +153,8 @@ class Folder:
                 self._forget(entry.key)  # until the next listing, if it is still there
         except LoadError as error:
             with self._lock:
-                self._warn("broken", f"removing files that are not what was written: {error}")
+                reason, _, _ = str(error).partition("; ")  # what follows is advice
+                self._warn("broken", f"{reason}; it is removed, and so will be any other like it")
                 self._remove(entry.name)
         else:
             return piece
@@ -164,7 +168,7 @@ class Folder:
         """
         assert segment.count == len(entry.tokens) and (snapshot is not None) == entry.has_state
         piece = Piece(entry.start, entry.tokens, segment, snapshot, entry.parent)
-        path = self._path / str(entry.name)
+        path = self.path / str(entry.name)
         with self._lock:
             if self._file(entry) is not None:
                 return True
@@ -174,9 +178,8 @@ class Folder:
             if not self._make_room(piece.nbytes, (used, -entry.start)):
                 return False
         try:
-            write(path, piece, self._layout, mode=0o600)
-            os.utime(path, ns=(used, used))
-            size = path.stat().st_size
+            self._make()  # somebody may have removed it
+            size = write(path, piece, self._layout, mode=0o600, modified=used)
         except OSError as error:
             with self._lock:
                 self._pause(error)
@@ -184,7 +187,7 @@ class Folder:
         with self._lock:
             self._warned.discard("writing")
             self._add(_File(entry.name, size, used))
-            self._make_room(0, (used, 1 - entry.start))
+            self._make_room(0, _LAST)
             return self._file(entry) is not None
 
     # ---- below, the lock is held ---------------------------------------------------------------
@@ -239,11 +242,12 @@ class Folder:
         for entry in reversed(chain):
             file = self._files[entry.key]
             if abs(now - file.used) < _RECENT * 1e9:  # and so were those before it
+                now = file.used
                 break
             old.append(file)
         for file in reversed(old):
             with suppress(OSError):  # it is gone, or the folder cannot be written
-                os.utime(self._path / str(file.name), ns=(now, now))
+                os.utime(self.path / str(file.name), ns=(now, now))
             file.used = now
 
     def _make_room(self, nbytes: int, rank: tuple[int, int]) -> bool:
@@ -269,8 +273,8 @@ class Folder:
 
     def _scan(self) -> None:
         self._scanned = time.monotonic()
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = list(_listing(self._path))
+        self._make()
+        found = list(_listing(self.path))
         self._files.clear()
         self._counts.clear()
         self._nbytes = 0
@@ -280,7 +284,10 @@ class Folder:
                 self._add(_File(name, stat.st_size, stat.st_mtime_ns))
             elif _PART.fullmatch(text) and time.time() - stat.st_mtime > _ABANDONED:
                 with suppress(OSError):
-                    (self._path / text).unlink()
+                    (self.path / text).unlink()
+
+    def _make(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _add(self, file: _File) -> None:
         """Note a file. Of two with the same key, the one with the state holds all of the other."""
@@ -289,7 +296,7 @@ class Folder:
             if old.name.has_state:
                 old, file = file, old
             with suppress(OSError):
-                (self._path / str(old.name)).unlink()
+                (self.path / str(old.name)).unlink()
         self._files[file.name.key] = file
         self._counts.setdefault(file.name.parent, Counter())[file.name.count] += 1
         self._nbytes += file.nbytes
@@ -309,13 +316,13 @@ class Folder:
     def _remove(self, name: Name) -> None:
         self._forget(name.key)
         with suppress(OSError):  # another process may have removed it
-            (self._path / str(name)).unlink()
+            (self.path / str(name)).unlink()
 
     def _pause(self, error: OSError) -> None:
         self._paused = time.monotonic() + _PAUSE
         self._warn(
             "writing",
-            f"cannot write to {self._path}: {error.strerror}; what is there is still read, and"
+            f"cannot write to {self.path}: {error.strerror}; what is there is still read, and"
             f" writing is tried again every {_PAUSE:.0f} seconds",
         )
 
@@ -341,11 +348,3 @@ def _check(path: Path, piece: Piece, entry: Entry) -> None:
     same = held == (entry.parent, entry.start, entry.has_state)
     if not same or not np.array_equal(piece.tokens, entry.tokens):
         raise LoadError(f"{path} does not hold the tokens that its name stands for")
-
-
-def _checked(path: str | os.PathLike[str]) -> Path:
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise OptionError("cache_dir", f"expected the path of a folder, got {type(path).__name__}")
-    if not os.fspath(path):
-        raise OptionError("cache_dir", "expected the path of a folder, got an empty string")
-    return Path(path)

@@ -28,7 +28,8 @@ _TIMED = (RotatingKVCache, ChunkedKVCache, ConcatenateKVCache)  # on axis -2, as
 
 
 def digest(model: Any) -> str:
-    """A hash of a model's configuration, and of the name, type and some values of each array.
+    """A hash of a model's configuration, of the numbers and names that its modules have (the scale
+    of an adapter, for example), and of the name, type and some values of each array.
 
     Empty for a model without parameters, which only its layers distinguish from others.
     """
@@ -57,10 +58,12 @@ def _arrays_of(model: Any) -> Iterator[tuple[str, mx.array]]:
 
 
 def _configuration(model: Any) -> str:
-    arguments = getattr(model, "args", None)
-    if not dataclasses.is_dataclass(arguments) or isinstance(arguments, type):
-        return ""
-    known = dataclasses.asdict(arguments)
+    arguments, known = getattr(model, "args", None), list[Any]()
+    if dataclasses.is_dataclass(arguments) and not isinstance(arguments, type):
+        known.append(dataclasses.asdict(arguments))
+    for path, module in model.named_modules():
+        public = {k: v for k, v in vars(module).items() if isinstance(v, PLAIN) and k[0] != "_"}
+        known.append((path, public))
     return json.dumps(known, sort_keys=True, default=lambda value: type(value).__name__)
 
 

@@ -59,19 +59,21 @@ class Piece:
         return self.segment.nbytes + (0 if self.snapshot is None else self.snapshot.nbytes)
 
 
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """A path that can be that of a file; ``OptionError`` for anything else."""
+def checked_path(path: str | os.PathLike[str], field: str = "path", kind: str = "file") -> Path:
+    """A path that can be that of a file or folder; ``OptionError`` for anything else."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise OptionError("path", f"expected the path of a file, got {type(path).__name__}")
+        raise OptionError(field, f"expected the path of a {kind}, got {type(path).__name__}")
     if not os.fspath(path):
-        raise OptionError("path", "expected the path of a file, got an empty string")
-    if Path(path).name in ("", ".."):
-        raise OptionError("path", f"expected the path of a file, got {path}")
+        raise OptionError(field, f"expected the path of a {kind}, got an empty string")
+    if kind == "file" and Path(path).name in ("", ".."):
+        raise OptionError(field, f"expected the path of a {kind}, got {path}")
     return Path(path)
 
 
-def write(path: Path, piece: Piece, layout: Layout, *, mode: int = 0o666) -> None:
-    """Write a piece: the whole file or, if that raises ``OSError``, none."""
+def write(
+    path: Path, piece: Piece, layout: Layout, *, mode: int = 0o666, modified: int | None = None
+) -> int:
+    """Write a piece as ``sealed_file.write`` does; returns the size of the file."""
     arrays: dict[str, mx.array] = {}
     segment = _packed(piece.segment.layers, "segment", arrays)
     snapshot = piece.snapshot and [
@@ -88,7 +90,7 @@ def write(path: Path, piece: Piece, layout: Layout, *, mode: int = 0o666) -> Non
         "segment": json.dumps(segment),
         "snapshot": json.dumps(snapshot),
     }
-    sealed_file.write(path, metadata, arrays, mode=mode)
+    return sealed_file.write(path, metadata, arrays, mode=mode, modified=modified)
 
 
 def read(path: Path, layout: Layout) -> Piece:

@@ -29,6 +29,7 @@ import numpy as np
 from ...errors import LoadError
 from ...loading.safetensors import read_head
 
+PART = ".part"  # ends the names of files that are not written whole yet
 _ADVICE = "save the prefix again"
 _START = b'{"__metadata__":{"checksum":"'
 _ZEROS = "0" * 64
@@ -56,9 +57,17 @@ _IN_NUMPY = {  # with the bits of the one type that numpy lacks
 
 
 def write(
-    path: Path, metadata: Mapping[str, str], arrays: Mapping[str, mx.array], *, mode: int = 0o666
-) -> None:
-    """Write the whole file or, if that raises ``OSError``, nothing."""
+    path: Path,
+    metadata: Mapping[str, str],
+    arrays: Mapping[str, mx.array],
+    *,
+    mode: int = 0o666,
+    modified: int | None = None,
+) -> int:
+    """Write the whole file or, if that raises ``OSError``, nothing; returns its size.
+
+    ``modified``: the time of its modification in nanoseconds, if that is not now.
+    """
     mx.eval(list(arrays.values()))
     places, end = {}, 0
     for name, array in arrays.items():
@@ -74,12 +83,19 @@ def write(
         total = hashlib.sha256()
         for array in arrays.values():
             piece = memoryview(array)  # type: ignore[arg-type]
-            total.update(piece)
-            file.write(piece)
+            data = piece if piece.c_contiguous else piece.tobytes()
+            total.update(data)
+            file.write(data)
+        size = file.tell()
         about["data"] = total.hexdigest()
         about["checksum"] = hashlib.sha256(_headed(about, places)).hexdigest()
         file.seek(0)
         file.write(_headed(about, places))
+        file.flush()
+        if modified is not None:
+            os.utime(file.fileno(), ns=(modified, modified))
+        os.fsync(file.fileno())
+    return size
 
 
 def _headed(metadata: Mapping[str, str], places: Mapping[str, Any]) -> bytes:
@@ -90,14 +106,12 @@ def _headed(metadata: Mapping[str, str], places: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """A new file that replaces ``path`` once all of it is on the disk."""
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    """A new file that replaces ``path`` at the end."""
+    part = path.with_name(f".{secrets.token_hex(8)}{PART}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
         part.replace(path)
     finally:
         with suppress(OSError):  # after a success it has another name already

@@ -18,6 +18,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
+from mlx_lm.tuner.lora import LoRALinear
 
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.prefix import sealed_file
@@ -216,6 +217,16 @@ def test_a_model_without_weights_has_no_digest_and_all_types_of_weights_count() 
     model.lm_head.weight = model.lm_head.weight + 1
     names.add(digest(model))
     assert len(names) == 4
+
+
+def test_adapters_that_differ_in_their_scale_alone_make_two_models() -> None:
+    names = set()
+    for scale in (10.0, 20.0):
+        model = random_model("llama")
+        mx.random.seed(1)
+        model.lm_head = LoRALinear.from_base(model.lm_head, scale=scale)
+        names.add(digest(model))
+    assert len(names) == 2
 
 
 def test_keys_of_another_width_or_type_than_the_models_are_refused(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 _PART = re.compile(r"\.[0-9a-f]{16}" + re.escape(sealed_file.PART))
 _ABANDONED = 600.0  # seconds after which nobody writes a part any more
-_RESCAN = 5.0  # seconds between two listings of the folder
+_RESCAN = 5.0  # seconds between two listings of the folder, at least
+_SHARE = 100  # and so many times what a listing takes
 _RECENT = 10.0  # seconds for which a use need not be noted again
 _PAUSE = 60.0  # seconds without writing after a write that failed
 _LAST = (1 << 63, 0)  # a rank after those of all files
@@ -86,7 +89,7 @@ class Folder:
         self._files: dict[str, _File] = {}  # by key
         self._counts: dict[str, Counter[int]] = {}  # of tokens in the files after those of a key
         self._nbytes = 0
-        self._scanned = self._paused = -float("inf")
+        self._scan_at = self._paused = -float("inf")
         self._warned: set[str] = set()
         try:
             self._scan()
@@ -136,9 +139,9 @@ class Folder:
         if not self._has_segments:
             found = found[-1:]
         with self._lock:
-            there = [entry for entry in found if self._file(entry) is not None]
-            self._renew(there)
-        return [entry for entry in found if entry not in there]
+            there = [self._file(entry) is not None for entry in found]
+            self._renew([*compress(found, there)])
+        return [*compress(found, map(not_, there))]
 
     # ---- reading and writing -------------------------------------------------------------------
 
@@ -252,8 +255,8 @@ class Folder:
 
     def _make_room(self, nbytes: int, rank: tuple[int, int]) -> bool:
         """Remove files before this rank until there is room for so many bytes; whether there is."""
+        self._rescanned()  # others may have written more
         if self._nbytes + nbytes > self._max_bytes >= nbytes:
-            self._rescanned()
             limit = self._max_bytes - nbytes
             for file in sorted(self._files.values(), key=lambda file: file.rank):
                 if self._nbytes <= limit - limit // _SPARE or file.rank >= rank:
@@ -265,14 +268,15 @@ class Folder:
 
     def _rescanned(self) -> bool:
         """List the folder again, if the last time is long enough ago."""
-        if time.monotonic() < self._scanned + _RESCAN:
+        if time.monotonic() < self._scan_at:
             return False
         with suppress(OSError):
             self._scan()
         return True
 
     def _scan(self) -> None:
-        self._scanned = time.monotonic()
+        started = time.monotonic()
+        self._scan_at = started + _RESCAN
         self._make()
         found = list(_listing(self.path))
         self._files.clear()
@@ -285,6 +289,8 @@ class Folder:
             elif _PART.fullmatch(text) and time.time() - stat.st_mtime > _ABANDONED:
                 with suppress(OSError):
                     (self.path / text).unlink()
+        now = time.monotonic()
+        self._scan_at = now + max(_RESCAN, _SHARE * (now - started))
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

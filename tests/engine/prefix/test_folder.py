@@ -48,6 +48,7 @@ def filled(path: Path, make: Make = plain_layers) -> Folder:
 @pytest.fixture
 def listing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_file, "_RESCAN", 0.0)
+    monkeypatch.setattr(folder_file, "_SHARE", 0)
 
 
 # ---- what comes back ---------------------------------------------------------------------------
@@ -358,6 +359,15 @@ def test_what_another_server_writes_is_found(tmp_path: Path, listing_at_once: No
     assert mine.find(LONG) == []
     keep(theirs, plain_layers, LONG)
     assert restored(mine, plain_layers, LONG) == len(LONG)
+
+
+def test_servers_keep_within_the_limit_together(tmp_path: Path, listing_at_once: None) -> None:
+    keep(folder_of(tmp_path), plain_layers, range(100, 100 + CELL))
+    limit = folder_of(tmp_path).nbytes * 4
+    both = [folder_of(tmp_path, max_bytes=limit) for _ in range(2)]
+    for first in range(12):
+        assert keep(both[first % 2], plain_layers, range(first, first + CELL)) == 1
+        assert sum(file.stat().st_size for file in files_in(tmp_path)) <= limit
 
 
 def test_the_folder_is_not_listed_at_each_miss(

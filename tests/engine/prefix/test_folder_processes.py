@@ -126,6 +126,7 @@ def test_processes_that_write_and_evict_at_once_never_give_anything_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_file, "_RESCAN", 0.0)
+    monkeypatch.setattr(folder_file, "_SHARE", 0)
     size = 8 * CELL * _WIDTH * 8
     mine = Folder(tmp_path, size, make=layers)
     chance, found = random.Random(1), list[int]()

@@ -24,7 +24,7 @@ import os
 import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -87,7 +87,8 @@ class Folder:
         self._root = key_of(repr((FORMAT, CELL, self._layout.kinds, self._layout.digest)))
         self._lock = threading.Lock()  # for what follows
         self._files: dict[str, _File] = {}  # by key
-        self._counts: dict[str, Counter[int]] = {}  # of tokens in the files after those of a key
+        # How many files have so many tokens after those of a key
+        self._counts: dict[str, Counter[int]] = defaultdict(Counter)
         self._nbytes = 0
         self._scan_at = self._paused = -float("inf")
         self._warned: set[str] = set()
@@ -197,15 +198,12 @@ class Folder:
 
     def _chain(self, ids: TokenIds) -> list[Entry]:
         """The chain of files with as many of the tokens as possible."""
-        cells: list[Entry] = []
-        best: list[Entry] = []
-        parent = self._root
+        best, cells, parent = list[Entry](), list[Entry](), self._root
         for start in range(0, len(ids), CELL):
             cell = ids[start : start + CELL]
-            for count in sorted(self._counts.get(parent, ()), reverse=True):
-                end = (
-                    self._there(Entry(parent, start, cell[:count])) if count <= len(cell) else None
-                )
+            counts = sorted(+self._counts[parent], reverse=True) if parent in self._counts else ()
+            for count in counts:
+                end = self._there(Entry(parent, start, cell[:count]))
                 if end is not None and (end.has_state or not self._needs_state):
                     best = [*cells, end]
                     break
@@ -216,7 +214,7 @@ class Folder:
                     break
                 cells.append(found)
             parent = whole.key
-        return best if self._has_segments else best[-1:]
+        return best
 
     def _there(self, entry: Entry) -> Entry | None:
         """An entry as its file has it, if there is one."""
@@ -304,19 +302,14 @@ class Folder:
             with suppress(OSError):
                 (self.path / str(old.name)).unlink()
         self._files[file.name.key] = file
-        self._counts.setdefault(file.name.parent, Counter())[file.name.count] += 1
+        self._counts[file.name.parent][file.name.count] += 1
         self._nbytes += file.nbytes
 
     def _forget(self, key: str) -> _File | None:
         file = self._files.pop(key, None)
         if file is not None:
             self._nbytes -= file.nbytes
-            counts = self._counts[file.name.parent]
-            counts[file.name.count] -= 1
-            if not counts[file.name.count]:
-                del counts[file.name.count]
-            if not counts:
-                del self._counts[file.name.parent]
+            self._counts[file.name.parent][file.name.count] -= 1
         return file
 
     def _remove(self, name: Name) -> None:

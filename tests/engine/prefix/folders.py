@@ -55,3 +55,7 @@ def restored(folder: Folder, make: Make, ids: Sequence[int], most: int | None = 
 
 def files_in(path: Path) -> list[Path]:
     return sorted(path.glob("*.safetensors"))
+
+
+def bits(array: mx.array) -> bytes:
+    return bytes(memoryview(array))  # type: ignore[arg-type]

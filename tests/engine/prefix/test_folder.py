@@ -30,7 +30,7 @@ from tests.effort import tries
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.filled_caches import Make, mixed_layers, plain_layers, state_layers
 
-from .folders import PLENTY, files_in, keep, parts_of, restored
+from .folders import PLENTY, bits, files_in, keep, parts_of, restored
 
 LONG = tuple(range(2 * CELL + 20))
 
@@ -52,10 +52,6 @@ def listing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- what comes back ---------------------------------------------------------------------------
-
-
-def bits(array: mx.array) -> bytes:
-    return bytes(memoryview(array))  # type: ignore[arg-type]
 
 
 def arrays_of(segment: Segment, snapshot: Snapshot | None) -> list[mx.array]:

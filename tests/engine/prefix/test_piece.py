@@ -30,7 +30,8 @@ from tests.fakes.filled_caches import check, fill, holding, mixed_layers, plain_
 from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, reciter
 
-PLENTY = 1 << 40
+from .folders import PLENTY, bits
+
 IDS = tuple(range(12))
 
 
@@ -334,6 +335,20 @@ def test_a_broken_header_is_refused(
 ) -> None:
     path = rewritten(saved(tmp_path / "file", mixed_layers), change)
     assert "broken" in refused(path, mixed_layers)
+
+
+def test_arrays_of_every_type_and_of_no_size_come_back_to_the_bit(tmp_path: Path) -> None:
+    arrays = {
+        f"{kind} {shape}": mx.random.randint(0, 2, shape).astype(kind)
+        for kind in sealed_file._NAMES
+        for shape in ((), (3, 5), (1, 0, 4))
+    }
+    size = sealed_file.write(tmp_path / "file", {"about": "it"}, arrays)
+    assert (tmp_path / "file").stat().st_size == size
+    metadata, read = sealed_file.read(tmp_path / "file")
+    assert metadata["about"] == "it" and list(read) == list(arrays)
+    for a, b in zip(arrays.values(), read.values(), strict=True):
+        assert (a.dtype, a.shape, bits(a)) == (b.dtype, b.shape, bits(b))
 
 
 def test_layers_nested_a_hundred_thousand_deep_are_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from .loading import mlx_lm_first  # noqa: F401
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from .chat.openings import beginnings, openings_of
 from .engine.batch import Batch
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
@@ -26,6 +27,7 @@ from .engine.control import Control, bound_controller, control_options
 from .engine.history import History
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .engine.kv.activations import ImageActivations
+from .engine.kv.alone import Alone
 from .engine.kv.feed import Shown, Unseen
 from .engine.kv.measures import Measures
 from .engine.kv.quantised import QuantizedKVCache
@@ -33,12 +35,13 @@ from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
 from .engine.prefix.piece import checked_path
+from .engine.prefix.places import places_of, spacing_of
 from .engine.prompts import prepared, requests_of
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt
 from .engine.request.request import Request
 from .engine.scheduling.memory import check_pieces
-from .engine.scheduling.prefill import take_prefix
+from .engine.scheduling.prefill import places_ahead, take_prefix
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
 from .engine.step.cost import PassCost
@@ -57,7 +60,7 @@ from .loading.memory import MemoryPlan, check_memory, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
 from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
-from .tokens import Vocabulary
+from .tokens import Token, Vocabulary
 
 
 class LanguageModel:
@@ -219,6 +222,14 @@ class LanguageModel:
         # If two threads ask at the same time, both get the first one.
         first: PrefixCache = vars(self).setdefault("prefix_cache", made)
         return first
+
+    def places(self, tokens: Sequence[Token]) -> list[int]:
+        """Where in a prompt a snapshot of windows and recurrent states is worth keeping, in order;
+        nowhere while the model can go back anywhere in so many tokens."""
+        if Alone(self.make_cache).can_undo(len(tokens)):
+            return []
+        spacing = spacing_of(self.footprint.snapshot, self.footprint.growing)
+        return places_of(beginnings(tokens, openings_of(self.vocabulary)), len(tokens) - 1, spacing)
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""
@@ -433,9 +444,12 @@ class LanguageModel:
         handle = Handle(request, KV(runner), drafter)
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.
-        if "prefix_cache" in vars(self) and take_prefix(handle, self.prefix_cache):
-            handle.kv.wait()
-        return Stream(Loop(runner, self.sampler, self.cost), handle)
+        places: list[int] = []
+        if "prefix_cache" in vars(self):
+            if take_prefix(handle, self.prefix_cache):
+                handle.kv.wait()
+            places = places_ahead(handle, self.prefix_cache, self.places)
+        return Stream(Loop(runner, self.sampler, self.cost), handle, places)
 
     def _check_images(self, prompt: Prompt) -> None:
         """Raise ``CapacityError`` for an image that there is not the memory to look at."""

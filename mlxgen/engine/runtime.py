@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..loading.memory import MemoryPlan
 from ..sampling import Sampler
+from ..tokens import Token
 from .kv import Activations, Footprint, LayerCache, Slots
 from .options import Options
 from .prefix.cache import PrefixCache
@@ -38,6 +40,9 @@ class Runtime(Protocol):
 
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""
+
+    def places(self, tokens: Sequence[Token]) -> list[int]:
+        """Where in a prompt a snapshot is worth keeping, in order."""
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""

@@ -6,6 +6,8 @@ cache and what ``tokens`` shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
@@ -28,9 +30,10 @@ class Stream(Pulled[Chunk, Chunk]):
     stream usable again.
     """
 
-    def __init__(self, loop: Loop, handle: Handle) -> None:
+    def __init__(self, loop: Loop, handle: Handle, places: Sequence[int] = ()) -> None:
         self._loop = loop
         self._handle = handle
+        self._places = places  # of the prompt, at which its KV is kept
         super().__init__("stream")
         loop.join(handle)
         self._text: list[str] = []
@@ -49,6 +52,9 @@ class Stream(Pulled[Chunk, Chunk]):
             ) from self._failed
         events: list[Event] = []
         try:
+            while self._places:
+                place, *self._places = self._places
+                self.keep(place)
             self._loop.step(events)
         except Fault as fault:
             self._failed = self._error = fault.error()

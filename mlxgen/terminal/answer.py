@@ -9,8 +9,8 @@ ended or was stopped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from ..chat.answer import AnswerReader
 from ..chat.calls.use import Form
@@ -21,7 +21,6 @@ from ..chat.turn import Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage
 from ..errors import OptionError, PromptError
 from ..model import LanguageModel
-from ..tokens import Token, in_common
 from .conversation import Conversation
 
 
@@ -30,6 +29,7 @@ class Answerer:
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm = lm
+        self._cache = lm.prefix_cache  # made before the first answer, so that it fills it, too
         self._dialect = Dialect.of(lm.vocabulary, lm.images)
 
     def check(self, conversation: Conversation) -> None:
@@ -58,9 +58,8 @@ class Answerer:
         options = conversation.options
         if plan.spec is not None:
             options["filters"] = [plan.spec]
-        keep = [] if lm.prefix_cache.any_length else self._places(conversation, list(plan.ids))
         with lm.stream(Prompt(plan.ids, plan.opens_text, plan.thinking), **options) as stream:
-            yield Answer(stream, AnswerReader(plan.reading), keep, lm.max_context, stream.usage)
+            yield Answer(stream, AnswerReader(plan.reading), lm.max_context, stream.usage)
 
     def _check_room(self, tokens: int) -> None:
         if self.lm.max_context is not None and tokens >= self.lm.max_context:
@@ -70,29 +69,17 @@ class Answerer:
                 "exchanges with /undo, start over with /clear, or write less"
             )
 
-    def _places(self, conversation: Conversation, prompt: list[Token]) -> list[int]:
-        """Where later prompts may differ from this one: before the last message, after it (its
-        answer may be rendered without the reasoning later), and at the end."""
-        messages, places = conversation.messages, {len(prompt) - 1}
-        for said in (messages[:-1], messages):
-            with suppress(PromptError):  # a template may need more messages
-                begun = replace(_chat(conversation), messages=said, add_generation_prompt=False)
-                places.add(in_common(begun.tokens(self.lm.vocabulary), prompt))
-        return sorted(places)
-
 
 @dataclass(slots=True)
 class Answer:
     """One answer: an iterator over the events of each token.
 
     ``finish`` returns the last events; after it, ``text``, ``reasoning`` and the rest no longer
-    change. Without it, as after an error, nothing goes into the prefix cache. ``keep`` are the
-    lengths at which the prompt's KV is cached, too.
+    change. Without it, as after an error, nothing of the answer goes into the prefix cache.
     """
 
     stream: Stream
     reader: AnswerReader
-    keep: Sequence[int]
     max_context: int | None
     usage: Usage  # up to the end
     last: Chunk | None = None
@@ -100,8 +87,6 @@ class Answer:
     events: list[ChatEvent] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Sequence[ChatEvent]]:
-        for place in self.keep:
-            self.stream.keep(place)
         for chunk in self.stream:
             self.last = chunk
             self.drafted += chunk.from_draft

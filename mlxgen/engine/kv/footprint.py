@@ -59,6 +59,11 @@ class Footprint:
         """How many unused places a pass may read at the cost of reading the weights once."""
         return self.weights // max(1, self.growing)
 
+    @property
+    def snapshot(self) -> int:
+        """The bytes of what a sequence cannot go back in: full windows, and recurrent states."""
+        return sum(each * width for each, width in self.windows) + self.fixed
+
     def alone(self, length: int) -> int:
         """The most bytes of one sequence of ``length`` tokens in caches of its own.
 

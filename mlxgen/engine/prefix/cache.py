@@ -154,6 +154,12 @@ class PrefixCache:
             found = self._tree.find(as_ids(tokens), len(tokens) - 1)
         return 0 if found is None else found.length
 
+    def known(self, tokens: Sequence[Token]) -> int:
+        """How many leading tokens, but not the last one, have run in what is held. ``take`` may
+        give fewer, as it needs a snapshot."""
+        with self._lock:
+            return self._tree.walk(as_ids(tokens)[:-1]).length
+
     def take(self, tokens: Sequence[Token]) -> Alone | None:
         """New caches with as many leading tokens as possible, or None if there are none.
 

@@ -15,24 +15,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import mlx.core as mx
 
-from ...tokens import in_common
+from ...tokens import Token, in_common
 from ..kv import PREFILL_STEP
 from ..prefix.cache import PrefixCache
+from ..prefix.places import LEAST, ahead
 from ..step.handle import Handle
 from ..step.scores import PIECE
 from ..step.step import Loop
 from .pace import Budget
 
-WORTH_KEEPING = 16  # tokens from which on a prefix is kept
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
 WORTH_SHARING = 0.9  # of the time alone that a prompt may take in a pass with others
 WORTH_WAITING = 32  # tokens that another one runs from which on it is worth waiting for them
-WAITED_PER_RUN = 2  # tokens of another one to wait for, for each one that need not be run then
 
 T = TypeVar("T")
 
@@ -40,15 +39,24 @@ T = TypeVar("T")
 class Prefill:
     """Sequences whose prompts go through ``loop``.
 
-    ``cache`` may be ``None``; ``room`` says how many bytes it may have now.
+    ``cache`` may be ``None``; ``room`` says how many bytes it may have now, and ``places`` where in
+    a prompt a snapshot is worth keeping.
     """
 
-    def __init__(self, loop: Loop, cache: PrefixCache | None, room: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        cache: PrefixCache | None,
+        room: Callable[[], int],
+        places: Callable[[Sequence[Token]], list[int]],
+    ) -> None:
         self._loop = loop
         self._cache = cache
         self._room = room
+        self._places = places
         self._turns: deque[Handle] = deque()
-        self._begun: set[Handle] = set()  # the prefix cache was asked for these
+        # The prefix cache was asked for these; with the places at which it is given more of them
+        self._begun: dict[Handle, list[int]] = {}
         self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
         self.hits = 0
         self.misses = 0
@@ -66,12 +74,12 @@ class Prefill:
         """Run what a handle has pending; ``begun``: from the KV that it has."""
         self._turns.append(handle)
         if begun:
-            self._begun.add(handle)
+            self._begun[handle] = []
 
     def remove(self, handle: Handle) -> None:
         """Take a handle out."""
         self._turns.remove(handle)
-        self._begun.discard(handle)
+        self._begun.pop(handle, None)
 
     def step(self, budget: Budget) -> list[Handle]:
         """Run what fits in the budget, but at least a little; returns the handles that are done.
@@ -102,8 +110,9 @@ class Prefill:
                 copied = self._look_up(handle) // COPIED_PER_RUN
             missing = len(handle.align()) - 1
             held = handle.kv.length
-            if alone and self._loop.runs_whole(handle):
-                missing = 0
+            kept = max([held, *self._begun[handle]]) - held  # tokens up to its last place
+            if alone and self._loop.runs_whole(handle, kept):
+                missing = kept
             shared = self._seconds_with(handle, missing, together, budget.tokens)
             drafts = 0 if alone else self._loop.undrafted(handle)
             if drafts and not missing:  # by a model that takes as long at most
@@ -117,8 +126,7 @@ class Prefill:
                 most = min(tokens, PIECE) if handle.is_scored else tokens
                 count = min(missing, cost.most(seconds, most, held))
                 takes = cost.of(count, held) if count else 0.0
-                if count:
-                    self._loop.passes.prefill(handle, count)
+                self._run(handle, count)
             first = cost.of(1, held)  # the pass for its first draw, which comes in the same gap
             if count == missing and not drafts and (not count or takes + first <= seconds):
                 done.append(handle)
@@ -129,7 +137,7 @@ class Prefill:
             if seconds < cost.of(1) or handle.is_scored:  # one at a time, as their logits are large
                 break
         if len(together) == 1:
-            self._loop.passes.prefill(together[0], len(together[0].pending))
+            self._run(together[0], len(together[0].pending) - 1)
         elif together:
             self._loop.passes.prefill_together(together)
         full = self._uncleared >= PREFILL_STEP
@@ -148,23 +156,25 @@ class Prefill:
     def keep(self, handle: Handle, room: int, most: int | None = None) -> None:
         """Give what a sequence has run to the prefix cache, which may have ``room`` bytes.
 
-        ``most``: so many tokens of it, if the prefix cache keeps any number of them.
+        ``most``: so many tokens of it, if the prefix cache keeps any number of them. If it does
+        not, nothing is kept of what goes on from a snapshot for a few tokens only.
         """
         kv, history = handle.kv, handle.history
         kv.align(history, len(history))  # it is run on from there
         count = kv.length if most is None else min(kv.length, most)
-        if count < WORTH_KEEPING:
+        if count < LEAST:
             return
 
         def keep(cache: PrefixCache) -> None:
-            if cache.match([*history[:count], 0]) < count:
+            new = count - cache.match([*history[:count], 0])
+            if new >= (1 if cache.any_length else LEAST):
                 kv.keep(history, room, count)
 
         self._ask(keep, None)
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
-        assert self._begun <= set(self._turns)
+        assert self._begun.keys() <= set(self._turns)
 
     def _line_up(self) -> None:
         """Have those next that have not begun, the shortest first."""
@@ -177,8 +187,8 @@ class Prefill:
     def _waits(self, handle: Handle, done: list[Handle]) -> bool:
         """Whether another one is running the beginning of this prompt, or has just run it.
 
-        What both begin with is kept as soon as the other has run it, if any number of tokens can
-        be kept. Otherwise all of the other is kept at its end, which must not be far.
+        What both begin with is kept as soon as the other has run it: if not any number of tokens
+        can be kept, up to one of its places, which is made if there is none.
         """
         if self._cache is None or handle.is_scored:
             return False
@@ -190,15 +200,26 @@ class Prefill:
                 shared, run, other = common, each.kv.length, each
         if shared <= WORTH_WAITING:
             return False
-        saved = shared - self._ask(lambda cache: cache.match(tokens), 0)
-        if saved <= WORTH_WAITING:
-            return False
+        known = self._ask(lambda cache: cache.match(tokens), 0)
         if not self._cache.any_length:
-            return other.missing - 1 <= WAITED_PER_RUN * saved
+            shared = self._last_place(other, shared)
+        if shared - known <= WORTH_WAITING:
+            return False
         if run < shared:
             return True
-        self.keep(other, self._room(), shared)
+        if self._cache.any_length:
+            self.keep(other, self._room(), shared)
         return False
+
+    def _last_place(self, other: Handle, shared: int) -> int:
+        """The last place in so many tokens of another one."""
+        places = self._begun.get(other, [])
+        last = max((place for place in places if place <= shared), default=0)
+        if shared - last <= WORTH_WAITING or other.kv.length > shared - LEAST:
+            return last
+        places.append(shared)
+        places.sort()
+        return shared
 
     def _seconds_with(
         self, handle: Handle, missing: int, others: list[Handle], most: int
@@ -207,7 +228,7 @@ class Prefill:
         off alone, or if the pass would have more than ``most`` tokens."""
         if not 0 < missing <= self._loop.passes.longest_padded:
             return None
-        if handle.kv.length or handle.is_scored:
+        if handle.kv.length or handle.is_scored or self._begun[handle]:
             return None
         cost = self._loop.meter.cost
         lengths = [len(each.pending) - 1 for each in others]
@@ -222,14 +243,24 @@ class Prefill:
 
     def _look_up(self, handle: Handle) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""
-        self._begun.add(handle)
+        self._begun[handle] = []
         if self._cache is None or handle.kv.length or handle.is_scored:
             return 0
         if self._ask(lambda cache: take_prefix(handle, cache), False):
             self.hits += 1
         else:
             self.misses += 1
+        self._begun[handle] = self._ask(lambda cache: places_ahead(handle, cache, self._places), [])
         return handle.kv.length
+
+    def _run(self, handle: Handle, count: int) -> None:
+        """Run so many tokens of a prompt; what it holds at a place is kept."""
+        end = handle.kv.length + count
+        while (held := handle.kv.length) < end:
+            next_one = min([place for place in self._begun[handle] if place > held], default=end)
+            self._loop.passes.prefill(handle, min(next_one, end) - held)
+            if handle.kv.length == next_one:
+                self.keep(handle, self._room())
 
     def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:
         """What the prefix cache says; ``instead`` if there is none, or if it fails."""
@@ -246,9 +277,20 @@ def take_prefix(handle: Handle, cache: PrefixCache) -> bool:
     """Let a handle that has run nothing begin with what the cache has of its history."""
     if handle.is_scored:
         return False
-    if cache.match(handle.history) < WORTH_KEEPING or not handle.kv.take(handle.history):
+    if cache.match(handle.history) < LEAST or not handle.kv.take(handle.history):
         return False
     if handle.request.may_decline:
         handle.kv.expect_rewinds()
     handle.cached = min(handle.kv.length, handle.request.base + handle.request.first)
     return True
+
+
+def places_ahead(
+    handle: Handle, cache: PrefixCache, places: Callable[[Sequence[Token]], list[int]]
+) -> list[int]:
+    """Where to give more of a handle's prompt to the cache, which was asked for it; nowhere if it
+    keeps any number of tokens."""
+    if cache.any_length or handle.is_scored:
+        return []
+    prompt = handle.history[: handle.request.base + handle.request.first]
+    return ahead(places(prompt), handle.kv.length, cache.known(prompt))

@@ -72,7 +72,7 @@ class Scheduler:
         self._memory = Memory(plan, lm.footprint, lm.activations, runner, self.cache)
         self._queue: deque[Handle] = deque()
         self._parked: list[Handle] = []
-        self._prefill = Prefill(self._loop, self.cache, self._room_for_cache)
+        self._prefill = Prefill(self._loop, self.cache, self._room_for_cache, lm.places)
         self._pace = Pace(self.limits, self._loop.meter)
         self._places = Places(self.limits.max_batch)
         self._trial: Trial | None = None  # while it is not known whose fault a failure was

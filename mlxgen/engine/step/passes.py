@@ -79,14 +79,15 @@ class Passes:
 
     # ---- prompts ---------------------------------------------------------------------------
 
-    def is_single(self, handle: Handle) -> bool:
-        """Whether what a handle outside of the slots has pending goes through with its logits."""
-        count, cost = len(handle.pending), self.meter.cost
+    def is_single(self, handle: Handle, after: int = 0) -> bool:
+        """Whether what a handle outside of the slots has pending, ``after`` so many tokens of it,
+        goes through with its logits."""
+        count, cost = len(handle.pending) - after, self.meter.cost
         if count == 1 or handle.is_scored:
             return count == 1
         # Apart, the last token takes a pass, and the logits after the others are spared
         apart = self._bare * cost.of(count - 1) + cost.of(1)
-        most = min(PIECE, self.runner.piece(handle.kv.length))
+        most = min(PIECE, self.runner.piece(handle.kv.length + after))
         return count <= most and cost.of(count) <= apart
 
     def prefill(self, handle: Handle, count: int) -> None:

@@ -15,6 +15,7 @@ request wait for another's; it is drawn again when all of it went through.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -356,9 +357,11 @@ class Loop:
         missing = handle.drafter.missing(handle.history) - 1
         return missing if missing >= self.longest_run else 0
 
-    def runs_whole(self, handle: Handle) -> bool:
-        """Whether all that a handle outside of the slots has pending goes through in one pass."""
-        return self.passes.is_single(handle) and not self.is_behind(handle)
+    def runs_whole(self, handle: Handle, after: int = 0) -> bool:
+        """Whether all that a handle outside of the slots has pending, ``after`` so many tokens of
+        it, goes through in one pass."""
+        longest = math.inf if self.longest_run is None else self.longest_run
+        return handle.missing - after <= longest and self.passes.is_single(handle, after)
 
     def _align(self, handles: Sequence[Handle]) -> None:
         """Align every cache, all before any pass: a slot can take back its last one only.

@@ -1,0 +1,97 @@
+"""Where the messages of a chat begin in its tokens.
+
+Owns what opens a message. That is found once for a model, in small chats that its template renders:
+so a prompt need not be rendered again, and one that came as raw text with the same marks is read
+like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import MlxgenError
+from ..tokens import Token, Vocabulary, in_common
+from .template.format import Chat
+from .template.sandbox import RenderLimits
+
+Openings: TypeAlias = tuple[tuple[Token, ...], ...]
+"""Runs of tokens: a control token, or the header of a template that writes plain text."""
+
+_LEAST = 3  # characters of a header of plain text, so that no line break is one
+
+
+def openings_of(vocabulary: Vocabulary) -> Openings:
+    """What opens a message in the chats of a vocabulary's model; empty if nothing is known."""
+    return vocabulary.derived("openings", lambda: _found(vocabulary))
+
+
+def beginnings(tokens: Sequence[Token], openings: Openings) -> list[int]:
+    """Where messages begin, in order."""
+    ids = np.asarray(tokens, dtype=np.int64)
+    found: set[int] = set()
+    for run in openings:
+        at = np.flatnonzero(ids[: max(0, len(ids) - len(run) + 1)] == run[0])
+        for i, token in enumerate(run[1:], 1):
+            at = at[ids[at + i] == token]
+        found.update(at.tolist())
+    return sorted(found)
+
+
+def _found(vocabulary: Vocabulary) -> Openings:
+    found: list[tuple[Token, ...]] = []
+    for header in _headers(vocabulary):
+        if any(_is_in(run, header) for run in found):
+            continue
+        for token in header:
+            if token in vocabulary.added and vocabulary.piece(token).strip():
+                found.append((token,))
+                break
+        else:
+            if len(vocabulary.decode(header).strip()) >= _LEAST:
+                found.append(tuple(header))
+    return tuple(found)
+
+
+def _headers(vocabulary: Vocabulary) -> list[Sequence[Token]]:
+    """What the template writes before an answer, before what a user says, and before what a tool
+    returns; possibly with the end of the message before it."""
+
+    def rendered(messages: Sequence[Any], *, answer: bool = False) -> list[Token]:
+        try:
+            chat = Chat(messages, add_generation_prompt=answer)
+            return chat.tokens(vocabulary, RenderLimits())
+        except MlxgenError:  # it does not take these messages
+            return []
+
+    def before_content(messages: Sequence[Any], role: Any) -> list[Token]:
+        one, other = (rendered([*messages, {**role, "content": text}]) for text in ("a", "b"))
+        return one[: in_common(one, other)]
+
+    user = {"role": "user"}
+    asked = [{**user, "content": "a"}]
+    told = [*asked, {"role": "assistant", "content": "b"}]
+    called = [*asked, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
+    tool = {"role": "tool", "tool_call_id": _CALL["id"], "name": "f"}
+    question, begun = rendered(asked), rendered(asked, answer=True)
+    first, later = before_content([], user), before_content(told, user)
+    call, result = rendered(called), before_content(called, tool)
+    common = in_common(first[::-1], later[::-1])
+    return [
+        begun[in_common(question, begun) :],
+        later[len(later) - common :],
+        result[in_common(call, result) :] if call else [],
+    ]
+
+
+def _is_in(run: Sequence[Token], header: Sequence[Token]) -> bool:
+    return bool(beginnings(header, (tuple(run),)))
+
+
+_CALL: dict[str, Any] = {
+    "id": "abcdefghi",
+    "type": "function",
+    "function": {"name": "f", "arguments": {"a": 1}},
+}

@@ -1,0 +1,188 @@
+"""Chats on models with windows and recurrent states: each goes on from where it should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mlxgen import LanguageModel, Limits
+from mlxgen.chat import Chat
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.handle import Handle
+from mlxgen.tokens import in_common
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import cache_kinds
+from tests.fakes.costs import COSTS
+from tests.fakes.prefix_integrity import check_integrity
+
+TRIED = ("rotating", "recurrent", "hybrid")
+KINDS = [
+    pytest.param(kind, marks=[] if kind in TRIED else pytest.mark.slow)
+    for kind in cache_kinds()
+    if kind not in ("plain", "quantised")  # which go on from anywhere
+]
+TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] | upper }}>\n"
+    "{{ message['content'] | upper }}</>\n{% endfor %}"
+    "{% if add_generation_prompt %}<ASSISTANT>\n{% endif %}"
+)
+"""In capital letters: the models know 96 tokens, each of them a byte."""
+SYSTEM = "You are a clerk who files letters by their colour, never by their date. "
+LONG = "There was a letter about the sea, and nobody had written it. "
+_models: dict[str, LanguageModel] = {}
+
+
+class Office:
+    """A scheduler whose sequences all end."""
+
+    def __init__(self, kind: str, **limits: Any) -> None:
+        if kind not in _models:
+            model, make = cache_kinds()[kind]()
+            lm = _models[kind] = LanguageModel(model, alphabet_tokenizer())
+            lm.tokenizer._tokenizer.chat_template = TEMPLATE
+            lm.make_cache = make  # type: ignore[method-assign]
+            lm.max_context = None
+            lm.cost = COSTS["by the token"]()
+        self.lm = _models[kind]
+        self.lm.prefix_cache.clear()
+        self.scheduler = Scheduler(self.lm, Limits(**limits))
+
+    def tokens(self, *messages: str) -> list[int]:
+        """The prompt of a chat: a system prompt, and then a user and the model in turn."""
+        roles = ["system", *["user", "assistant"] * len(messages)]
+        said = zip(roles, messages, strict=False)
+        return Chat([{"role": r, "content": m} for r, m in said]).tokens(self.lm.vocabulary)
+
+    def submit(self, prompt: Sequence[int], count: int = 4) -> Handle:
+        options = Options.of({"max_tokens": count, "temperature": 0, "ignore_eos": True})
+        return self.scheduler.submit(self.lm.prepare(prompt, options))
+
+    def finish(self, *handles: Handle) -> list[list[int]]:
+        said: dict[Handle, list[int]] = {handle: [] for handle in handles}
+        while not all(handle.closed for handle in handles):
+            for event in self.scheduler.step():
+                assert event.error is None
+                tokens = [chunk.token for chunk in event.chunks]
+                said[event.handle] += [token for token in tokens if token is not None]
+            self.scheduler.check_integrity()
+        if self.scheduler.cache is not None:
+            check_integrity(self.scheduler.cache)
+        return list(said.values())
+
+    def ask(self, prompt: Sequence[int], count: int = 4) -> tuple[int, list[int]]:
+        """How many tokens came from the prefix cache, and the answer."""
+        handle = self.submit(prompt, count)
+        (said,) = self.finish(handle)
+        return handle.usage.cached_tokens, said
+
+    def before(self, *messages: str) -> int:
+        """Where the last of these messages begins; a user says it."""
+        ends = [self.tokens(*messages[:-1], text) for text in ("a", "b")]
+        return in_common(*ends) - len("<USER>\n")
+
+
+def alone(kind: str, prompt: Sequence[int], count: int = 4) -> list[int]:
+    return Office(kind, keep_prefixes=False).ask(prompt, count)[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_chat_with_the_same_system_prompt_starts_from_its_end(kind: str) -> None:
+    office = Office(kind, prefill_chunk=100)
+    first, second = office.tokens(SYSTEM, "Why blue?"), office.tokens(SYSTEM, "And who sent it?")
+    assert office.ask(first)[0] == 0
+    cached, said = office.ask(second)
+    assert cached == office.before(SYSTEM, "?")
+    assert said == alone(kind, second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chats_that_come_together_run_their_system_prompt_once(kind: str) -> None:
+    office = Office(kind, prefill_chunk=40)
+    prompts = [office.tokens(SYSTEM, text) for text in ("Why blue?", "And who sent it?", "Red?")]
+    handles = [office.submit(prompt) for prompt in prompts]
+    said = office.finish(*handles)
+    end = office.before(SYSTEM, "?")
+    assert sorted(handle.usage.cached_tokens for handle in handles) == [0, end, end]
+    assert said == [alone(kind, prompt) for prompt in prompts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_turn_starts_from_the_end_of_the_answer(kind: str) -> None:
+    office = Office(kind)
+    prompt = office.tokens(SYSTEM, "Why blue?")
+    _, said = office.ask(prompt, 20)
+    longer = [*prompt, *said, *b"</>\n<USER>\nWHY?</>\n<ASSISTANT>\n"]
+    cached, answer = office.ask(longer)
+    assert len(prompt) + 19 <= cached <= len(prompt) + 20
+    assert answer == alone(kind, longer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_reasoning_is_left_out_later_a_turn_starts_from_the_last_message(kind: str) -> None:
+    office = Office(kind, prefill_chunk=100)
+    first = office.tokens(SYSTEM, LONG)
+    office.ask(first, 40)  # as if it were reasoning
+    second = office.tokens(SYSTEM, LONG, "It is blue.", "Why is it?")
+    cached, said = office.ask(second, 40)
+    assert cached == len(first) - len("<ASSISTANT>\n")
+    undone = office.tokens(SYSTEM, LONG, "It is blue.", "Then the other.")
+    cached, other = office.ask(undone)
+    assert cached == office.before(SYSTEM, LONG, "It is blue.", "?")
+    assert [said, other] == [alone(kind, second, 40), alone(kind, undone)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_third_prompt_that_parts_in_the_same_place_starts_there(kind: str) -> None:
+    office = Office(kind, prefill_chunk=100)
+    prompts = [office.tokens(SYSTEM, LONG * 3 + end) for end in ("Blue?", "Red, then?", "Or?")]
+    cached = [office.ask(prompt)[0] for prompt in prompts]
+    assert cached == [0, office.before(SYSTEM, "?"), in_common(*prompts[:2])]
+    assert office.ask(prompts[0])[1] == alone(kind, prompts[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_prompt_again_runs_its_last_tokens_only(kind: str) -> None:
+    office = Office(kind)
+    chat, raw = office.tokens(SYSTEM, LONG), list(LONG.upper().encode() * 2)
+    said = [office.ask(prompt)[1] for prompt in (chat, raw)]
+    again = [office.ask(prompt) for prompt in (chat, raw)]
+    assert [cached for cached, _ in again] == [len(chat) - len("<ASSISTANT>\n"), len(raw) - 1]
+    assert said == [answer for _, answer in again] == [alone(kind, p) for p in (chat, raw)]
+
+
+@pytest.mark.parametrize("kind", ["sliding window", "hybrid"])
+def test_layers_that_hold_every_token_are_kept_once(kind: str) -> None:
+    office = Office(kind, prefill_chunk=100)
+    office.ask(office.tokens(SYSTEM, LONG))
+    office.ask(office.tokens(SYSTEM, "Why blue?"))
+    cache = office.lm.prefix_cache
+    segments = sum(node.segment.nbytes for node in cache._tree.nodes())
+    tokens = sum(len(node.tokens) for node in cache._tree.nodes())
+    assert segments == tokens * office.lm.footprint.growing
+    snapshots = [node.snapshot for node in cache._tree.nodes() if node.snapshot is not None]
+    assert len(snapshots) >= 3
+    assert segments + sum(snapshot.nbytes for snapshot in snapshots) == cache.nbytes
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+def test_under_pressure_the_system_prompt_stays(kind: str) -> None:
+    office = Office(kind, prefill_chunk=200)
+    office.ask(office.tokens(SYSTEM * 6, "Why blue?"))
+    cache = office.lm.prefix_cache
+    most, cache.max_bytes = cache.max_bytes, cache.nbytes + office.lm.footprint.snapshot
+    try:
+        for number in range(6):
+            cached, _ = office.ask(office.tokens(SYSTEM * 6, f"Letter {number}: {LONG}"))
+            assert cached == office.before(SYSTEM * 6, "?")
+    finally:
+        cache.max_bytes = most
+
+
+def test_while_no_window_is_full_there_are_no_places() -> None:
+    office = Office("rotating")
+    prompt = office.tokens(SYSTEM, LONG)
+    assert office.lm.places(prompt[:15]) == []
+    assert office.lm.places(prompt)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .loading.sampling_defaults import CHOICES, SamplingChoice
+from .options.kv import KV_BITS, KV_GROUP_SIZE, KV_QUANT_START
 from .options.rule import Rule
 from .options.table import texts_in
 
@@ -43,6 +44,14 @@ class ModelSettings:
     """Load weights even if they may not fit in memory."""
     wired: bool = setting(True, action=argparse.BooleanOptionalAction)
     """On Apple silicon, keep what the model needs from being paged out (default: on)."""
+    kv_bits: int | None = setting(None, KV_BITS, type=int, metavar="N")
+    """Hold the KV cache in so many bits a number: 8 or 4, also 2, 3, 5 or 6 (default: as the model
+    computes)."""
+    kv_group_size: int | None = setting(None, KV_GROUP_SIZE, type=int, metavar="N")
+    """So many numbers share a scale: 32, 64 or 128 (default: 64 if the model's head dimension is a
+    multiple of that, else 32)."""
+    kv_quant_start: int = setting(0, KV_QUANT_START, type=int, metavar="N")
+    """The first tokens of every sequence that --kv-bits leaves as they are."""
     sampling_defaults: SamplingChoice = setting("model", choices=CHOICES)  # noqa: RUF009 (a field)
     """Sampling options that are not set: as the model's makers recommend, or, if they recommend
     nothing, greedy on the command line and openai in the server (model); the most likely token each
@@ -64,6 +73,9 @@ def load_model(
         cache_bytes=cache_bytes,
         wired_limit="auto" if settings.wired else None,
         trust_remote_code=settings.trust_remote_code,
+        kv_bits=settings.kv_bits,
+        kv_group_size=settings.kv_group_size,
+        kv_quant_start=settings.kv_quant_start,
     )
 
 

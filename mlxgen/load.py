@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from .errors import ModelNotFoundError, OptionError
 from .loading.checkpoint import Checkpoint, check_adapter, path_of
 from .loading.memory import check_memory, wirable
+from .options.kv import check_kv
 
 if TYPE_CHECKING:
     from .model import LanguageModel
@@ -36,6 +37,9 @@ def load(
     cache_bytes: int | None = None,
     wired_limit: int | Literal["auto", "recommended"] | None = "auto",
     trust_remote_code: bool = False,
+    kv_bits: int | None = None,
+    kv_group_size: int | None = None,
+    kv_quant_start: int = 0,
 ) -> LanguageModel:
     """Load a model that mlx-lm supports, with its tokenizer, and evaluate its weights.
 
@@ -53,6 +57,10 @@ def load(
       (``"recommended"``), or a number; ``None`` leaves the limit as it is. It applies to the whole
       process, and only on Apple silicon.
     - ``trust_remote_code``: run the Python files that come with the model.
+    - ``kv_bits`` (2, 3, 4, 5, 6 or 8): hold the KV cache in so many bits a number, that of the
+      ``draft`` as well if it is loaded here. ``kv_group_size`` (32, 64 or 128) is how many numbers
+      share a scale; ``kv_quant_start``: how many tokens at the beginning of every sequence stay as
+      they are. See ``LanguageModel``.
 
     The sampling options that the model's makers recommend are in ``recommended`` of the result.
     Invalid values in their ``generation_config.json`` are ignored, with a warning in the log.
@@ -60,6 +68,7 @@ def load(
     Call this on the thread that generates. Raises ``OptionError``, or ``LoadError`` or one of its
     subclasses, with a message that says what to do.
     """
+    check_kv(kv_bits, kv_group_size, kv_quant_start)
     name, source = _find(path_or_hf_repo, revision)
     adapter_folder = None if adapter is None else path_of(adapter)
     if adapter_folder is not None:
@@ -84,9 +93,19 @@ def load(
         recommended=generation.recommended,
         cache_bytes=cache_bytes,
         is_demo=path_or_hf_repo is None,
+        kv_bits=kv_bits,
+        kv_group_size=kv_group_size,
+        kv_quant_start=kv_quant_start,
     )
     if isinstance(draft, (str, os.PathLike)) and draft != "ngram":
-        draft = load(draft, wired_limit=None, trust_remote_code=trust_remote_code)
+        draft = load(
+            draft,
+            wired_limit=None,
+            trust_remote_code=trust_remote_code,
+            kv_bits=kv_bits,
+            kv_group_size=kv_group_size,
+            kv_quant_start=kv_quant_start,
+        )
     lm.use_draft(draft)
     if wired_limit is not None:
         lm.wire(wired)

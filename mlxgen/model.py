@@ -17,7 +17,7 @@ from .loading import mlx_lm_first  # noqa: F401
 
 # isort: split
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
 from .chat.openings import beginnings, openings_of
 from .engine.batch import Batch
@@ -30,7 +30,7 @@ from .engine.kv.activations import ImageActivations
 from .engine.kv.alone import Alone
 from .engine.kv.feed import Shown, Unseen
 from .engine.kv.measures import Measures
-from .engine.kv.quantised import QuantizedKVCache
+from .engine.kv.quantised import Quantisation
 from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
@@ -58,6 +58,7 @@ from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
 from .loading.memory import MemoryPlan, check_memory, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
+from .options.kv import check_kv
 from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
 from .tokens import Token, Vocabulary
@@ -75,8 +76,10 @@ class LanguageModel:
       they are passed: ``lm.stream(prompt, **lm.recommended)``.
     - ``draft``: what proposes tokens in generations without the option ``draft``; it takes the
       same values.
-    - ``kv_bits`` (2, 3, 4, 5, 6 or 8) and ``kv_group_size``: quantise the KV cache of plain
-      attention layers. The group size (32, 64 or 128) divides the model's head dimension.
+    - ``kv_bits`` (2, 3, 4, 5, 6 or 8): quantise the KV cache of plain attention layers; windows
+      and recurrent states stay as they are. ``kv_group_size``: how many numbers share a scale (32,
+      64 or 128; it divides the model's head dimension, and by default it is 64 if that does).
+      ``kv_quant_start``: the first tokens of every sequence that are not quantised.
     - ``cache_bytes``: the maximum size of all KV caches, for ``memory``; by default half of what
       weights and a reserve leave.
 
@@ -96,15 +99,13 @@ class LanguageModel:
         recommended: Recommended = NOTHING,
         max_context: int | None = None,
         kv_bits: int | None = None,
-        kv_group_size: int = 64,
+        kv_group_size: int | None = None,
+        kv_quant_start: int = 0,
         cache_bytes: int | None = None,
         draft: Any = None,
         is_demo: bool = False,
     ) -> None:
-        if kv_bits not in (None, 2, 3, 4, 5, 6, 8):
-            raise OptionError("kv_bits", f"expected 2, 3, 4, 5, 6, 8 or None, got {kv_bits!r}")
-        if kv_group_size not in (32, 64, 128):
-            raise OptionError("kv_group_size", f"expected 32, 64 or 128, got {kv_group_size!r}")
+        check_kv(kv_bits, kv_group_size, kv_quant_start)
         _compute(model)
         self.model = model
         self.vocabulary = Vocabulary.of(tokenizer)
@@ -115,22 +116,12 @@ class LanguageModel:
         self.max_context = max_context or number_of(self.config, MAX_CONTEXT)
         self.is_demo = is_demo
         self.use_draft(draft)
-        self._kv_bits = kv_bits
-        self._kv_group_size = kv_group_size
         self._cache_bytes = cache_bytes
+        self._quantisation: Quantisation | None = None
         if kv_bits is not None:
-            self._check_quantised()
-
-    def _check_quantised(self) -> None:
-        """Raise ``OptionError`` if a pass of the model cannot do with a quantised KV cache."""
-        try:
-            _ = self._measures
-        except OptionError:
-            raise
-        except Exception as error:
-            raise OptionError(
-                "kv_bits", f"{self.name} cannot run with a quantised KV cache ({error}); pass None"
-            ) from error
+            self._quantisation = Quantisation.of(
+                model, self.make_cache, kv_bits, kv_group_size, kv_quant_start
+            )
 
     def __repr__(self) -> str:
         return (
@@ -233,13 +224,8 @@ class LanguageModel:
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""
-        caches = make_prompt_cache(self.model)
-        if self._kv_bits is None:
-            return list(caches)
-        return [
-            QuantizedKVCache(self._kv_group_size, self._kv_bits) if type(c) is KVCache else c
-            for c in caches
-        ]
+        caches = list(make_prompt_cache(self.model))
+        return caches if self._quantisation is None else self._quantisation.applied(caches)
 
     def with_adapter(
         self,

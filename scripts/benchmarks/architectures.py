@@ -83,6 +83,14 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "num_swa_attention_heads": 2,
         "num_swa_key_value_heads": 2,
     },
+    "gpt_oss": {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 12},
+    "deepseek_v3": {
+        "kv_lora_rank": 64,
+        "q_lora_rank": None,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 32,
+    },
 }
 
 

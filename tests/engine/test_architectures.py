@@ -79,10 +79,3 @@ def test_forks_share_the_kv_of_their_history_until_they_write() -> None:
         fork.run([2])
         fork.wait()
     assert mx.get_active_memory() - before > kv.nbytes * 6
-
-
-def test_a_quantised_cache_may_be_asked_for() -> None:
-    model, _ = cache_kinds()["plain"]()
-    lm = LanguageModel(model, alphabet_tokenizer(), kv_bits=8, kv_group_size=32)
-    assert [type(c).__name__ for c in lm.make_cache()] == ["QuantizedKVCache"] * 2
-    assert len(greedy(lm)) == 24

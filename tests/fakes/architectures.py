@@ -7,7 +7,9 @@ from typing import Any
 
 import mlx.nn as nn
 from benchmarks.architectures import VOCAB, random_model
-from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, RotatingKVCache
+from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache
+
+from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 
 __all__ = ["VOCAB", "cache_kinds", "random_model"]
 
@@ -35,7 +37,8 @@ def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[A
 
     return {
         "plain": own("llama"),
-        "quantised": llama_with(lambda: QuantizedKVCache(group_size=32, bits=8)),
+        "quantised": llama_with(lambda: QuantisedKeys(Quantisation(8, 32, packed=True))),
+        "quantised later": llama_with(lambda: QuantisedKeys(Quantisation(4, 32, 7))),
         "rotating": llama_with(lambda: RotatingKVCache(max_size=16)),
         "concatenating": llama_with(ConcatenateKVCache),
         "sliding window": own("gemma3_text"),

@@ -17,8 +17,7 @@ def check_integrity(cache: PrefixCache) -> None:
         assert node.parent.children[int(node.tokens[0])] is node
         assert node.start == node.parent.depth
         assert node.segment.count == len(node.tokens) <= tree.block
-        for array in node.segment.arrays():
-            assert array.shape[-2] == len(node.tokens)
+        assert node.segment.is_whole()
         kept = node.snapshot.arrays() if node.snapshot is not None else []
         held.update({id(array): array for array in [*node.segment.arrays(), *kept]})
         if tree.any_length:

@@ -16,7 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from ...loading.model_config import HEADS, number_of
-from .layers import PREFILL_STEP, LayerCache, arrays_in, keys_and_values, leaves
+from .layers import PREFILL_STEP, InRuns, LayerCache, bytes_a_place, keys_and_values, leaves
 
 SMALLEST = 16  # tokens of the smallest piece of a prompt
 _SCORES = 2  # copies of attention scores that are held: as computed, and masked or normalised
@@ -30,7 +30,8 @@ class Activations:
     - ``per_token``: for each token of the pass.
     - ``per_score``: for each of its tokens and each token that it may look at; 0 if the scores
       never leave a fused kernel.
-    - ``per_held``: for each token held before: a layer's KV is copied where it grows.
+    - ``per_held``: for each token held before: a layer's KV is copied where it grows, and floats
+      are made of it if it is quantised.
     """
 
     per_token: int
@@ -56,14 +57,11 @@ class Activations:
         if mx.metal.is_available():  # its kernels hold one state; elsewhere each token has its own
             states = []
         scored = not all(_is_fused(leaf, heads) for leaf in used)
-        places = [
-            sum(a.nbytes // a.shape[2] for a in arrays_in(keys_and_values(leaf))) for leaf in used
-        ]
         return cls(
             # Each number is held with what is made of it, and in float32 while that is made.
             per_token=(2 * dtype.size + 4) * width + max(states, default=0),
             per_score=_SCORES * dtype.size * heads if scored else 0,
-            per_held=max(places, default=0),
+            per_held=max(map(_per_held, used), default=0),
         )
 
     def nbytes(self, tokens: int, held: int) -> int:
@@ -123,11 +121,23 @@ def _width(layer: Any, experts: int) -> int:
     return width
 
 
+def _seen(leaf: LayerCache) -> tuple[mx.array, mx.array]:
+    """The keys and values that a long pass computes with."""
+    if isinstance(leaf, InRuns):
+        return leaf.keys_and_values()
+    ((keys, values),) = keys_and_values(leaf)
+    return keys, values
+
+
+def _per_held(leaf: LayerCache) -> int:
+    *early, late = map(bytes_a_place, keys_and_values(leaf))
+    made = bytes_a_place(_seen(leaf)) if isinstance(leaf, InRuns) else 0
+    return late + (2 if early else 1) * made  # the floats of all runs are put together
+
+
 def _is_fused(leaf: LayerCache, heads: int) -> bool:
     """Whether MLX computes attention to these keys and values without holding the scores."""
-    if hasattr(leaf, "bits"):
-        return False
-    ((keys, values),) = keys_and_values(leaf)
+    keys, values = _seen(leaf)
     groups = int(keys.shape[1])
     shape = (1, max(1, heads // groups) * groups, _MANY, keys.shape[-1])
     queries = mx.zeros(shape, keys.dtype)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from .layers import PREFILL_STEP, LayerCache, arrays_in, keys_and_values, leaves
-from .slot_caches import GROWTH, SLACK
+from .layers import PREFILL_STEP, LayerCache, arrays_in, bytes_a_place, keys_and_values, leaves
+from .places import GROWTH
+from .quantised import QuantisedKeys
+from .slot_caches import SLACK
 
 _STEP = 256  # places that mlx-lm's caches grow by
 
@@ -23,6 +25,7 @@ class Footprint:
     """The bytes of a model's caches and weights.
 
     - ``growing``: of one place (a token) in all layers that grow.
+    - ``early``: of one of the first ``start`` places of these, if they are kept in another way.
     - ``windows``: (bytes of one place, width) of each layer with a sliding window.
     - ``fixed``: of all recurrent states.
     - ``weights``: of all weights.
@@ -32,27 +35,30 @@ class Footprint:
     windows: tuple[tuple[int, int], ...]
     fixed: int
     weights: int
+    early: int = 0
+    start: int = 0
 
     @classmethod
     def of(cls, model: nn.Module, caches: Iterable[LayerCache]) -> Footprint:
         """Measure caches that hold one token; nothing is evaluated."""
-        growing, fixed = 0, 0
-        windows = []
+        growing, early, fixed = 0, 0, 0
+        windows, starts = [], [0]
         for layer in leaves(caches):
             if layer.empty():
                 continue
-            arrays = list(arrays_in(keys_and_values(layer)))
-            if not arrays:
+            runs = list(map(bytes_a_place, keys_and_values(layer)))
+            if not runs:
                 fixed += int(layer.nbytes)
                 continue
-            per_place = sum(int(a.nbytes) // max(1, a.shape[2]) for a in arrays)
             width = getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)
             if width is None:
-                growing += per_place
+                growing += runs[-1]
+                early += sum(runs[:-1])
+                starts.append(layer.how.start if isinstance(layer, QuantisedKeys) else 0)
             else:
-                windows.append((per_place, int(width)))
+                windows.append((runs[-1], int(width)))
         weights = sum(int(array.nbytes) for array in arrays_in(tree_flatten(model.parameters())))
-        return cls(growing, tuple(windows), fixed, weights)
+        return cls(growing, tuple(windows), fixed, weights, early, max(starts))
 
     @property
     def spare(self) -> int:
@@ -72,10 +78,16 @@ class Footprint:
         """
         room = length + _STEP
         windows = sum(each * min(room, width + PREFILL_STEP) for each, width in self.windows)
-        return self.growing * room + windows + self.fixed
+        return self._growing(room) + windows + self.fixed
 
     def together(self, slots: int, length: int) -> int:
         """The bytes of ``slots`` slots, the longest of which has ``length`` tokens."""
         room = -(-(length + 1) // GROWTH) * GROWTH
         windows = sum(each * min(room, width + SLACK) for each, width in self.windows)
-        return slots * (self.growing * room + windows + self.fixed)
+        return slots * (self._growing(room) + windows + self.fixed)
+
+    def _growing(self, room: int) -> int:
+        if not self.early:
+            return self.growing * room
+        late = max(0, room - self.start + GROWTH)  # each run of places has room for more
+        return self.early * min(room, self.start + 1) + self.growing * late

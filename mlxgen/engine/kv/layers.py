@@ -6,6 +6,7 @@ Owns every check of their types. Must never know a sequence's tokens.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias
 
@@ -16,11 +17,8 @@ from mlx_lm.models.cache import (
     ChunkedKVCache,
     ConcatenateKVCache,
     KVCache,
-    QuantizedKVCache,
     RotatingKVCache,
 )
-
-from . import quantised
 
 LayerCache: TypeAlias = Any  # mlx-lm's cache classes are untyped
 CacheFactory: TypeAlias = Callable[[], list[LayerCache]]
@@ -30,7 +28,22 @@ in different ways. The arrays of a run have as many tokens each; a run may have 
 
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
 
-_SLICEABLE = (KVCache, QuantizedKVCache, quantised.QuantizedKVCache)
+
+class InRuns(ABC):
+    """A cache of mlxgen's own that holds its tokens side by side, in one run or several."""
+
+    @property
+    @abstractmethod
+    def runs(self) -> Piece:
+        """All that it holds; shares its buffers. Empty as long as it was never filled."""
+
+    @abstractmethod
+    def fill(self, piece: Piece, length: int) -> None:
+        """Hold these ``length`` tokens and nothing else; there may be places after them."""
+
+    @abstractmethod
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What attention computes with."""
 
 
 class Model(Protocol):
@@ -95,7 +108,8 @@ def owned(array: mx.array) -> mx.array:
 
 def sliceable(leaf: LayerCache) -> bool:
     """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
-    return type(leaf) in _SLICEABLE  # a subclass may hold more than that
+    # A subclass of mlx-lm's may hold more than that.
+    return type(leaf) is KVCache or isinstance(leaf, InRuns)
 
 
 def keys_and_values(leaf: LayerCache) -> Piece:
@@ -103,6 +117,8 @@ def keys_and_values(leaf: LayerCache) -> Piece:
 
     Empty for a layer that the model never fills, and for a recurrent state.
     """
+    if isinstance(leaf, InRuns):
+        return leaf.runs
     run = tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
     return (run,) if run else ()
 
@@ -117,17 +133,20 @@ def cut(piece: Piece, start: int, stop: int) -> Piece:
     return tuple(found)
 
 
+def bytes_a_place(run: Iterable[mx.array]) -> int:
+    """The bytes of one place in arrays [slots, heads, places, width]."""
+    return sum(a.itemsize * a.shape[0] * a.shape[1] * a.shape[3] for a in run)
+
+
 def fill(leaf: LayerCache, piece: Piece, length: int) -> None:
     """Let an empty cache hold ``length`` tokens: the newest of them as ``keys_and_values``, in
     order of time."""
     if not piece:
         return
-    (arrays,) = piece
-    if isinstance(leaf, QuantizedKVCache):
-        half = len(arrays) // 2
-        leaf.keys, leaf.values = arrays[:half], arrays[half:]
-    else:
-        leaf.keys, leaf.values = arrays
+    if isinstance(leaf, InRuns):
+        leaf.fill(piece, length)
+        return
+    ((leaf.keys, leaf.values),) = piece
     leaf.offset = length
     if isinstance(leaf, RotatingKVCache):
         leaf._idx = leaf.keys.shape[2]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Tokens
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import RotatingKVCache
 
 from .alone import Alone
 from .layers import (
@@ -25,6 +25,7 @@ from .layers import (
     keys_and_values,
     leaves,
     owned,
+    sliceable,
 )
 
 
@@ -54,4 +55,4 @@ def run_padded(
 def _room(layer: LayerCache) -> int:
     if type(layer) is RotatingKVCache and layer.keep == 0:
         return min(PREFILL_STEP, int(layer.max_size) - 1)
-    return PREFILL_STEP if type(layer) is KVCache else 0
+    return PREFILL_STEP if sliceable(layer) else 0

@@ -17,7 +17,8 @@ from .alone import Alone
 from .checkpoints import EVERY, Checkpoints
 from .footprint import Footprint
 from .layers import CacheFactory, Model, leaves
-from .slot_caches import GROWTH, SLACK, Pass, SlotKeys, SlotState, States, slot_layer
+from .places import GROWTH, Pass
+from .slot_caches import SLACK, SlotKeys, SlotState, States, slot_layer
 
 FEW = 4  # slots that are added at a time; twice as many once there are 16
 WASTE = 2  # there may be that many times as much padding as tokens
@@ -170,7 +171,7 @@ class Slots:
     def _trim(self, room: int) -> None:
         """Free the slots beyond ``room``, and the places after the longest sequence."""
         for layer in self._keys:
-            layer.trim(room, self._longest() + 1)
+            layer.places.trim(room, self._longest() + 1)
 
     def _longest(self) -> int:
         return max((member.length for member in self._members), default=0)
@@ -214,7 +215,7 @@ class Slots:
         if 2 * room <= self._room:
             self._room = room
             self._trim(room)
-        elif any(layer.places > 2 * (self._longest() + GROWTH) for layer in self._keys):
+        elif any(layer.places.count > 2 * (self._longest() + GROWTH) for layer in self._keys):
             self._trim(self._room)
 
     def clear(self) -> None:
@@ -285,7 +286,7 @@ class Slots:
         assert [member.index for member in self._members] == list(range(len(self._members)))
         assert all(layer.slots == len(self._members) for layer in self.states)
         assert not self._members or all(
-            layer.keys.shape[0] >= len(self._members) for layer in self._keys
+            layer.places.slots >= len(self._members) for layer in self._keys
         )
 
     def _through(self, model: Model, tokens: mx.array, step: Pass) -> mx.array:

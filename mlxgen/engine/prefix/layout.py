@@ -20,6 +20,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache, RotatingKVCache
 
 from ..kv.layers import CacheFactory, LayerCache, arrays_in, leaves, sliceable
+from ..kv.quantised import Quantisation
 
 PLAIN = (bool, int, float, str)
 _PROBES = 64  # values of each parameter in a model's digest
@@ -71,7 +72,8 @@ def kinds(make: CacheFactory) -> list[str]:
     """The type of each layer's cache, with the properties of a new one."""
     found = []
     for leaf in leaves(make()):
-        fixed = (f"{k}={v}" for k, v in vars(leaf).items() if isinstance(v, PLAIN))
+        kept = vars(leaf).items()
+        fixed = (f"{k}={v}" for k, v in kept if isinstance(v, (*PLAIN, Quantisation)))
         found.append(f"{type(leaf).__name__}({', '.join(fixed)})")
     return found
 

@@ -36,9 +36,7 @@ from ..kv.layers import (
 
 def holds(caches: Sequence[LayerCache], length: int) -> bool:
     """Whether every sliceable layer holds exactly ``length`` tokens, or was never filled."""
-    return all(
-        leaf.keys is None or leaf.offset == length for leaf in leaves(caches) if sliceable(leaf)
-    )
+    return all(leaf.empty() or leaf.offset == length for leaf in leaves(caches) if sliceable(leaf))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +59,12 @@ class Segment:
 
     def arrays(self) -> list[mx.array]:
         return list(arrays_in(self.layers))
+
+    def bytes_of(self, count: int) -> int:
+        """The bytes of its first ``count`` tokens."""
+        return sum(
+            array.nbytes for piece in self.layers for array in arrays_in(cut(piece, 0, count))
+        )
 
     def is_whole(self) -> bool:
         """Whether every layer that holds anything holds all of its tokens."""

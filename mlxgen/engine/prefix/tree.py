@@ -140,7 +140,7 @@ class PrefixTree:
     def cost(self, place: Place) -> int:
         """The bytes of the segments that lead to a place, which a sequence there needs."""
         return sum(
-            segment.nbytes // segment.count * count
+            segment.nbytes if count == segment.count else segment.bytes_of(count)
             for segment, count in _runs(place.node, place.length)
         )
 

@@ -61,7 +61,10 @@ def test_scores_count_only_where_they_are_held(monkeypatch: pytest.MonkeyPatch) 
     caches = make()
     model(mx.array([[0]]), cache=caches)
     assert any(hasattr(leaf, "bits") for leaf in leaves(caches))
-    assert Activations.of_one(model, caches, dtype, heads=2, experts=1).per_score == here.per_score
+    quantised = Activations.of_one(model, caches, dtype, heads=2, experts=1)
+    assert quantised.per_score == 0, "a long pass computes with floats"
+    floats, packed = 2 * 2 * 32 * 4, 2 * 2 * (32 + 2 * 4)
+    assert here.per_held == floats and quantised.per_held == packed + floats
 
 
 def test_a_piece_is_the_largest_power_of_two_that_fits() -> None:

@@ -1,40 +1,24 @@
-"""Quantised KV caches: every number of bits, head dimension and group size."""
+"""Quantised KV: what is held of each token, and which models can do with it."""
 
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache
 
-from mlxgen import LanguageModel, OptionError
-from mlxgen.engine.kv.quantised import QuantizedKVCache
+from mlxgen import LanguageModel, OptionError, load
+from mlxgen.engine.kv.layers import leaves
+from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import random_model
+from tests.fakes.architectures import VOCAB, random_model
 
 BITS = (2, 3, 4, 5, 6, 8)
-
-
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("size", [32, 64, 128])
-@pytest.mark.parametrize("width", [32, 64, 96, 128, 160, 192, 256, 512, 576])
-def test_a_cache_holds_what_was_quantised(bits: int, size: int, width: int) -> None:
-    cache: Any = QuantizedKVCache(size, bits)
-    given = [mx.random.normal((1, 2, count, width)) for count in (5, 300, 1)]
-    if width % size:
-        with pytest.raises(OptionError, match=f"divisor of the model's head dimension {width}"):
-            cache.update_and_fetch(given[0], given[0])
-        return
-    for part in given:
-        keys, values = cache.update_and_fetch(part, part[..., ::-1])
-    whole = mx.concatenate(given, axis=2)
-    for found, expected in ((keys, whole), (values, whole[..., ::-1])):
-        for one, other in zip(
-            found, mx.quantize(expected, group_size=size, bits=bits), strict=True
-        ):
-            assert np.array_equal(np.array(one), np.array(other))
+GIVEN = (5, 300, 1)  # tokens of three passes
 
 
 def wide(width: int) -> Any:
@@ -47,6 +31,52 @@ def wide(width: int) -> Any:
     return model
 
 
+def fed(how: Quantisation, width: int) -> tuple[QuantisedKeys, mx.array]:
+    """A cache after three passes, and the keys of these; its values are the same backwards."""
+    cache, given = QuantisedKeys(how), mx.random.normal((1, 2, sum(GIVEN), width))
+    starts = np.cumsum((0, *GIVEN)).tolist()
+    for start, stop in pairwise(starts):
+        part = given[:, :, start:stop]
+        cache.update_and_fetch(part, part[..., ::-1])
+    return cache, given
+
+
+def through(how: Quantisation, array: mx.array) -> mx.array:
+    """What is left of keys that went through a cache."""
+    if how.start >= array.shape[2]:
+        return array
+    parts = mx.quantize(array[:, :, how.start :], group_size=how.group_size, bits=how.bits)
+    later = mx.dequantize(*parts, group_size=how.group_size, bits=how.bits)
+    return mx.concatenate([array[:, :, : how.start], later], axis=2)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("width, size", [(32, 32), (96, 32), (128, 64), (128, 128), (576, 64)])
+def test_each_token_is_quantised_by_itself(bits: int, size: int, width: int) -> None:
+    how = Quantisation(bits, size)
+    cache, given = fed(how, width)
+    keys, values = cache.keys_and_values()
+    assert mx.array_equal(keys, through(how, given))
+    assert mx.array_equal(values, through(how, given[..., ::-1]))
+
+
+@pytest.mark.parametrize("start", [1, 5, 7, 305, 400])
+def test_the_first_tokens_stay_as_they_are(start: int) -> None:
+    how = Quantisation(4, 32, start)
+    cache, given = fed(how, 64)
+    keys, values = cache.keys_and_values()
+    assert mx.array_equal(keys, through(how, given))
+    assert mx.array_equal(values, through(how, given[..., ::-1]))
+    assert [run[0].shape[2] for run in cache.runs] == [min(start, 306), max(0, 306 - start)]
+
+
+def test_single_tokens_may_look_at_packed_keys_and_longer_runs_get_floats() -> None:
+    cache, given = QuantisedKeys(Quantisation(8, 32, packed=True)), mx.ones((1, 1, 3, 32))
+    for count, packed in ((3, False), (1, True), (2, False)):
+        keys, _ = cache.update_and_fetch(given[:, :, :count], given[:, :, :count])
+        assert isinstance(keys, tuple) == hasattr(cache, "bits") == packed
+
+
 @pytest.mark.parametrize("bits", BITS)
 def test_a_model_with_heads_of_128_generates_with_any_number_of_bits(bits: int) -> None:
     lm = LanguageModel(wide(128), alphabet_tokenizer(), kv_bits=bits)
@@ -56,17 +86,84 @@ def test_a_model_with_heads_of_128_generates_with_any_number_of_bits(bits: int) 
     assert [*stream.tokens, *(chunk.token for chunk in stream)] == whole
 
 
-def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
-    with pytest.raises(OptionError, match="kv_group_size: expected 32, 64 or 128, got 48"):
-        LanguageModel(wide(96), alphabet_tokenizer(), kv_bits=4, kv_group_size=48)
-    with pytest.raises(OptionError, match=r"kv_group_size: expected a divisor .* 96, got 64"):
-        LanguageModel(wide(96), alphabet_tokenizer(), kv_bits=4)
+# ---- models
 
-    class Sinking(type(random_model("llama"))):  # type: ignore[misc]
-        def __call__(self, *_: Any, **__: Any) -> mx.array:
-            raise ValueError("Quantized SDPA does not support attention sinks.")
+
+PACKED = {"llama": True, "gpt_oss": False, "deepseek_v3": False, "baichuan_m1": True}
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("start", [0, 3])
+def test_any_attention_can_look_at_quantised_keys(name: str, start: int) -> None:
+    """Attention sinks, latent attention, and lists of caches, alone and in a batch."""
+    model = random_model(name)
+    lm = LanguageModel(
+        model, alphabet_tokenizer(), kv_bits=8, kv_group_size=32, kv_quant_start=start
+    )
+    found = [leaf for leaf in leaves(lm.make_cache()) if isinstance(leaf, QuantisedKeys)]
+    assert found and all(leaf.how.packed == (PACKED[name] and not start) for leaf in found)
+    plain = LanguageModel(model, alphabet_tokenizer())
+    tokens = mx.array([[i % VOCAB for i in range(1, 12)]])
+    caches, exact = lm.make_cache(), plain.make_cache()
+    for part in (tokens[:, :9], tokens[:, 9:10], tokens[:, 10:]):
+        got, expected = (np.array(model(part, cache=each)) for each in (caches, exact))
+        assert np.abs(got - expected).max() < 0.1 * np.ptp(expected)
+    assert lm.batches == plain.batches
+
+
+def test_windows_and_states_stay_as_they_are() -> None:
+    caches = Quantisation(8, 64).applied([KVCache(), RotatingKVCache(16), CacheList(KVCache())])
+    kinds = [type(leaf) for leaf in leaves(caches)]
+    assert kinds == [QuantisedKeys, RotatingKVCache, QuantisedKeys]
+    with pytest.raises(OptionError, match="kv_bits: this model has no layer to quantise"):
+        LanguageModel(random_model("mamba"), alphabet_tokenizer(), kv_bits=8)
+
+
+@pytest.mark.parametrize("width, size", [(64, 64), (96, 32), (128, 64)])
+def test_the_group_size_is_one_that_divides_the_head_dimension(width: int, size: int) -> None:
+    lm = LanguageModel(wide(width), alphabet_tokenizer(), kv_bits=8)
+    assert lm.make_cache()[0].how == Quantisation(8, size, packed=True)
+
+
+def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
+    with pytest.raises(OptionError, match=r"kv_group_size: expected a divisor .* 96, got 64"):
+        LanguageModel(wide(96), alphabet_tokenizer(), kv_bits=4, kv_group_size=64)
+    with pytest.raises(OptionError, match=r"kv_group_size: expected a divisor .* 80, got 64"):
+        LanguageModel(wide(80), alphabet_tokenizer(), kv_bits=4)
+
+    class Reading(type(random_model("llama"))):  # type: ignore[misc]
+        def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+            logits: mx.array = super().__call__(inputs, cache=cache) + cache[0].keys.sum()
+            return logits
 
     model = wide(64)
-    model.__class__ = Sinking
-    with pytest.raises(OptionError, match=r"kv_bits: .* \(Quantized SDPA does not support"):
+    model.__class__ = Reading
+    with pytest.raises(OptionError, match=r"kv_bits: this model cannot run .* 'keys'"):
         LanguageModel(model, alphabet_tokenizer(), kv_bits=4)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"kv_bits": 7}, "kv_bits: expected 2, 3, 4, 5, 6 or 8, got 7"),
+        ({"kv_bits": True}, "kv_bits: expected 2, 3, 4, 5, 6 or 8, got True"),
+        ({"kv_bits": 8, "kv_group_size": 48}, "kv_group_size: expected 32, 64 or 128, got 48"),
+        ({"kv_bits": 8, "kv_quant_start": -1}, "kv_quant_start: expected an integer from 0"),
+        ({"kv_group_size": 64}, "kv_group_size: has no effect without kv_bits"),
+        ({"kv_quant_start": 64}, "kv_quant_start: has no effect without kv_bits"),
+    ],
+)
+def test_wrong_values_are_refused_before_a_model_is_looked_for(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        load("/nowhere", **options)
+    with pytest.raises(OptionError, match=message):
+        LanguageModel(None, None, **options)
+
+
+def test_a_loaded_model_and_its_draft_are_quantised_alike() -> None:
+    lm = load(draft="ngram", kv_bits=4, kv_quant_start=8)
+    assert lm.make_cache()[0].how == Quantisation(4, 32, 8)
+    plain = load()
+    assert lm.footprint.growing < 0.4 * plain.footprint.growing

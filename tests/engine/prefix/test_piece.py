@@ -17,10 +17,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.tuner.lora import LoRALinear
 
 from mlxgen.engine.kv.alone import Alone
+from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 from mlxgen.engine.prefix import sealed_file
 from mlxgen.engine.prefix.cache import PrefixCache
 from mlxgen.engine.prefix.layout import digest
@@ -169,8 +170,8 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
 def test_a_file_of_other_layers_names_the_first_that_differs(tmp_path: Path) -> None:
     path = saved(tmp_path / "plain")
     assert "2 caches, but this model has 4" in refused(path, mixed_layers)
-    quantised = refused(path, lambda: [KVCache(), QuantizedKVCache(32, 8)])
-    assert "cache 1" in quantised and "bits=8" in quantised
+    quantised = refused(path, lambda: [KVCache(), QuantisedKeys(Quantisation(8, 32, 7))])
+    assert "cache 1" in quantised and "bits=8, group_size=32, start=7" in quantised
     path = saved(tmp_path / "window", lambda: [RotatingKVCache(max_size=20)])
     assert "max_size=20" in refused(path, lambda: [RotatingKVCache(max_size=24)])
 

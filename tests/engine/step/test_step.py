@@ -372,7 +372,7 @@ def crowd_of(kind: str, lengths: list[int], *, steps: int, max_tokens: int = 60)
     return crowd
 
 
-BATCHED = [kind for kind in KINDS if kind not in ("quantised", "concatenating", "chunked")]
+BATCHED = [kind for kind in KINDS if kind not in ("concatenating", "chunked")]
 
 
 @pytest.mark.parametrize("kind, share", list(product(BATCHED, [0.0, 0.3, 0.9, 0.6])))

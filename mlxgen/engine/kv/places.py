@@ -1,0 +1,343 @@
+"""The keys and values of a layer, in arrays with room for more: of one sequence, or of many.
+
+Owns the arrays, how they grow, and where a position is in them. Must never know which tokens they
+are, or who asks for them. Invariant: what is held of a position depends only on the position and
+on its own keys and values.
+
+The axes of all arrays are [slots, heads, places, width]; a sequence has a slot. The positions of a
+sequence are divided into *stretches*, one after the other, which may be kept in different ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import numpy as np
+
+from .layers import Piece, owned
+
+GROWTH = 256  # places that are added at a time
+
+Pair: TypeAlias = tuple[Any, Any]
+"""Keys and values: an array each, or three if they are packed."""
+
+
+class Pass:
+    """Where the tokens of one forward pass go; shared by the caches of all layers.
+
+    Consecutive slots from ``first`` on get ``count`` tokens each, from their ``positions`` on.
+    Those of which ``runs`` is false only get padding: it goes behind their tokens, where nothing
+    sees it, and leaves their states as they are. ``whole``: these are all the slots in use, whose
+    number is ``held``. ``even``: all positions are the same.
+    """
+
+    def __init__(
+        self, first: int, positions: list[int], runs: list[bool], *, held: int, count: int
+    ) -> None:
+        self.slots = slice(first, first + len(positions))
+        self.positions = positions
+        self.runs = runs
+        self.count = count
+        self.start = min(positions)
+        self.end = max(positions) + count  # one more than the highest position
+        self.whole = len(positions) == held
+        self.even = self.start + count == self.end
+        self._places: dict[tuple[int | None, int, int | None, int], tuple[mx.array, ...]] = {}
+        self._masks: dict[tuple[int | None, int | None], mx.array] = {}
+
+    @cached_property
+    def offset(self) -> mx.array | int:
+        """The number of tokens before these, as rotary embeddings need it."""
+        one = self.count > 1 and len(self.positions) == 1
+        return self.positions[0] if one else mx.array(self.positions, mx.int32)
+
+    @cached_property
+    def offset_after(self) -> mx.array | int:
+        """The number of tokens once these are stored."""
+        return self.offset + self.count
+
+    @cached_property
+    def _runs(self) -> mx.array:
+        return mx.array(self.runs)
+
+    def chosen(self, new: mx.array, old: mx.array) -> mx.array:
+        """The ``new`` states of the slots that run, and the ``old`` ones of the others."""
+        return mx.where(self._runs.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    @cached_property
+    def own(self) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+        """The position of each token [slots, count]."""
+        return np.add.outer(self.positions, np.arange(self.count)).astype(np.int32)
+
+    def places(self, stretch: Stretch, heads: int) -> tuple[mx.array, ...]:
+        """Where each token goes, as slots, heads and places [slots, heads, count]."""
+        key = (stretch.ring, stretch.first, stretch.last, heads)
+        if key not in self._places:
+            slots = np.arange(self.slots.start, self.slots.stop)[:, None, None]
+            places = stretch.places_of(self.own)[:, None]
+            indexes = np.broadcast_arrays(slots, np.arange(heads)[:, None], places)
+            self._places[key] = tuple(mx.array(each.astype(np.int32)) for each in indexes)
+        return self._places[key]
+
+    def mask(self, window: int | None, ring: int | None) -> mx.array:
+        """Which places each token sees: bool [slots, 1, count, places].
+
+        Place s holds the latest position up to the token's own that falls there.
+        """
+        if (window, ring) not in self._masks:
+            places = mx.arange(self.end if ring is None else min(self.end, ring))
+            own = mx.array(self.own[:, None, :, None])
+            ago = own - places if ring is None else (own - places) % ring
+            seen = places <= own if ring is None else ago <= own
+            self._masks[window, ring] = seen if window is None else seen & (ago < window)
+        return self._masks[window, ring]
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Numbers that are quantised in groups: words, scales and biases, as ``mx.quantize`` has it."""
+
+    bits: int
+    group_size: int
+
+    def packed(self, array: mx.array) -> tuple[mx.array, ...]:
+        return tuple(mx.quantize(array, group_size=self.group_size, bits=self.bits))
+
+    def unpacked(self, parts: Sequence[mx.array]) -> mx.array:
+        words, scales, biases = parts
+        return mx.dequantize(words, scales, biases, group_size=self.group_size, bits=self.bits)
+
+
+class Stretch:
+    """The positions from ``first`` to ``last``, the first one at place 0; ``None`` is all later
+    ones. In a ``ring`` of places, a position is at the place that is it modulo the ring's size.
+
+    Without a ``packing``, keys and values are kept as they are.
+    """
+
+    def __init__(
+        self,
+        packing: Packing | None = None,
+        first: int = 0,
+        last: int | None = None,
+        ring: int | None = None,
+    ) -> None:
+        self.packing = packing
+        self.first = first
+        self.last = last
+        self.ring = ring
+        self.arrays: list[mx.array] = []
+
+    def kept(self, keys: mx.array, values: mx.array) -> tuple[mx.array, ...]:
+        """The form in which keys and values are kept here."""
+        if self.packing is None:
+            return (keys, values)
+        return (*self.packing.packed(keys), *self.packing.packed(values))
+
+    def pair(self, run: Sequence[mx.array]) -> Pair:
+        """What is kept, as keys and values."""
+        if self.packing is None:
+            return run[0], run[1]
+        return self.packing.unpacked(run[:3]), self.packing.unpacked(run[3:])
+
+    def count(self, end: int) -> int:
+        """How many places the positions before ``end`` take."""
+        if self.ring is not None:
+            return min(end, self.ring)
+        if self.last is not None:
+            end = min(end, self.last)
+        return max(0, end - self.first)
+
+    def room(self, end: int, more: int = 0) -> int:
+        """The number of places to have for the positions before ``end``, and ``more``."""
+        count = self.count(end) + more
+        room = -(-count // GROWTH) * GROWTH
+        if self.last is not None:
+            return min(room, self.last - self.first + more)
+        return room if self.ring is None else min(room, self.ring)
+
+    def begin(self, slots: int, run: Sequence[mx.array]) -> None:
+        """Make arrays for what is kept like this, with no places."""
+        self.arrays = [mx.zeros((slots, a.shape[1], 0, a.shape[3]), a.dtype) for a in run]
+
+    def reserve(self, slots: int, end: int, more: int = 0) -> None:
+        have, _, places, _ = self.arrays[0].shape
+        missing = self.room(end, more) - places if self.count(end) + more > places else 0
+        if slots > have or missing:
+            wider = [(0, max(0, slots - have)), (0, 0), (0, missing), (0, 0)]
+            self.arrays = [mx.pad(array, wider) for array in self.arrays]
+
+    def trim(self, slots: int, end: int) -> None:
+        """Free what is beyond ``slots`` slots and the positions before ``end``."""
+        have, _, places, _ = self.arrays[0].shape
+        room = self.room(end)
+        if have > slots or places > room:
+            self.arrays = [owned(array[:slots, :, :room]) for array in self.arrays]
+
+    def write(self, slots: slice, start: int, run: Sequence[mx.array]) -> None:
+        """Store a run of positions from ``start`` on, the same ones in all these slots."""
+        count = run[0].shape[2]
+        for places, part in self._pieces(start, count):
+            whole = part.stop - part.start == count
+            for held, array in zip(self.arrays, run, strict=True):
+                held[slots, :, places] = array if whole else array[:, :, part]
+
+    def scatter(self, step: Pass, run: Sequence[mx.array]) -> None:
+        """Store the tokens of a pass; those of other stretches go to a place of no position."""
+        if self.first or self.last is not None:
+            self.reserve(0, step.end, 1)
+        for held, array in zip(self.arrays, run, strict=True):
+            held[step.places(self, held.shape[1])] = array
+
+    def seen(self, slots: slice, end: int) -> tuple[mx.array, ...]:
+        """What is kept of the positions before ``end``."""
+        count = self.count(end)
+        return tuple([array[slots, :, :count] for array in self.arrays])
+
+    def copy_of(self, slot: int, start: int, end: int) -> tuple[mx.array, ...]:
+        """What a slot has of positions, in order."""
+        row = [array[slot : slot + 1] for array in self.arrays]
+        if self.ring is None:
+            places = slice(self.count(start), self.count(end))
+            return tuple(owned(array[:, :, places]) for array in row)
+        turned = mx.arange(start, end) % self.ring
+        return tuple(mx.take(array, turned, axis=2) for array in row)
+
+    def move(self, source: int, target: int, end: int) -> None:
+        """Copy what one slot has of the positions before ``end`` to another."""
+        count = self.count(end)
+        for held in self.arrays:
+            held[target, :, :count] = held[source, :, :count]
+
+    def places_of(self, positions: np.ndarray[Any, np.dtype[np.int32]]) -> Any:
+        """The places of positions, and the last place for those of other stretches."""
+        if self.ring is not None:
+            return positions % self.ring
+        if self.first == 0 and self.last is None:
+            return positions
+        inside = (positions >= self.first) & (positions < (self.last or positions.max() + 1))
+        return np.where(inside, positions - self.first, self.arrays[0].shape[2] - 1)
+
+    def _pieces(self, start: int, count: int) -> list[tuple[slice, slice]]:
+        """The places of ``count`` positions from ``start`` on, and which of them these are; cut
+        where the stretch ends and where the ring wraps around."""
+        if self.ring is None:
+            low, high = self.count(start), self.count(start + count)
+            skipped = max(0, self.first - start)
+            return [(slice(low, high), slice(skipped, skipped + high - low))] if high > low else []
+        first = start % self.ring
+        if first + count <= self.ring:
+            return [(slice(first, first + count), slice(0, count))]
+        cut = self.ring - first
+        return [(slice(first, self.ring), slice(0, cut)), (slice(count - cut), slice(cut, count))]
+
+
+class Places:
+    """All stretches of a layer, in order; without arrays until something is stored."""
+
+    def __init__(self, stretches: list[Stretch]) -> None:
+        self.stretches = stretches
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no arrays."""
+        return not self.stretches[0].arrays
+
+    @property
+    def slots(self) -> int:
+        """The number of slots that there is room for."""
+        return 0 if self.empty else self.stretches[0].arrays[0].shape[0]
+
+    @property
+    def count(self) -> int:
+        """The places of each slot, of which a ring does not have more than it needs."""
+        return sum(each.arrays[0].shape[2] for each in self.stretches if each.ring is None)
+
+    def arrays(self) -> list[mx.array]:
+        return [array for stretch in self.stretches for array in stretch.arrays]
+
+    def reserve(self, slots: int, end: int) -> None:
+        """Make room for ``slots`` slots and the positions before ``end``."""
+        for stretch in self.stretches:
+            stretch.reserve(slots, end)
+
+    def trim(self, slots: int, end: int) -> None:
+        """Free what is beyond ``slots`` slots and the positions before ``end``."""
+        for stretch in self.stretches:
+            stretch.trim(slots, end)
+
+    def clear(self) -> None:
+        """Free everything."""
+        for stretch in self.stretches:
+            stretch.arrays = []
+
+    def write(self, start: int, keys: mx.array, values: mx.array) -> None:
+        """Store the next positions of all slots, from ``start`` on in each."""
+        end = start + keys.shape[2]
+        if self.empty:
+            for stretch in self.stretches:
+                stretch.begin(keys.shape[0], stretch.kept(keys[:, :, :1], values[:, :, :1]))
+        self.reserve(keys.shape[0], end)
+        for stretch in self._touched(start, end):
+            stretch.write(slice(None), start, stretch.kept(keys, values))
+
+    def store(self, step: Pass, keys: mx.array, values: mx.array) -> None:
+        """Store the tokens of a pass."""
+        for stretch in self._touched(step.start, step.end):
+            run = stretch.kept(keys, values)
+            if step.even:
+                stretch.write(step.slots, step.start, run)
+            else:
+                stretch.scatter(step, run)
+
+    def seen(self, slots: slice, end: int) -> Pair:
+        """The keys and values of the positions before ``end``."""
+        pairs = [stretch.pair(stretch.seen(slots, end)) for stretch in self._touched(0, end)]
+        if len(pairs) == 1:
+            return pairs[0]
+        keys, values = zip(*pairs, strict=True)
+        return mx.concatenate(list(keys), axis=2), mx.concatenate(list(values), axis=2)
+
+    def seen_packed(self, slots: slice, end: int) -> Pair:
+        """The same, packed; only if there is a single stretch."""
+        (stretch,) = self.stretches
+        run = stretch.seen(slots, end)
+        return run[:3], run[3:]
+
+    def put(self, slot: int, piece: Piece, start: int, slots: int) -> None:
+        """Copy what one sequence has of positions from ``start`` on; makes room for ``slots``."""
+        if self.empty:
+            for stretch, run in zip(self.stretches, piece, strict=True):
+                stretch.begin(slots, run)
+        at = start
+        self.reserve(slots, start + sum(run[0].shape[2] for run in piece))
+        for stretch, run in zip(self.stretches, piece, strict=True):
+            stretch.write(slice(slot, slot + 1), at, run)
+            at += run[0].shape[2]
+
+    def copy_of(self, slot: int, start: int, end: int) -> Piece:
+        """What a slot has of positions, in arrays that keep no other buffer alive."""
+        return tuple(each.copy_of(slot, start, end) for each in self.stretches)
+
+    def held(self, end: int) -> Piece:
+        """What all slots have of the positions before ``end``; shares the buffers."""
+        return () if self.empty else tuple(s.seen(slice(None), end) for s in self.stretches)
+
+    def move(self, source: int, target: int, end: int) -> None:
+        """Copy what one slot has of the positions before ``end`` to another."""
+        for stretch in self.stretches:
+            stretch.move(source, target, end)
+
+    def _touched(self, start: int, end: int) -> list[Stretch]:
+        """The stretches with positions from ``start`` to ``end``."""
+        if len(self.stretches) == 1:
+            return self.stretches
+        return [
+            each
+            for each in self.stretches
+            if end > each.first and (each.last is None or start < each.last)
+        ]

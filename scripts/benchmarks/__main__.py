@@ -27,6 +27,7 @@ from . import (
     batch,
     control,
     hostile,
+    kv,
     primitives,
     serving,
     simulate,
@@ -278,6 +279,31 @@ def run_prefix(turns: int) -> Iterator[Figure]:
     )
 
 
+def run_kv(turns: int) -> Iterator[Figure]:
+    """Quantised KV against that of floats."""
+    half = random_llama(8_000, 256, 4)
+    half.model.set_dtype(mx.bfloat16)
+    exact, demo = random_llama(8_000, 256, 4), mlxgen.load()
+    known = kv.perplexity(demo, 150)
+    for bits in (8, 4):
+        lm, small = kv.quantised(exact, bits), kv.quantised(half, bits)
+        share = small.footprint.growing / half.footprint.growing
+        yield Figure(f"{bits} bits: bytes a token over bfloat16's, groups of 32", f"{share:.3f}")
+        found = kv.rows(lm, exact, 500, 10, turns)
+        what = f"{bits} bits, 16 rows of 500 tokens: bytes over float32's, room included"
+        yield Figure(what, f"{found.share:.3f}")
+        yield Figure("the same: tokens per second over float32's", str(found.seconds.ratio))
+        for start in (0, 256):
+            change = kv.logits_changed(kv.quantised(exact, bits, start), exact, 512)
+            what = f"{bits} bits from {start} on, 512 random tokens: largest change of a logit"
+            text = f"{change.largest:.4f}, of a standard deviation of {change.deviation:.2f}"
+            yield Figure(what, text)
+        for start in (0, 32):
+            other = kv.perplexity(kv.quantised(demo, bits, start), 150)
+            what = f"{bits} bits from {start} on, demo: perplexity of answers that it never saw"
+            yield Figure(what, f"{other:.4f}, {known:.4f} with floats")
+
+
 def run_speculation(turns: int) -> Iterator[Figure]:
     """Drafts of a second model and from the text."""
     lm, draft = speculation.demo_pair()
@@ -416,6 +442,7 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "batch": run_batch,
     "primitives": run_primitives,
     "prefix": run_prefix,
+    "kv": run_kv,
     "speculation": run_speculation,
     "control": run_control,
     "simulate": run_simulate,

@@ -173,11 +173,29 @@ class LanguageModel:
     @cached_property
     def memory(self) -> MemoryPlan:
         """How the weights, the KV caches and all else share the memory of the device."""
+        return self._plan()
+
+    def share_memory(self, weights: int, sharers: int) -> None:
+        """Plan ``memory`` anew, as one of so many models in this process that have these weights
+        together. ``cache_bytes`` is for all of them."""
+        wired, self.memory = self.memory.wired, self._plan(weights, sharers)
+        if wired:
+            self.wire()
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of the weights, those of a draft model included."""
+        draft = self.draft.weight_bytes if isinstance(self.draft, LanguageModel) else 0
+        return self.footprint.weights + draft
+
+    def _plan(self, weights: int | None = None, sharers: int = 1) -> MemoryPlan:
         draft = self.draft._measures if isinstance(self.draft, LanguageModel) else None
-        image = 0
+        image, limit = 0, self._cache_bytes
         if self.images is not None:
             image = self._image_activations.nbytes(self.images.most_patches)
-        return self._measures.plan(self.max_context, self._cache_bytes, draft, image)
+        return self._measures.plan(
+            self.max_context, limit, draft, image, weights=weights, sharers=sharers
+        )
 
     @cached_property
     def images(self) -> ImageProcessor | None:

@@ -53,6 +53,16 @@ def wirable() -> int | None:
     return None if most is None else int(most)
 
 
+def reserve_of(device: int) -> int:
+    """The bytes of a device that are for no model."""
+    return min(int(device * _RESERVE_SHARE), _RESERVE)
+
+
+def needed_by(weights: int) -> int:
+    """The fewest bytes with which a model of these weights is of use."""
+    return weights + 2 * _LEAST
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """How the memory of a device is shared, in bytes.
@@ -63,6 +73,8 @@ class MemoryPlan:
     - ``activations``: for what a pass over a piece of a prompt holds besides them.
     - ``reserve``: for the rest, such as the logits of a step and MLX's own buffers.
     - ``wired``: what the system keeps from being paged out; 0 if that was not changed.
+    - ``sharers``: how many models have a plan like this one, each with its own ``caches`` and
+      ``activations``; ``weights`` are those of all of them.
     """
 
     device: int
@@ -71,6 +83,7 @@ class MemoryPlan:
     activations: int
     reserve: int
     wired: int = 0
+    sharers: int = 1
 
     @classmethod
     def of(
@@ -80,19 +93,26 @@ class MemoryPlan:
         *,
         caches: int | None = None,
         piece: Callable[[int], int] = lambda caches: 0,
+        sharers: int = 1,
     ) -> MemoryPlan:
         """Share a device.
 
         ``caches``: what the caller allows for KV, by default half of what is left. ``piece`` gives
         the bytes that the largest piece of a prompt takes, at the end of one that fills these.
+        ``sharers``: the models that get equal parts of all but the ``weights``, which they have
+        together; the plan is that of one of them.
         """
-        reserve = min(int(device * _RESERVE_SHARE), _RESERVE)
-        left = device - weights - reserve
-        if caches is None:
-            caches = max(_LEAST, int(left * CACHE_SHARE))
+        reserve = reserve_of(device)
+        left = (device - weights - reserve) // sharers
+        caches = max(_LEAST, int(left * CACHE_SHARE)) if caches is None else caches // sharers
         activations = max(_LEAST, min(piece(caches), left - caches))
         return cls(
-            device=device, weights=weights, caches=caches, activations=activations, reserve=reserve
+            device=device,
+            weights=weights,
+            caches=caches,
+            activations=activations,
+            reserve=reserve,
+            sharers=sharers,
         )
 
     def with_caches(self, caches: int | None) -> MemoryPlan:
@@ -105,12 +125,14 @@ class MemoryPlan:
     @property
     def left(self) -> int:
         """The bytes for the KV of a single sequence, and for running it."""
-        return max(self.device - self.weights - self.reserve, self.caches + self.activations)
+        left = (self.device - self.weights - self.reserve) // self.sharers
+        return max(left, self.caches + self.activations)
 
     @property
     def to_wire(self) -> int:
         """The bytes to wire: all that the plan uses, and never more than the device has."""
-        return min(self.device, self.weights + self.caches + self.activations + self.reserve)
+        running = self.sharers * (self.caches + self.activations)
+        return min(self.device, self.weights + running + self.reserve)
 
     def wire(self, limit: int | None = None) -> MemoryPlan:
         """Keep what the plan uses, or ``limit`` bytes, from being paged out, in the whole process;
@@ -129,7 +151,8 @@ class MemoryPlan:
             f"{in_words(self.reserve)} in reserve",
         ]
         wired = f"up to {in_words(self.wired)} wired" if self.wired else "nothing wired"
-        return f"{', '.join(parts)}, of {in_words(self.device)}; {wired}"
+        shared = f" (one of {self.sharers} models)" if self.sharers > 1 else ""
+        return f"{', '.join(parts)}, of {in_words(self.device)}{shared}; {wired}"
 
 
 def in_words(size: int) -> str:

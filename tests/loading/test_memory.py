@@ -49,6 +49,25 @@ def test_no_plan_is_larger_than_the_device_unless_the_caller_or_the_weights_are(
     assert plan.with_caches(5).caches == 5
 
 
+@given(
+    device=st.integers(1 << 34, 1 << 40),
+    weights=st.integers(0, 1 << 33),
+    caches=st.none() | st.integers(1, 1 << 30),
+    sharers=st.integers(1, 5),
+)
+def test_models_that_share_a_device_get_equal_parts_and_no_more_than_it_has(
+    device: int, weights: int, caches: int | None, sharers: int
+) -> None:
+    plan = MemoryPlan.of(device, weights, caches=caches, piece=lambda _: 1 << 28, sharers=sharers)
+    running = sharers * (plan.caches + plan.activations)
+    assert plan.weights + plan.reserve + running == plan.to_wire <= device
+    if caches is not None:
+        assert plan.caches == caches // sharers
+    alone = MemoryPlan.of(device, weights, caches=caches, piece=lambda _: 1 << 28)
+    assert plan.caches <= alone.caches and plan.left <= alone.left
+    assert (" models)" in str(plan)) == (sharers > 1)
+
+
 def test_more_for_kv_caches_leaves_less_for_activations() -> None:
     plan = MemoryPlan.of(16 * GB, 4 * GB, piece=lambda caches: 5 * GB)
     assert plan.activations == 5 * GB

@@ -48,11 +48,15 @@ class Measures:
         caches: int | None,
         draft: Measures | None = None,
         image: int = 0,
+        *,
+        weights: int | None = None,
+        sharers: int = 1,
     ) -> MemoryPlan:
         """How the device's memory is shared; ``caches``: the most bytes for KV, if given.
 
         What ``draft`` runs has the same room: its KV beside the other, its pieces in turn. So has
-        an ``image``, before the piece that it belongs to.
+        an ``image``, before the piece that it belongs to. ``sharers``: this many models share the
+        device, all of whose ``weights`` are given.
         """
         models = [self] if draft is None else [self, draft]
 
@@ -63,5 +67,8 @@ class Measures:
             pieces = [each.activations.nbytes(PREFILL_STEP, longest) for each in models]
             return max(image, *pieces)
 
-        weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
-        return MemoryPlan.of(memory_limit()[0], weights, caches=caches, piece=piece)
+        if weights is None:
+            weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
+        return MemoryPlan.of(
+            memory_limit()[0], weights, caches=caches, piece=piece, sharers=sharers
+        )

@@ -30,28 +30,51 @@ class Memory:
         cache: PrefixCache | None,
     ) -> None:
         self.plan = plan
-        self.limit = plan.caches
+        self._before = plan  # the largest of those under which what is held was accepted
         self._footprint = footprint
         self._activations = activations
         self._runner = runner
         self._cache = cache
 
     @property
+    def limit(self) -> int:
+        """The most bytes of all KV, but for what a single sequence was promised."""
+        return self.plan.caches
+
+    @property
+    def promised(self) -> int:
+        """The most bytes of a sequence that runs alone."""
+        return max(self.limit, self._before.caches)
+
+    def follow(self, plan: MemoryPlan) -> None:
+        """Go by another plan. A sequence that was accepted under a larger one may still grow as
+        large, alone, until ``forget``."""
+        if self.plan.caches > self._before.caches:
+            self._before = self.plan
+        self.plan = plan
+        self.leave_for_cache(self.limit)
+        if self._cache is not None:
+            self._cache.max_bytes = self.limit
+
+    def forget(self) -> None:
+        """Forget what was promised: nobody is left to whom it was."""
+        self._before = self.plan
+
+    @property
     def cached(self) -> int:
         """Bytes of the prefix cache."""
         return self._cache.nbytes if self._cache is not None else 0
 
-    def too_large(self, handle: Handle) -> int | None:
-        """The bytes that a sequence takes with one token more, if these are too many."""
+    def needed(self, handle: Handle) -> int:
+        """The bytes that a sequence takes with one token more."""
         length = len(handle.history) + 1
-        needed = self._footprint.alone(length)
-        needed += handle.drafter.nbytes_at(length) if handle.drafter is not None else 0
-        return needed if needed > self.limit else None
+        drafter = handle.drafter.nbytes_at(length) if handle.drafter is not None else 0
+        return self._footprint.alone(length) + drafter
 
     def check_prompt(self, handle: Handle) -> None:
         """Raise ``CapacityError`` for a prompt that could never run."""
-        length, needed = len(handle.history), self.too_large(handle)
-        if needed is not None:
+        length, needed = len(handle.history), self.needed(handle)
+        if needed > self.limit:
             raise CapacityError(
                 f"a prompt of {length} tokens needs {needed:,} bytes for its KV cache, "
                 f"but max_bytes={self.limit:,}; shorten it or raise the limit"
@@ -60,7 +83,8 @@ class Memory:
 
     def piece(self, held: int) -> int:
         """The most tokens of a prompt that may run at once after ``held`` others."""
-        return self._activations.most(self.plan.activations, held)
+        room = max(self.plan.activations, self._before.activations)
+        return self._activations.most(room, held)
 
     def held(self, handles: Iterable[Handle]) -> int:
         """Bytes of the KV of these, and of all slots."""

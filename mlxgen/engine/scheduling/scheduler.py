@@ -26,6 +26,7 @@ from dataclasses import fields
 import mlx.core as mx
 
 from ...errors import CapacityError, OptionError, QueueFullError, StateError
+from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason, Usage
 from ..kv import KV, Slots
@@ -96,6 +97,8 @@ class Scheduler:
                 "try again when some are done"
             )
         handle = Handle(request, KV(self._loop.runner), self._drafter_for(request.options))
+        if not self._everywhere:
+            self._memory.forget()
         self._memory.check_prompt(handle)
         self._queue.append(handle)
         return handle
@@ -221,6 +224,11 @@ class Scheduler:
             self._run_prompts(self._pace.next() if self._loop.handles else self._pace.alone())
         self._places.ran()
 
+    def follow(self, plan: MemoryPlan) -> None:
+        """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
+        back to the queue what no longer fits. A sequence that was accepted gets to its end."""
+        self._memory.follow(plan)
+
     def close(self) -> None:
         """Drop every sequence; the prefix cache stays with the model."""
         for handle in self._everywhere:
@@ -273,7 +281,7 @@ class Scheduler:
         assert not any(handle.closed for handle in everywhere)
         self._prefill.check_integrity()
         held = self._kv_bytes + self._memory.cached
-        assert held <= self._memory.limit, (held, self._memory.limit)
+        assert held <= self._memory.promised, (held, self._memory.promised)
 
     # ---- who runs --------------------------------------------------------------------------
 
@@ -385,11 +393,11 @@ class Scheduler:
         return self._memory.needed_soon(running, self._prefill, self._parked)
 
     def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
-        if self._memory.too_large(handle) is None:
+        if self._memory.needed(handle) <= self._memory.promised:
             return
         error = CapacityError(
             f"the KV cache of {len(handle.request.history)} tokens does not fit "
-            f"max_bytes={self._memory.limit:,}; give a smaller max_tokens or raise the limit"
+            f"max_bytes={self._memory.promised:,}; give a smaller max_tokens or raise the limit"
         )
         events += self._became(handle, [], error)
 

@@ -594,3 +594,50 @@ def test_a_long_way_back_is_run_again_between_the_steps_of_the_others(
         hall.speaker.model.forget()
     hall.finish()
     assert hall.texts[other] == letters(300)
+
+
+def test_with_fewer_bytes_for_all_rows_take_turns_and_say_the_same() -> None:
+    hall = Hall(endless(), max_bytes=100 * STEP)
+    for i in range(6):
+        hall.submit([63 + i] * 200, max_tokens=60)
+    hall.steps(12)
+    assert hall.scheduler.stats().running > 3
+    plan = hall.speaker.lm.memory
+    for caches in (7, 5, 12):
+        hall.scheduler.follow(plan.with_caches(caches * STEP))
+        hall.steps(10)
+        stats = hall.scheduler.stats()
+        assert stats.kv_bytes + stats.cache_bytes <= stats.byte_limit == caches * STEP
+    assert hall.finish() == [letters(60, 199)] * 6
+
+
+def test_a_row_that_was_accepted_gets_to_its_end_alone_with_fewer_bytes_for_new_ones() -> None:
+    hall = Hall(endless(), max_bytes=100 * STEP)
+    large = hall.submit([63] * 900, max_tokens=400)
+    small = hall.submit(max_tokens=20)
+    hall.steps(3)
+    hall.scheduler.follow(hall.speaker.lm.memory.with_caches(2 * STEP))
+    with pytest.raises(CapacityError, match=f"max_bytes={2 * STEP:,}"):
+        hall.submit([63] * 900)
+    hall.finish()
+    assert hall.texts[large] == letters(400, 899) and hall.texts[small] == letters(20)
+    hall.submit(max_tokens=None)  # the promise was not made to this one
+    hall.finish()
+    assert [type(error) for error in hall.errors.values()] == [CapacityError]
+
+
+def test_prefixes_beyond_a_new_limit_go_at_once_and_a_larger_one_lets_more_stay() -> None:
+    hall = Hall(endless(), max_bytes=20 * STEP)
+    plan = hall.speaker.lm.memory
+
+    def held() -> int:
+        for i in range(8):
+            hall.submit([63 + i] * 500, max_tokens=2)
+            hall.finish()
+        return hall.scheduler.stats().cache_bytes
+
+    before = held()
+    hall.scheduler.follow(plan.with_caches(before // 2))
+    assert 0 < hall.scheduler.stats().cache_bytes <= before // 2
+    hall.scheduler.follow(plan.with_caches(20 * STEP))
+    assert held() == before

@@ -28,10 +28,8 @@ def setting(default: Any, allowed: Rule | None = None, **how: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which model a command loads."""
+    """How a command loads a model."""
 
-    model: str | None = setting(None, metavar="NAME")
-    """A folder or a hub id (default: the bundled demo model)."""
     revision: str | None = setting(None)
     """A branch, tag or commit of a hub id."""
     adapter: str | None = setting(None, metavar="FOLDER")
@@ -58,14 +56,24 @@ class ModelSettings:
     time (greedy); temperature 1 and top-p 1 (openai)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneModel(ModelSettings):
+    """Which model a command loads, and how."""
+
+    model: str | None = setting(None, metavar="NAME")
+    """A folder or a hub id (default: the bundled demo model)."""
+
+
 def load_model(
-    settings: ModelSettings | argparse.Namespace, cache_bytes: int | None = None
+    name: str | None,
+    settings: ModelSettings | argparse.Namespace,
+    cache_bytes: int | None = None,
 ) -> LanguageModel:
-    """Load what the options of a command say."""
+    """Load a model as the options of a command say."""
     from .load import load
 
     return load(
-        settings.model,
+        name,
         adapter=settings.adapter,
         revision=settings.revision,
         draft=settings.draft_model,
@@ -84,10 +92,11 @@ def add_settings(
 ) -> None:
     """Add an option for each field that ``setting`` made.
 
-    ``groups`` are named by their first fields, and ``names`` has the options that differ from them.
+    ``groups`` are named by their first fields, the first of which comes before all others, and
+    ``names`` has the options that differ from them.
     """
-    texts, add = texts_of(settings), parser.add_argument
-    for each in fields(settings):
+    texts, add, first = texts_of(settings), parser.add_argument, next(iter(groups))
+    for each in sorted(fields(settings), key=lambda one: one.name != first):
         if each.name in groups:
             add = parser.add_argument_group(groups[each.name]).add_argument
         text, default = texts.get(each.name, "").removesuffix("."), each.default

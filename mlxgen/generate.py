@@ -18,7 +18,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .arguments import ModelSettings, Parser, add_settings, load_model
+from .arguments import OneModel, Parser, add_settings, load_model
 from .errors import MlxgenError, OptionError, PromptError
 from .loading.sampling_defaults import GREEDY, SamplingChoice, in_words, sampling_defaults
 from .open_files import FILES, raise_limit
@@ -96,8 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "text", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input"
     )
-    add_settings(parser, ModelSettings, {"model": "model"}, {"draft_model": "draft"})
-    defaults = {setting.name: setting.default for setting in fields(ModelSettings)}
+    add_settings(parser, OneModel, {"model": "model"}, {"draft_model": "draft"})
+    defaults = {each.name: each.default for each in fields(OneModel)}
     parser.set_defaults(**defaults | {"sampling_defaults": None})
 
     add = parser.add_argument_group("prompt").add_argument
@@ -209,7 +209,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
     check_together(checked(options))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     started = time.perf_counter()
-    lm = load_model(arguments)
+    lm = load_model(arguments.model, arguments)
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
         say(f"memory:      {lm.memory}")

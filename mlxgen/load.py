@@ -112,6 +112,23 @@ def load(
     return lm
 
 
+def weights_of(path_or_hf_repo: ModelName | None = None, *, revision: str | None = None) -> int:
+    """The bytes of a model's weights; fetches what is not there yet. Raises as ``load``."""
+    return _find(path_or_hf_repo, revision)[1].nbytes
+
+
+def folder_of(name: str) -> Path | None:
+    """The folder that a model's name means; ``None`` for a hub id that the hub or the cache knows.
+    Raises as ``load`` if there is no such model; no weights are fetched or read."""
+    path = _folder(name)
+    if path is not None:
+        return Checkpoint.open(path).folder
+    from .loading.hub import check
+
+    check(name)
+    return None
+
+
 # ---- from a name to files ----
 
 
@@ -124,18 +141,26 @@ def _find(name: ModelName | None, revision: str | None) -> tuple[str, Checkpoint
         raise OptionError(
             "path_or_hf_repo", f"expected a folder or a hub id, got {type(name).__name__}"
         )
-    text = os.fspath(name)
-    if not text.strip():
-        raise ModelNotFoundError("the model's name is empty; pass a folder or a hub id")
-    path = path_of(name)
-    if _exists(path):
+    path = _folder(name)
+    if path is not None:
         _refuse_revision(revision, f"the folder {path}")
         return path.resolve().name, Checkpoint.open(path)
-    if isinstance(name, os.PathLike) or path.is_absolute() or text[0] in ".~":
-        raise ModelNotFoundError(f"there is no folder {path}; check the path")
     from .loading.hub import download
 
+    text = os.fspath(name)
     return text, Checkpoint.open(download(text, revision))
+
+
+def _folder(name: ModelName) -> Path | None:
+    """The folder that a name means; ``None`` for what may be a hub id."""
+    text, path = os.fspath(name), path_of(name)
+    if not text.strip():
+        raise ModelNotFoundError("the model's name is empty; pass a folder or a hub id")
+    if _exists(path):
+        return path
+    if isinstance(name, os.PathLike) or path.is_absolute() or text[0] in ".~":
+        raise ModelNotFoundError(f"there is no folder {path}; check the path")
+    return None
 
 
 def _bundled() -> Checkpoint:

@@ -47,15 +47,36 @@ def download(repo: str, revision: str | None = None) -> Path:
     ``ModelNotFoundError`` if the id or the revision does not exist for this user, and
     ``LoadError`` if the hub could not be asked.
     """
-    problem: Exception | None = None
+    problem = _asked(repo, revision)
+    folder = _fetched(repo, revision, problem)
+    if problem is not None and not isinstance(problem, OfflineModeIsEnabled):
+        logger.warning("%s; using the cached copy of %s", _reason(problem), repo)
+    return folder
+
+
+def check(repo: str) -> None:
+    """Raise as ``download`` if the hub does not give this model and the cache has no complete copy
+    of it; nothing is fetched."""
+    problem = _asked(repo, None)
+    if problem is not None:
+        _fetched(repo, None, problem)
+
+
+def _asked(repo: str, revision: str | None) -> Exception | None:
+    """Why the hub does not give a model now, if so; raises for one that can be nowhere."""
     try:
         HfApi().model_info(repo, revision=revision, timeout=_SECONDS_TO_ANSWER)
     except (HFValidationError, RevisionNotFoundError) as error:
         raise _explained(repo, revision, error) from error
     except Exception as error:  # whatever the hub's client makes of a network that fails
-        problem = error
+        return error
+    return None
+
+
+def _fetched(repo: str, revision: str | None, problem: Exception | None) -> Path:
+    """The folder of a model, from the cache alone if there is a problem with the hub."""
     try:
-        folder = Path(
+        return Path(
             snapshot_download(
                 repo,
                 revision=revision,
@@ -65,9 +86,6 @@ def download(repo: str, revision: str | None = None) -> Path:
         )
     except Exception as error:
         raise _explained(repo, revision, problem or error) from error
-    if problem is not None and not isinstance(problem, OfflineModeIsEnabled):
-        logger.warning("%s; using the cached copy of %s", _reason(problem), repo)
-    return folder
 
 
 def _reason(error: Exception) -> str:

@@ -29,7 +29,7 @@ def _served(settings: Settings) -> Served:
         settings.host,
         settings.port,
         path=settings.root_path,
-        model=settings.model,
+        model=next(iter(settings.models), None),
         key=settings.api_key,
         context=settings.max_context,
     )

@@ -49,7 +49,7 @@ class Asked:
     - ``questions``: each has so many ``answers``.
     - ``options``: those that the request gives, by the engine's names; None means the default.
     - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops.
-    - ``stream``, ``watched``, ``ends_with_done``, ``steered``, ``held``, ``params``, ``ignored``:
+    - ``stream``, ``watched``, ``steered``, ``held``, ``params``, ``ignored``:
       as in ``Call``.
     """
 
@@ -60,7 +60,6 @@ class Asked:
     stop: str | None = None
     stream: bool = False
     watched: bool = False
-    ends_with_done: bool = True
     steered: Steered | None = None
     held: HeldCalls | None = None
     params: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +87,6 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         jobs=tuple(Job(one.prompt, choice.fork()) for one in questions for choice in choices),
         stream=asked.stream,
         watched=asked.watched,
-        ends_with_done=asked.ends_with_done,
         specs=() if asked.spec is None else (asked.spec,),
         steered=asked.steered,
         held=asked.held,

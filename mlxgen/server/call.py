@@ -103,7 +103,6 @@ class Call:
 
     - ``jobs``: what to run; the position of a job is the ``index`` for ``Reply.push``.
     - ``stream``: whether the client wants events.
-    - ``ends_with_done``: whether a stream ends with ``[DONE]``.
     - ``watched``: whether chunks come with the progress of their jobs.
     - ``specs``: the specifications that preparing the jobs will compile, each once.
     - ``steered``: what decides on the only job. Its branches are the answers then.
@@ -116,7 +115,6 @@ class Call:
     jobs: tuple[Job, ...]
     stream: bool
     watched: bool = False
-    ends_with_done: bool = True
     specs: tuple[Specification, ...] = ()
     steered: Steered | None = None
     held: HeldCalls | None = None

@@ -32,6 +32,8 @@ from ..engine import Request
 from .call import Sent
 from .engine.mailbox import Mailbox
 from .errors import RequestError, error_body
+from .fleet.catalogue import Entry
+from .fleet.serving import Serving
 from .http.admission import Visit
 from .http.body import ClientGone, check_headers, read_body
 from .http.connection import link_of
@@ -75,6 +77,8 @@ class Exchange:
         self._streams = False
         self._answered = False
         self._status = 200
+        self._serving: Serving | None = None
+        self._entry: Entry | None = None
         self._mailbox: Mailbox | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -119,19 +123,29 @@ class Exchange:
         assert self._visit is not None
         self._visit.understood()
 
+    async def use(self, name: object) -> Serving:
+        """The model of this name, loaded, until the exchange ends."""
+        fleet = self.service.fleet
+        entry = fleet.catalogue.meant(name)
+        self.fields["model"] = entry.name
+        serving = await fleet.use(entry)
+        self._serving, self._entry = serving, entry
+        return serving
+
     def submit(self, sequences: Sequence[Request], *, watched: bool = False) -> Mailbox:
         """Let the engine generate sequences until they end or the exchange does."""
+        assert self._serving is not None
         self._mailbox = Mailbox(len(sequences), on_overflow=self._hang_up, watched=watched)
-        self.service.engine.submit(sequences, self._mailbox)
+        self._serving.engine.submit(sequences, self._mailbox)
         return self._mailbox
 
     def control(self, prepared: Prepared) -> Mailbox:
         """Let what a call is steered by write its text, likewise."""
         steered, (job,), (request,) = prepared.call.steered, prepared.call.jobs, prepared.sequences
-        assert steered is not None
+        assert steered is not None and self._serving is not None
         self.fields["program"] = steered.name
         box = self._mailbox = Mailbox(1, on_overflow=self._hang_up, grows=True)
-        programs, opens_text = self.service.programs, job.prompt.opens_text
+        programs, opens_text = self._serving.programs, job.prompt.opens_text
         programs.start(steered, request, opens_text=opens_text, box=box)
         self.heard(all_run=False)  # what it runs first, and when, is its own affair
         return box
@@ -228,8 +242,12 @@ class Exchange:
     def _release(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
+        serving, self._serving = self._serving, None
+        if serving is None or self._entry is None:
+            return
         if self._mailbox is not None and not self._mailbox.finished:
-            self.service.engine.cancel(self._mailbox)
+            serving.engine.cancel(self._mailbox)
+        self.service.fleet.release(self._entry)
 
     async def _fail(self, error: BaseException) -> str:
         """Tell the client, and return the outcome of the request."""
@@ -269,6 +287,8 @@ class Exchange:
         seconds = self.seconds
         metrics = self.service.metrics
         metrics.requests.labels(self._endpoint, outcome).inc()
+        if "model" in self.fields:
+            metrics.model_requests.labels(self.fields["model"]).inc()
         if outcome == "completed":
             metrics.request_seconds.labels(self._endpoint).observe(seconds)
             self.service.admission.took(seconds)

@@ -104,13 +104,23 @@ Breakers: TypeAlias = Annotated[
 Json: TypeAlias = dict[str, Any]
 ModelName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME)]
 
+
+class ModelRequest(Body):
+    """A model of ``/v1/models``."""
+
+    model: ModelName
+
+
 Path: TypeAlias = tuple[str | int, ...]
 """The steps from a body to something in it."""
 
 
 def named() -> Any:
     """The field for the name of the model."""
-    return about("any name, which the answer repeats; with --strict-model only one of /v1/models")
+    return about(
+        "one of /v1/models; any other name is the default model's, unless names are strict. The "
+        "answer repeats it"
+    )
 
 
 def about(text: str) -> Any:

@@ -22,7 +22,6 @@ from ..errors import FilterError, GrammarError
 from .call import Call, Job
 from .errors import RequestError
 from .guard.guard import Guard
-from .http.body import parse_body
 from .line import CrowdedError, Line
 from .openai.constraints import constraining
 from .remote_images import RemoteImages
@@ -37,8 +36,8 @@ IMAGES = 2 << 30  # bytes of the pixels of all requests
 STUCK = 60.0  # seconds that one piece of work may keep a thread before it is reported
 
 T = TypeVar("T")
-Body: TypeAlias = Mapping[str, Any]
-Parse: TypeAlias = Callable[[Body, ServedModel], Call]
+Body: TypeAlias = dict[str, Any]
+Parse: TypeAlias = Callable[[Mapping[str, Any], ServedModel], Call]
 
 
 class Prepared(NamedTuple):
@@ -48,23 +47,10 @@ class Prepared(NamedTuple):
     sequences: Sequence[Request]
 
 
-class Preparation:
-    """The lanes. ``prepare`` is ``lm.prepare_all``; ``remote`` fetches images, if allowed."""
+class Lanes:
+    """The threads, for all models."""
 
-    def __init__(
-        self,
-        prepare: Callable[[Sequence[Job]], Sequence[Request]],
-        model: ServedModel,
-        guard: Guard,
-        *,
-        max_sequences: int,
-        remote: RemoteImages | None = None,
-    ) -> None:
-        self._prepare = prepare
-        self._model = model
-        self._guard = guard
-        self._max_sequences = max_sequences
-        self._remote = remote
+    def __init__(self) -> None:
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
         self._line = Line(SLOW_THREADS)  # for the slow lane
@@ -75,8 +61,6 @@ class Preparation:
         """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
         for lane in (self._quick, self._slow):
             lane.shutdown(wait=False, cancel_futures=True)
-        if self._remote is not None:
-            self._remote.close()
         for _ in range(_PATIENCE):
             if not self._running:
                 return True
@@ -137,16 +121,43 @@ class Preparation:
         finally:
             self._running.pop(work, None)
 
-    async def sequences(self, data: bytes, parse: Parse, client: str) -> Prepared:
-        """Parse a body and make its sequences; raises for what is wrong with it."""
-        size, read = await self.body(data, client)
-        body, call, sequences = await self.run(size, lambda: self._understood(read, parse), client)
+
+class Preparation:
+    """What requests for one model become sequences with. ``prepare`` is ``lm.prepare_all``;
+    ``remote`` fetches images, if allowed."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        prepare: Callable[[Sequence[Job]], Sequence[Request]],
+        model: ServedModel,
+        guard: Guard,
+        *,
+        max_sequences: int,
+        remote: RemoteImages | None = None,
+    ) -> None:
+        self._run = lanes.run
+        self._prepare = prepare
+        self._model = model
+        self._guard = guard
+        self._max_sequences = max_sequences
+        self._remote = remote
+
+    def close(self) -> None:
+        """Fetch nothing more."""
+        if self._remote is not None:
+            self._remote.close()
+
+    async def sequences(self, size: int, body: Body, parse: Parse, client: str) -> Prepared:
+        """Make the sequences of a body of this size; raises for what is wrong with it."""
+        size += await self.fetched(body)
+        call, sequences = await self._run(size, lambda: self._understood(body, parse), client)
         if sequences is not None:
             return Prepared(call, sequences)
         try:
             call = await self._compiled(call, client)
             costly = self._guard.seconds(call.specs) > COSTLY
-            sequences = await self.run(
+            sequences = await self._run(
                 size, lambda: self._prepare(call.jobs), client, costly=costly
             )
         except FilterError as error:
@@ -162,14 +173,14 @@ class Preparation:
             if call.held is None:
                 raise
         loose = await self._loose(call.held, client)
-        call = await self.run(0, lambda: call.loosened(loose), client, costly=True)
+        call = await self._run(0, lambda: call.loosened(loose), client, costly=True)
         await self._guard.check_all(call.specs, client)
         return call
 
     async def _loose(self, held: HeldCalls, client: str) -> Set[str]:
         """The tools whose schemas cannot be compiled; all, if each of them can."""
         names = [name for name in held.use.names if name not in held.loose]
-        alone = await self.run(0, lambda: list(map(held.alone, names)), client, costly=True)
+        alone = await self._run(0, lambda: list(map(held.alone, names)), client, costly=True)
         failed = set()
         for name, spec in zip(names, alone, strict=True):
             try:
@@ -178,21 +189,14 @@ class Preparation:
                 failed.add(name)
         return held.loose | (failed or set(names))
 
-    async def body(self, data: bytes, client: str) -> tuple[int, Callable[[], Body]]:
-        """How large a body is with the images that it names, and what reads it in a lane."""
-        size = len(data)
-        if self._remote is None or b"http" not in data:
-            return size, lambda: parse_body(data)
-        body = await self.run(size, lambda: parse_body(data), client)
-        return size + await self._remote.put_into(body), lambda: body
+    async def fetched(self, body: Body) -> int:
+        """Put the images that a body names into it; returns their bytes."""
+        return 0 if self._remote is None else await self._remote.put_into(body)
 
-    def _understood(
-        self, read: Callable[[], Body], parse: Parse
-    ) -> tuple[Body, Call, Sequence[Request] | None]:
-        body = read()
+    def _understood(self, body: Body, parse: Parse) -> tuple[Call, Sequence[Request] | None]:
         call = parse(body, self._model)
         self._check(call)
-        return body, call, None if call.specs else self._prepare(call.jobs)
+        return call, None if call.specs else self._prepare(call.jobs)
 
     def _check(self, call: Call) -> None:
         if len(call.jobs) > self._max_sequences:

@@ -7,7 +7,8 @@ touches its thread; nothing is global, and every server has its own counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -51,15 +52,48 @@ _COUNTERS = (
 )
 
 
-class Metrics:
-    """All figures. ``stats`` returns the scheduler's, or ``None`` while there are none."""
+_OF_ALL = {"device_bytes", "weight_bytes", "reserve_bytes", "wired_bytes"}
+"""What each of several models that share a device says of all of them."""
 
-    def __init__(self, *, stats: Callable[[], Stats | None], is_ready: Callable[[], bool]) -> None:
+
+def added(each: Iterable[Stats | None]) -> Stats | None:
+    """The figures of several models together; ``None`` if there are none."""
+    known = [stats for stats in each if stats is not None]
+    if not known:
+        return None
+    return Stats(
+        **{
+            one.name: (max if one.name in _OF_ALL else sum)(getattr(s, one.name) for s in known)
+            for one in fields(Stats)
+        }
+    )
+
+
+def finished(stats: Stats | None) -> Stats | None:
+    """What stays of the figures of a model that is unloaded: what it has done."""
+    nothing = dict.fromkeys((name for _, name, _ in _GAUGES), 0)
+    return None if stats is None else replace(stats, **nothing)
+
+
+class Metrics:
+    """All figures. ``stats`` returns the schedulers', or ``None`` while there are none, and
+    ``loaded`` by the name of each model whether it is loaded."""
+
+    def __init__(
+        self,
+        *,
+        stats: Callable[[], Stats | None],
+        is_ready: Callable[[], bool],
+        loaded: Callable[[], Mapping[str, bool]] = dict,
+    ) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         seconds = partial(Histogram, buckets=_SECONDS, registry=registry)
         self.requests = counter(
             "mlxgen_requests", "Requests that have ended", ["endpoint", "outcome"]
+        )
+        self.model_requests = counter(
+            "mlxgen_model_requests", "Requests that have ended, by their models", ["model"]
         )
         self.in_progress = gauge("mlxgen_requests_in_progress", "Requests being answered")
         self.request_seconds = seconds(
@@ -81,7 +115,7 @@ class Metrics:
         )
         ready = gauge("mlxgen_ready", "Whether the server answers requests")
         ready.set_function(lambda: float(is_ready()))
-        registry.register(_Engine(stats))
+        registry.register(_Engine(stats, loaded))
         ProcessCollector(registry=registry)
 
     def page(self) -> bytes:
@@ -90,12 +124,21 @@ class Metrics:
 
 
 class _Engine(Collector):
-    """The scheduler's figures at the time of asking."""
+    """The schedulers' figures at the time of asking, and which models are loaded."""
 
-    def __init__(self, stats: Callable[[], Stats | None]) -> None:
+    def __init__(
+        self, stats: Callable[[], Stats | None], loaded: Callable[[], Mapping[str, bool]]
+    ) -> None:
         self._stats = stats
+        self._loaded = loaded
 
     def collect(self) -> Iterable[Metric]:
+        models = GaugeMetricFamily(
+            "mlxgen_model_loaded", "Whether a model is loaded", labels=["model"]
+        )
+        for name, loaded in self._loaded().items():
+            models.add_metric([name], float(loaded))
+        yield models
         stats = self._stats()
         if stats is None:
             return

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from .anthropic.schemas import CountRequest, MessagesRequest
+from .fields import ModelRequest
 from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
 from .openai_responses.schemas import ResponsesRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
@@ -22,7 +23,7 @@ from .token_work import DetokenizeRequest, TokenizeRequest
 _REF = "#/components/schemas/{model}"
 _LLAMA = (LlamaRequest, InfillRequest)
 _GENERATING = (ChatRequest, CompletionRequest, *_LLAMA, MessagesRequest, ResponsesRequest)
-_BODIES = (*_GENERATING, CountRequest, TokenizeRequest, DetokenizeRequest)
+_BODIES = (*_GENERATING, CountRequest, TokenizeRequest, DetokenizeRequest, ModelRequest)
 _ERROR = {
     "type": "object",
     "required": ["error"],

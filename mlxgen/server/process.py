@@ -29,14 +29,15 @@ from ..loading.sampling_defaults import in_words
 from ..open_files import FILES, count_open, raise_limit
 from . import stop_signals
 from .app import make_app
-from .engine.boot import EngineBoot, booting
+from .engine.boot import EngineBoot
+from .fleet.catalogue import Catalogue
 from .http.connection import Connection, Patience
 from .http.gate import is_loopback
 from .http.listener import Listener
 from .http.room import Room
 from .logs import log, set_up_logs
 from .programs.registry import Registry
-from .service import REFUSED, Service, why
+from .service import REFUSED, Service
 from .settings import NAME, Settings
 
 CONNECTIONS = 1024  # open at a time, or twice the number of requests if that is more
@@ -76,8 +77,9 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
     set_up_logs(settings.log_format, settings.log_level)
     try:
         Registry.of(settings)
+        catalogue = Catalogue.of(settings)
     except OptionError as error:
-        return refuse(f"--{error}")
+        return refuse(f"--{error.field.replace('_', '-')}{str(error).removeprefix(error.field)}")
     wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))
     files = raise_limit(max(FILES, wanted + 2 * RESERVE))
     most = connections_of(files - count_open(), wanted)
@@ -106,7 +108,7 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
             "time; raise ulimit -n for more",
         )
     sys.setswitchinterval(_SWITCH)
-    status, ended = asyncio.run(_serve(settings, boot or booting(settings), listening, Room(most)))
+    status, ended = asyncio.run(_serve(settings, boot, catalogue, listening, Room(most)))
     if not ended:
         logging.shutdown()
         sys.stdout.flush()
@@ -164,10 +166,14 @@ def _answers(path: str) -> bool:
 
 
 async def _serve(
-    settings: Settings, boot: EngineBoot, listening: socket.socket, room: Room
+    settings: Settings,
+    boot: EngineBoot | None,
+    catalogue: Catalogue,
+    listening: socket.socket,
+    room: Room,
 ) -> tuple[int, bool]:
     """The exit status, and whether all threads have ended."""
-    service = Service(settings, boot, most=room.most // 2)
+    service = Service(settings, boot, catalogue=catalogue, most=room.most // 2)
     stop_signals.hear(service.stop)
     try:
         return await _serve_until_ended(service, listening, room)
@@ -212,7 +218,7 @@ async def _serve_until_ended(
     with contextlib.suppress(asyncio.CancelledError):
         await serving
     if service.failure is not None:
-        refuse(why(service.failure))
+        refuse(service.failure)
     ended = await service.close()
     return status, ended
 
@@ -222,16 +228,18 @@ def _address(host: str, port: int) -> str:
 
 
 def _announce(service: Service, address: str) -> None:
-    name = service.model.name
+    entries, loaded = service.fleet.catalogue.entries, service.loaded
+    name, others = entries[0].name, len(entries) - 1
+    if loaded is None:
+        serving = f"{len(entries)} models when they are asked for"
+    else:
+        serving = f"{name}, and {others} more when they are asked for" if others else name
     try:
-        print(f"{NAME}: ready on {address}, serving {name}", flush=True)
+        print(f"{NAME}: ready on {address}, serving {serving}", flush=True)
     except OSError:  # nobody needs to read it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    log(
-        logging.INFO,
-        "ready",
-        address=address,
-        model=name,
-        sampling=in_words(service.model.sampling),
-        sampling_defaults=service.settings.sampling_defaults,
-    )
+    about: dict[str, Any] = {"models": len(entries)} if others else {}
+    if loaded is not None:
+        about |= {"model": name, "sampling": in_words(loaded.sampling)}
+    choice = service.settings.sampling_defaults
+    log(logging.INFO, "ready", address=address, **about, sampling_defaults=choice)

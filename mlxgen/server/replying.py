@@ -10,32 +10,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ..engine import Chunk, Progress
 from ..errors import MlxgenError
-from .call import Aside, BranchedReply, Reply, Sent
+from .call import Aside, BranchedReply, Event, Reply, Sent
 from .engine.mailbox import Delivery, Mailbox
-from .errors import RequestError, as_request_error
+from .errors import RequestError, as_request_error, error_body
 from .exchange import Exchange
-from .http.responses import to_json, to_large_json
-from .jobs import Parse, Prepared
+from .fleet.serving import Serving
+from .http.body import parse_body
+from .http.responses import DONE, to_json, to_large_json
+from .jobs import Body, Parse, Prepared
 
 MOST = 1 << 20  # tokens and alternatives in a whole answer
 SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
+LOADING = Aside(": the model is being loaded")
 SMALL = 4096  # the same, in an answer that is written in one go
 
 
-async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
-    """The work of one endpoint: ``parse`` reads its bodies, and its ids begin with ``prefix``."""
-    preparation = exchange.service.preparation
-    prepared = await preparation.sequences(await exchange.body(), parse, exchange.client)
+class Api(NamedTuple):
+    """What an endpoint speaks: ``parse`` reads its bodies, its ids begin with ``prefix``, ``end``
+    follows the last event of a stream, and ``fail`` makes the event that ends a stream of this id
+    which fails before its request was parsed."""
+
+    parse: Parse
+    prefix: str
+    end: bytes = DONE
+    fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
+
+
+async def reply_to(exchange: Exchange, api: Api) -> None:
+    """The work of one endpoint."""
+    id = api.prefix + exchange.id
+    exchange.end = api.end
+    exchange.describe_failure = lambda error: [api.fail(error, id)]
+    size, body = await read_body(exchange)
+    serving = await _loaded(exchange, body)
+    prepared = await serving.preparation.sequences(size, body, api.parse, exchange.client)
     exchange.understood()
     call = prepared.call
     exchange.ignored = call.ignored
-    reply = call.reply(id=prefix + exchange.id, created=int(time.time()))
-    if not call.ends_with_done:
-        exchange.end = b""
+    reply = call.reply(id=id, created=int(time.time()))
     if call.steered is None:
         mailbox = exchange.submit(prepared.sequences, watched=call.watched)
     else:
@@ -49,6 +66,28 @@ async def reply_to(exchange: Exchange, parse: Parse, prefix: str) -> None:
             raise
         raise known from error
     _account(exchange, prepared, mailbox)
+
+
+async def read_body(exchange: Exchange) -> tuple[int, Body]:
+    """The object in a body, and its size in bytes."""
+    data = await exchange.body()
+    return len(data), await exchange.service.lanes.run(
+        len(data), lambda: parse_body(data), exchange.client
+    )
+
+
+async def _loaded(exchange: Exchange, body: Body) -> Serving:
+    """The model that a body names. While it is loaded, a stream begins, and gives signs of life."""
+    waiting = asyncio.ensure_future(exchange.use(body.get("model")))
+    try:
+        while body.get("stream") is True:
+            done, _ = await asyncio.wait({waiting}, timeout=SILENCE)
+            if done:
+                break
+            await exchange.write([LOADING])
+        return await waiting
+    finally:
+        waiting.cancel()
 
 
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
@@ -143,7 +182,7 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     if size <= SMALL:
         body = to_json(reply.complete(usages))
     else:
-        body = await exchange.service.preparation.run(
+        body = await exchange.service.lanes.run(
             size, lambda: to_large_json(reply.complete(usages)), exchange.client
         )
     await exchange.answer(body)

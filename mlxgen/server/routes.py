@@ -17,21 +17,24 @@ from starlette.types import Receive, Scope, Send
 from .. import __version__
 from .anthropic.messages import count_tokens, parse_messages
 from .anthropic.schemas import CountRequest, MessagesRequest
-from .engine.thread import State
-from .errors import RequestError
+from .errors import RequestError, as_messages_error, error_body
 from .exchange import Exchange, Work
-from .http.responses import JsonResponse
+from .fields import ModelRequest
+from .fleet.catalogue import Entry
+from .http.responses import JsonResponse, to_json
 from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
 from .openai.completion import parse_completion
 from .openai.llama import parse_infill, parse_llama
 from .openai.props import props_of, slots_of, tokenizer_of
 from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
+from .openai_responses.reply import failed as response_failed
 from .openai_responses.request import parse_responses
 from .openai_responses.schemas import ResponsesRequest
 from .openapi import answers, body_of
 from .page import INDEX, read_page
-from .replying import reply_to
+from .reading import read
+from .replying import Api, read_body, reply_to
 from .service import Service
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
 
@@ -79,32 +82,35 @@ class Answering(Response):
 
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation, rendered with the model's chat template."""
-    await reply_to(exchange, parse_chat, "chatcmpl-")
+    await reply_to(exchange, Api(parse_chat, "chatcmpl-"))
 
 
 async def completions(exchange: Exchange) -> None:
     """Continue raw text or tokens."""
-    await reply_to(exchange, parse_completion, "cmpl-")
+    await reply_to(exchange, Api(parse_completion, "cmpl-"))
 
 
 async def responses(exchange: Exchange) -> None:
     """Answer a conversation, as in OpenAI's Responses API."""
-    await reply_to(exchange, parse_responses, "resp_")
+    await reply_to(exchange, Api(parse_responses, "resp_", b"", response_failed))
 
 
 async def llama_completion(exchange: Exchange) -> None:
     """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
-    await reply_to(exchange, parse_llama, "cmpl-")
+    await reply_to(exchange, Api(parse_llama, "cmpl-", b""))
 
 
 async def llama_infill(exchange: Exchange) -> None:
     """What fits between input_prefix and input_suffix, in the same form."""
-    await reply_to(exchange, parse_infill, "cmpl-")
+    await reply_to(exchange, Api(parse_infill, "cmpl-", b""))
 
 
 async def messages(exchange: Exchange) -> None:
     """Answer a conversation, as in Anthropic's Messages API."""
-    await reply_to(exchange, parse_messages, "msg_")
+    await reply_to(
+        exchange,
+        Api(parse_messages, "msg_", b"", lambda error, _: as_messages_error(*error_body(error))),
+    )
 
 
 async def count_message_tokens(exchange: Exchange) -> None:
@@ -122,6 +128,25 @@ async def detokenize_tokens(exchange: Exchange) -> None:
     await work_on_tokens(exchange, detokenize)
 
 
+async def load_model(exchange: Exchange) -> None:
+    """Load a model, and answer when it is loaded; others may be unloaded for it."""
+    await exchange.use((await _named(exchange)).name)
+    await exchange.answer(to_json({"success": True}))
+
+
+async def unload_model(exchange: Exchange) -> None:
+    """Unload a model, as soon as it answers no more requests."""
+    fleet = exchange.service.fleet
+    fleet.dismiss(fleet.members[(await _named(exchange)).name])
+    await exchange.answer(to_json({"success": True}))
+
+
+async def _named(exchange: Exchange) -> Entry:
+    """The model that a ``ModelRequest`` names, strictly."""
+    _, body = await read_body(exchange)
+    return exchange.service.fleet.catalogue.named(read(body, ModelRequest).model)
+
+
 _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     ("/v1/chat/completions", chat_completions, ChatRequest, _streamed(_OBJECT)),
     ("/v1/completions", completions, CompletionRequest, _streamed(_OBJECT)),
@@ -137,6 +162,8 @@ _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     ("/v1/messages/count_tokens", count_message_tokens, CountRequest, _ANSWER),
     ("/tokenize", tokenize_text, TokenizeRequest, _ANSWER),
     ("/detokenize", detokenize_tokens, DetokenizeRequest, _ANSWER),
+    ("/v1/models/load", load_model, ModelRequest, _ANSWER),
+    ("/v1/models/unload", unload_model, ModelRequest, _ANSWER),
 )
 
 # ---- all endpoints ---------------------------------------------------------------------------
@@ -172,58 +199,62 @@ def _answering(service: Service, path: str, work: Work) -> Callable[[Request], A
 def _add_model(router: APIRouter, service: Service) -> None:
     created = int(time.time())
 
-    def described(name: str) -> dict[str, Any]:
-        model = service.model
+    fleet = service.fleet
+
+    def described(entry: Entry, name: str) -> dict[str, Any]:
+        member = fleet.members[entry.name]
         return {
             "id": name,
             "object": "model",
             "created": created,
             "owned_by": "mlxgen",
-            "max_model_len": model.max_context,
+            "max_model_len": member.max_context,
+            "status": member.told(),
         }
 
-    @router.get("/tokenizer_info", responses=_ANSWER | answers(*_BUSY))
-    async def tokenizer_info() -> Response:
+    @router.get("/tokenizer_info", responses=_ANSWER | answers(404, *_BUSY))
+    async def tokenizer_info(model: str | None = None) -> Response:
         """The begin and end tokens, and the chat template."""
-        return JsonResponse(tokenizer_of(service.model))
+        async with service.using(model) as serving:
+            return JsonResponse(tokenizer_of(serving.model))
 
     @router.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
     async def models() -> Response:
-        """A list of the one model that is served, by each of its names."""
-        data = [described(name) for name in service.model.names]
+        """A list of the models, by each of their names, and whether they are loaded."""
+        service.check_open()
+        data = [described(each, name) for each in fleet.catalogue.entries for name in each.listed]
         return JsonResponse({"object": "list", "data": data})
 
     @router.get("/v1/models/{name:path}", responses=_ANSWER | answers(404, *_BUSY))
     async def model(name: str) -> Response:
-        """The model that is served, by one of its names."""
-        service.model.check_name(name)
-        return JsonResponse(described(name))
+        """A model, by one of its names."""
+        service.check_open()
+        return JsonResponse(described(fleet.catalogue.named(name), name))
 
     @router.get("/v1/programs", responses=_ANSWER | answers(*_BUSY))
     async def programs() -> Response:
         """The operator's programs, controllers and hooks that requests may name."""
-        return JsonResponse(service.model.registry.listed())
+        service.check_open()
+        return JsonResponse(service.registry.listed())
 
-    @router.get("/props", responses=_ANSWER | answers(*_BUSY))
-    async def props() -> Response:
+    @router.get("/props", responses=_ANSWER | answers(404, *_BUSY))
+    async def props(model: str | None = None) -> Response:
         """The model, and the defaults for what a request leaves out."""
-        known = service.model
-        return JsonResponse(props_of(known, slots=service.settings.max_batch))
+        source = fleet.catalogue.meant(model).source
+        async with service.using(model) as serving:
+            slots = service.settings.max_batch
+            return JsonResponse(props_of(serving.model, slots=slots, path=source))
 
 
 def _add_state(router: APIRouter, service: Service) -> None:
-    def is_alive() -> bool:
-        failed = service.state in (State.FAILED, State.REFUSED)
-        return not failed and not service.pulse.is_missing
-
     def health(status: int) -> Response:
-        stats = service.engine.stats
+        stats = service.fleet.stats()
         counts = {
             name: getattr(stats, name, 0) or 0 for name in ("running", "prefilling", "queued")
         }
         stuck = service.stuck
         ready = service.is_ready and stuck is None
-        state = {"status": service.status, "alive": is_alive(), "ready": ready}
+        state = {"status": service.status, "alive": service.is_alive, "ready": ready}
         reason = {} if stuck is None else {"reason": stuck}
         return JsonResponse(state | reason | counts, status_code=status)
 
@@ -239,15 +270,17 @@ def _add_state(router: APIRouter, service: Service) -> None:
         return await ready()
 
     @router.get("/slots", responses=_good(_LIST) | answers(401, 403, 503))
-    async def slots(fail_on_no_slot: str | None = None) -> Response:
-        """The sequences that may run at a time, and which of them are running. With
+    async def slots(fail_on_no_slot: str | None = None, model: str | None = None) -> Response:
+        """The sequences of a model that may run at a time, and which of them are running. With
         fail_on_no_slot=1 a 503 if all of them are."""
-        stats = service.engine.stats
+        serving = service.fleet.members[service.fleet.catalogue.meant(model).name].serving
+        stats = None if serving is None else serving.engine.stats
         busy = sum(getattr(stats, name, 0) or 0 for name in ("running", "prefilling"))
         most = service.settings.max_batch
         if fail_on_no_slot and busy >= most:
             raise RequestError("no slot is free; try again later", status=503, code="no_slot")
-        return JsonResponse(slots_of(service.loaded, busy=busy, slots=most))
+        known = None if serving is None else serving.model
+        return JsonResponse(slots_of(known, busy=busy, slots=most))
 
     @router.get("/version", responses=_ANSWER | answers(401, 403))
     async def version() -> Response:
@@ -257,7 +290,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
     @router.get("/health/live", responses=_HEALTH)
     async def live() -> Response:
         """Liveness: 200 unless the engine has failed or has stopped taking steps."""
-        return health(200 if is_alive() else 503)
+        return health(200 if service.is_alive else 503)
 
     figures = _good({"text/plain": _TEXT}, "Metrics") | answers(401, 403)
 

@@ -6,15 +6,13 @@ Invariant: frozen, and any thread may read it: no field is an array.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..chat.dialect import Dialect
 from ..loading.sampling_defaults import OPENAI, SamplingChoice, sampling_defaults
 from ..tokens import Vocabulary
-from .errors import RequestError
-from .fields import shown
 from .programs.registry import Registry
 
 if TYPE_CHECKING:
@@ -25,10 +23,7 @@ if TYPE_CHECKING:
 class ServedModel:
     """The model behind the server, as far as requests are concerned.
 
-    - ``name`` and the ``aliases`` are what ``/v1/models`` lists; answers have the ``name``.
-    - ``path`` is the model as given to the server, another name of it; None: that of the demo
-      model, which needs none.
-    - ``strict_name``: requests for any other name are refused.
+    - ``name`` is what answers have.
     - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
       answer together (``None``: unknown).
     - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
@@ -42,9 +37,6 @@ class ServedModel:
     dialect: Dialect
     vocab_size: int
     max_context: int | None = None
-    aliases: tuple[str, ...] = ()
-    path: str | None = None
-    strict_name: bool = False
     sampling: Mapping[str, Any] = field(default_factory=lambda: OPENAI, hash=False)
     sampling_choice: SamplingChoice = "model"
     registry: Registry = field(default_factory=Registry, hash=False)
@@ -58,9 +50,6 @@ class ServedModel:
         cls,
         lm: LanguageModel,
         *,
-        aliases: Iterable[str] = (),
-        path: str | None = None,
-        strict_name: bool = False,
         sampling_choice: SamplingChoice = "model",
         registry: Registry | None = None,
         thinking_budget: int | None = None,
@@ -72,9 +61,6 @@ class ServedModel:
             dialect=Dialect.of(lm.vocabulary, lm.images),
             vocab_size=lm.vocab_size,
             max_context=lm.max_context,
-            aliases=tuple(dict.fromkeys(alias for alias in aliases if alias != lm.name)),
-            path=path,
-            strict_name=strict_name,
             sampling=sampling_defaults(sampling_choice, lm.recommended, otherwise=OPENAI),
             sampling_choice=sampling_choice,
             registry=registry or Registry(),
@@ -84,34 +70,10 @@ class ServedModel:
             eos_token=_text(tokenizer.eos_token),
         )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All that ``/v1/models`` lists, its own first."""
-        return (self.name, *self.aliases)
-
     def called(self, name: str | None) -> ServedModel:
-        """The model by the name that a request has for it, which its answer repeats.
-
-        No name is its own. Raises ``RequestError`` (404) for one that it does not have, if names
-        are strict.
-        """
-        if not name:
-            return self
-        if self.strict_name:
-            self.check_name(name)
-        return replace(self, name=name)
-
-    def check_name(self, name: str) -> None:
-        """Raise ``RequestError`` (404) unless the name is one of this model's."""
-        if name in self.names or name == self.path:
-            return
-        known = " and ".join(map(repr, self.names))
-        raise RequestError(
-            f"model: there is no model {shown(name)} here, only {known}",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )
+        """The model by the name that a request has for it, which its answer repeats; none is its
+        own."""
+        return replace(self, name=name) if name else self
 
     @property
     def vocabulary(self) -> Vocabulary:

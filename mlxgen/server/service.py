@@ -1,7 +1,7 @@
 """The server's state: what it serves, which requests it is answering, and whether it is open.
 
-Owns the engine's thread and its pulse, the guard, the lanes of preparation and the door. Must never
-know HTTP beyond the errors that it raises. It belongs to the event loop.
+Owns the models, the lanes of preparation and the door. Must never know HTTP beyond the errors that
+it raises. It belongs to the event loop.
 
 Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do; once the
 server is stopping or its engine has failed, no request is admitted.
@@ -12,21 +12,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
+from functools import partial
 
-from ..errors import MlxgenError
-from .engine.boot import Engine, EngineBoot
-from .engine.pulse import Pulse
-from .engine.thread import EngineThread, State
+from .engine.boot import EngineBoot, booting
+from .engine.thread import State
 from .errors import RequestError
-from .guard.guard import Guard
+from .fleet.catalogue import Catalogue
+from .fleet.fleet import Fleet
+from .fleet.serving import Serving
 from .http.admission import Admission
-from .jobs import Preparation
+from .jobs import Lanes
 from .logs import log, log_failure
 from .metrics import Metrics
-from .programs.running import Programs
-from .remote_images import RemoteImages
+from .programs.registry import Registry
 from .served_model import ServedModel
 from .settings import Settings
+from .time_limits import queue_timeout
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 FAREWELL = 2.0  # seconds for which a failed engine is reported before the process ends
@@ -36,35 +38,47 @@ _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens tak
 
 
 class Service:
-    """Everything that requests share; ``boot`` loads the engine in its thread.
+    """Everything that requests share; ``boot`` loads the only model in its engine's thread.
 
     ``most`` limits the requests answered at a time, in addition to the settings.
     """
 
-    def __init__(self, settings: Settings, boot: EngineBoot, *, most: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        boot: EngineBoot | None = None,
+        *,
+        catalogue: Catalogue | None = None,
+        most: int | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
-        self.engine = EngineThread(boot, self._on_engine, loop=loop)
-        self.pulse = Pulse(lambda: self.engine.beats, settings.stall_timeout)
+        self.lanes = Lanes()
         places = settings.max_batch + settings.max_queue
         self.admission = Admission(
             max_batch=settings.max_batch, most=places if most is None else min(places, most)
         )
-        self.metrics = Metrics(stats=lambda: self.engine.stats, is_ready=lambda: self.is_ready)
+        self.fleet = Fleet(
+            catalogue or Catalogue.of(settings),
+            settings,
+            self.lanes,
+            boots=partial(booting, settings) if boot is None else lambda entry, ask: boot,
+            failed=self._on_failure,
+            costly=lambda: self.metrics.costly_grammars.inc(),
+        )
+        self.metrics = Metrics(
+            stats=self.fleet.stats, is_ready=lambda: self.is_ready, loaded=self.fleet.loaded
+        )
         self.metrics.in_progress.set_function(lambda: len(self.admission.visits))
+        self.registry = Registry.of(settings)
         self.state = State.LOADING
         self.is_stopping = False
-        self.body_limit = _LEAST_BODY
+        self.body_limit = _WITH_IMAGES if settings.has_several else _LEAST_BODY
         self.ended: asyncio.Future[int] = loop.create_future()
         self.became_ready: asyncio.Future[None] = loop.create_future()
-        self.failure: BaseException | None = None
-        self.loaded: ServedModel | None = None
-        """What is served, once it is loaded."""
-        self._guard: Guard  # from then on, too
-        self.preparation: Preparation
-        """The lanes in which requests become sequences, once there is a model."""
-        self.programs: Programs
-        """What the operator's programs run in, from then on."""
+        self.failure: str | None = None
+        """Why the server could not start."""
+        self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     # ---- what requests ask -------------------------------------------------------------------
@@ -75,6 +89,12 @@ class Service:
         return self.state is State.READY and not self.is_stopping
 
     @property
+    def is_alive(self) -> bool:
+        """Whether no engine has failed or hangs."""
+        failed = self.state in (State.FAILED, State.REFUSED)
+        return not failed and not any(each.pulse.is_missing for each in self.fleet.serving)
+
+    @property
     def status(self) -> str:
         """The server's state in one word."""
         fails = self.state in (State.FAILED, State.REFUSED)
@@ -83,21 +103,36 @@ class Service:
     @property
     def stuck(self) -> str | None:
         """Why requests are admitted and yet not parsed or answered, if so."""
-        if self.pulse.is_missing:
-            return f"the engine has taken no step for {self.pulse.seconds:.0f} s"
-        return None if self.loaded is None else self.preparation.stuck
+        for each in self.fleet.serving:
+            if each.pulse.is_missing:
+                return f"the engine has taken no step for {each.pulse.seconds:.0f} s"
+        return self.lanes.stuck
 
     @property
-    def model(self) -> ServedModel:
-        """What is served; raises ``RequestError`` (503) unless requests are answered."""
-        self.check_open()
-        assert self.loaded is not None
-        return self.loaded
+    def loaded(self) -> ServedModel | None:
+        """The default model, if it is loaded."""
+        serving = self.fleet.default.serving
+        return None if serving is None else serving.model
 
     def check_open(self) -> None:
         """Raise ``RequestError`` (503) unless requests are answered."""
         if not self.is_ready:
             raise self._unavailable()
+
+    @contextlib.asynccontextmanager
+    async def using(self, name: str | None) -> AsyncIterator[Serving]:
+        """The model of a request without a body, which is loaded if necessary."""
+        self.check_open()
+        entry = self.fleet.catalogue.meant(name)
+        try:
+            async with asyncio.timeout(self.settings.queue_timeout or None):
+                serving = await self.fleet.use(entry)
+        except TimeoutError:
+            raise queue_timeout(self.settings) from None
+        try:
+            yield serving
+        finally:
+            self.fleet.release(entry)
 
     def _unavailable(self) -> RequestError:
         reason = {
@@ -109,45 +144,40 @@ class Service:
     # ---- its life ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start loading."""
-        self.engine.start()
-        self.pulse.start()
+        """Load the default model, unless there are only such that requests have to name."""
+        if self.settings.models or not self.settings.has_several:
+            self._starting = asyncio.create_task(self._begin())
+        else:
+            self._open()
 
-    def _on_engine(self, state: State, news: Engine | BaseException | None) -> None:
-        self.state = state
-        if isinstance(news, Engine):
-            self._open(news)
-        elif state is State.REFUSED:
-            self.failure = news
-            self._end(REFUSED)
-        elif state is State.FAILED and news is not None:
-            log_failure("the engine failed; the server is stopping", news)
-            self._interrupt_all()
-            asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
+    async def _begin(self) -> None:
+        try:
+            serving = await self.fleet.use(self.fleet.catalogue.default)
+        except RequestError:
+            if self.state is State.LOADING:
+                self.state, self.failure = State.REFUSED, self.fleet.default.reason
+                self._end(REFUSED)
+            return
+        model = serving.model
+        if not self.settings.has_several:
+            if model.max_context is not None:
+                limit = model.max_context * _PER_TOKEN
+                self.body_limit = min(max(limit, _LEAST_BODY), _MOST_BODY)
+            if model.dialect.images is not None:
+                self.body_limit = max(self.body_limit, _WITH_IMAGES)
+        self._open()
+        self.fleet.release(self.fleet.catalogue.default)
 
-    def _open(self, engine: Engine) -> None:
-        log(logging.INFO, f"memory: {engine.lm.memory}")
-        model = engine.model
-        if model.max_context is not None:
-            limit = model.max_context * _PER_TOKEN
-            self.body_limit = min(max(limit, _LEAST_BODY), _MOST_BODY)
-        if model.dialect.images is not None:
-            self.body_limit = max(self.body_limit, _WITH_IMAGES)
-        self._guard = Guard(engine.facts, costly=self.metrics.costly_grammars.inc)
-        self._guard.start()
-        fetches = self.settings.allow_remote_images and model.dialect.images is not None
-        self.preparation = Preparation(
-            engine.lm.prepare_all,
-            model,
-            self._guard,
-            max_sequences=self.settings.max_queue,
-            remote=RemoteImages() if fetches else None,
-        )
-        self.programs = Programs(
-            self.engine, timeout=self.settings.program_timeout, most=self.settings.max_queue
-        )
-        self.loaded = model
-        self.became_ready.set_result(None)
+    def _open(self) -> None:
+        if self.state is State.LOADING:
+            self.state = State.READY
+            self.became_ready.set_result(None)
+
+    def _on_failure(self, error: BaseException) -> None:
+        self.state = State.FAILED
+        log_failure("the engine failed; the server is stopping", error)
+        self._interrupt_all()
+        asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
 
     def stop(self) -> None:
         """Admit no more requests, and end when all are done or the grace period is over.
@@ -188,18 +218,8 @@ class Service:
             self.ended.set_result(status)
 
     async def close(self) -> bool:
-        """Stop the engine's thread, the guard and the lanes; returns whether all of them ended."""
-        self.pulse.close()
-        self.engine.stop()
-        prepared = True
-        if self.loaded is not None:
-            await self._guard.close()
-            prepared = await self.preparation.close()
-        return await asyncio.to_thread(self.engine.join, 10.0) and prepared
-
-
-def why(error: BaseException) -> str:
-    """Why the server cannot start, in one line."""
-    if isinstance(error, MlxgenError):
-        return " ".join(str(error).split())
-    return f"the model cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}"
+        """Stop the engines' threads, the guards and the lanes; returns whether all ended."""
+        if self._starting is not None:
+            self._starting.cancel()
+        ended = await self.fleet.close()
+        return await self.lanes.close() and ended

@@ -28,6 +28,7 @@ EXAMPLES = """\
 examples:
   mlxgen.server
   mlxgen.server --model mlx-community/Qwen3-4B-4bit --port 9000
+  mlxgen.server --model ./my-model --model-dir ~/models --idle-unload 600
   MLXGEN_API_KEY=secret mlxgen.server --model ./my-model --host 0.0.0.0
   mlxgen.server --model mlx-community/Qwen3-4B-4bit --print-config codex
 
@@ -59,11 +60,20 @@ def _count(default: int | None, low: int, high: int) -> Any:
 class Settings(ModelSettings):
     """What a server is started with; each setting is an option of the command line."""
 
-    aliases: tuple[str, ...] = setting((), action="append", metavar="NAME")
-    """A further name of the model, for clients that choose from /v1/models; repeatable."""
+    models: tuple[str, ...] = setting((), action="append", metavar="NAME")
+    """A folder or a hub id (default: the bundled demo model); repeatable. The first is the default
+    and loaded at the start, the others when requests name them."""
+    model_dirs: tuple[str, ...] = setting((), action="append", metavar="FOLDER")
+    """A folder whose sub-folders (NAME or OWNER/NAME) are models, loaded when requests name them;
+    repeatable."""
+    idle_unload: float = _seconds(0.0)
+    """Seconds without a request after which a model is unloaded; 0 is never."""
+    aliases: tuple[str, ...] = setting((), action="append", metavar="NAME[=MODEL]")
+    """A further name of the default model, or of another one, for clients that choose from
+    /v1/models; repeatable."""
     strict_model: bool = setting(False, action="store_true")
-    """Refuse requests for a model of another name; otherwise any name is served, and the answer
-    repeats it."""
+    """Refuse requests for a model of another name; otherwise the default model answers them, and
+    the answer repeats the name."""
 
     host: str = setting("127.0.0.1", metavar="HOST")
     """The address to listen on."""
@@ -160,12 +170,15 @@ class Settings(ModelSettings):
             )
         if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", self.root_path):
             raise OptionError("root_path", f"expected a path such as /llm, got {self.root_path!r}")
-        for alias in self.aliases:
+        for given in self.aliases:
+            alias = given.partition("=")[0]
             if not alias.isprintable() or not 0 < len(alias) <= _LONGEST_NAME:
                 raise OptionError(
                     "alias",
                     f"expected a name of 1 to {_LONGEST_NAME} characters, got {alias[:80]!r}",
                 )
+        if self.has_several:
+            self._check_for_several()
         for name in self.allow_hosts:
             _check_name(name)
         for origin in self.cors_origins:
@@ -175,6 +188,19 @@ class Settings(ModelSettings):
                 "print_config",
                 "a client needs the address: leave out --uds, and pass a port other than 0",
             )
+
+    @property
+    def has_several(self) -> bool:
+        """Whether there is more than one model, or may be."""
+        return len(self.models) > 1 or bool(self.model_dirs)
+
+    def _check_for_several(self) -> None:
+        """Raise ``OptionError`` for what can only be meant for one model."""
+        draft = None if self.draft_model == "ngram" else self.draft_model
+        given = {"revision": self.revision, "adapter": self.adapter, "draft_model": draft}
+        for name, value in given.items():
+            if value is not None:
+                raise OptionError(name, "belongs to one model, but there are several; leave it out")
 
 
 Settings.__doc__ = "\n".join(
@@ -206,13 +232,15 @@ def _check_origin(origin: str) -> None:
 # ---- the command line ------------------------------------------------------------------------
 
 _GROUPS = {  # by their first setting
-    "model": "model",
+    "models": "model",
     "host": "network",
     "max_batch": "limits",
     "programs": "your own code",
     "log_format": "log, on standard error",
 }
 _REPEATED = {
+    "models": "model",
+    "model_dirs": "model_dir",
     "aliases": "alias",
     "allow_hosts": "allow_host",
     "cors_origins": "cors_origin",

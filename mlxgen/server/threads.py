@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import threading
 
 
@@ -29,3 +30,11 @@ def leave_mlx() -> None:
         import mlx.core as mx
 
         mx.clear_streams()
+
+
+def free_memory() -> None:
+    """Give back what nobody refers to any more, such as a model whose thread has ended."""
+    import mlx.core as mx
+
+    gc.collect()
+    mx.clear_cache()

@@ -65,6 +65,15 @@ class TimeLimits:
         return self._call_later(seconds, self._interrupt, late) if seconds else None
 
 
+def queue_timeout(settings: Settings) -> RequestError:
+    """The error of a request that has waited for too long."""
+    return RequestError(
+        f"the request has waited for more than {settings.queue_timeout:g} seconds; try again later",
+        status=503,
+        code="queue_timeout",
+    )
+
+
 def _limits(settings: Settings) -> dict[Stage, tuple[float, RequestError]]:
     """The seconds of each stage, where 0 is no limit, and what to say after them."""
     waits, reads, answers = (
@@ -75,11 +84,7 @@ def _limits(settings: Settings) -> dict[Stage, tuple[float, RequestError]]:
     return {
         Stage.WAITS: (
             waits,
-            RequestError(
-                f"the request has waited for more than {waits:g} seconds; try again later",
-                status=503,
-                code="queue_timeout",
-            ),
+            queue_timeout(settings),
         ),
         Stage.READS: (
             reads,

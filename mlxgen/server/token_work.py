@@ -23,6 +23,7 @@ from .fields import Body, Int, Json, ModelName, named
 from .http.responses import to_large_json
 from .openai.messages import CHAT_FIELDS, Message, rendered
 from .reading import read
+from .replying import read_body
 from .served_model import ServedModel
 
 MAX_TOKENS = 1 << 20
@@ -60,11 +61,11 @@ Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
 
 async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
     """The work of an endpoint that does not need the engine."""
-    data = await exchange.body()
-    model, preparation = exchange.service.model, exchange.service.preparation
-    size, body = await preparation.body(data, exchange.client)
-    answered = await preparation.run(
-        size, lambda: to_large_json(answer(body(), model), depth=2), exchange.client
+    size, body = await read_body(exchange)
+    serving = await exchange.use(body.get("model"))
+    size += await serving.preparation.fetched(body)
+    answered = await exchange.service.lanes.run(
+        size, lambda: to_large_json(answer(body, serving.model), depth=2), exchange.client
     )
     exchange.understood()
     await exchange.answer(answered)

@@ -90,7 +90,7 @@ class Shell:
 
     def _serve(self, command: Command) -> str:
         settings = read_settings(arguments_of(command), {})
-        assert settings.model is None, "only the demo model runs"
+        assert not settings.models, "only the demo model runs"
         if settings.programs:
             for place in settings.programs:
                 module, _, function = place.partition("=")[2].partition(":")

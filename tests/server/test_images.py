@@ -18,7 +18,7 @@ from mlxgen.server.anthropic.messages import count_tokens, parse_messages
 from mlxgen.server.call import Call
 from mlxgen.server.errors import RequestError
 from mlxgen.server.http.fetch import FetchError
-from mlxgen.server.jobs import Preparation
+from mlxgen.server.jobs import Lanes, Preparation
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai_responses.request import parse_responses
 from mlxgen.server.remote_images import MOST_IMAGES, RemoteImages
@@ -273,12 +273,11 @@ def test_images_that_wait_are_limited(
     assert images.nbytes == before + 12 * 56 * 84
     monkeypatch.setattr(jobs, "IMAGES", before)
     nothing: Any = None
-    lanes = Preparation(lm.prepare_all, model, nothing, max_sequences=4)
+    preparation = Preparation(Lanes(), lm.prepare_all, model, nothing, max_sequences=4)
     with pytest.raises(RequestError, match="too many images wait here") as caught:
-        lanes._understood(lambda: body, parse_chat)
+        preparation._understood(body, parse_chat)
     assert caught.value.status == 503
-    lanes._understood(chat, parse_chat)  # text goes on
+    preparation._understood(chat(), parse_chat)  # text goes on
     del call, caught
     gc.collect()
     assert images.nbytes == before
-    asyncio.run(lanes.close())

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 
 from mlxgen.server import jobs
-from mlxgen.server.jobs import QUICK_THREADS, SHORT, SLOW_THREADS, Preparation
-
-from .openai.kit import plain
+from mlxgen.server.jobs import QUICK_THREADS, SHORT, SLOW_THREADS, Lanes
 
 
 @pytest.mark.parametrize(("size", "threads"), [(1, QUICK_THREADS), (SHORT + 1, SLOW_THREADS)])
@@ -19,8 +16,7 @@ def test_a_lane_that_never_ends_what_it_does_is_stuck(
     monkeypatch: pytest.MonkeyPatch, size: int, threads: int
 ) -> None:
     async def scene() -> None:
-        unused: Any = None
-        lanes = Preparation(unused, plain(), unused, max_sequences=1)
+        lanes = Lanes()
         over, begun = threading.Event(), threading.Semaphore(0)
 
         def work() -> None:
@@ -45,8 +41,7 @@ def test_a_lane_that_never_ends_what_it_does_is_stuck(
 
 def test_lanes_that_are_only_busy_are_not_stuck() -> None:
     async def scene() -> None:
-        unused: Any = None
-        lanes = Preparation(unused, plain(), unused, max_sequences=1)
+        lanes = Lanes()
         over = threading.Event()
         jobs = [asyncio.create_task(lanes.run(1, lambda: over.wait())) for _ in range(9)]
         await asyncio.sleep(0.05)

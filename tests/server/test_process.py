@@ -69,9 +69,9 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded() -> None:
 
 @pytest.mark.usefixtures("process_as_it_was")
 def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no folder" in refusal(capsys, model="./not/here")
+    assert "there is no folder" in refusal(capsys, models=("./not/here",))
     (tmp_path / "config.json").write_text("{}")
-    assert refusal(capsys, model=str(tmp_path))
+    assert refusal(capsys, models=(str(tmp_path),))
     assert "2048 tokens of demo" in refusal(capsys, max_context=100_000)
     assert "cannot listen on 203.0.113.1 port 0" in refusal(capsys, host="203.0.113.1")
 
@@ -88,9 +88,9 @@ def test_a_server_says_how_it_shares_the_memory(server: Running) -> None:
 
 @pytest.mark.usefixtures("process_as_it_was")
 def test_an_open_door_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refusal(capsys, host="0.0.0.0", model="./not/here")
+    said = refusal(capsys, host="0.0.0.0", models=("./not/here",))
     assert "--api-key" in said.splitlines()[0]
-    assert "--api-key" not in refusal(capsys, host="0.0.0.0", model="./not/here", api_key="k")
+    assert "--api-key" not in refusal(capsys, host="0.0.0.0", models=("./not/here",), api_key="k")
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_options_become_settings() -> None:
     line = "--model m --port 0 --max-batch 4 --cache-bytes 2GiB --cors-origin * --cors-origin null"
     settings = read_settings(line.split(), {"MLXGEN_API_KEY": "from-environment"})
     assert settings == Settings(
-        model="m",
+        models=("m",),
         port=0,
         max_batch=4,
         cache_bytes=2 << 30,

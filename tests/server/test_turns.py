@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from mlxgen.server.errors import RequestError
-from mlxgen.server.jobs import SHORT, SLOW_THREADS, Preparation
+from mlxgen.server.jobs import SHORT, SLOW_THREADS, Lanes
 from mlxgen.server.line import WAITING
 
 LARGE = SHORT + 1
@@ -32,13 +32,12 @@ class Work:
         return self.name
 
 
-def with_lanes(test: Callable[[Preparation], Coroutine[Any, Any, None]]) -> None:
+def with_lanes(test: Callable[[Lanes], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        nothing = cast(Any, None)
-        preparation = Preparation(nothing, nothing, nothing, max_sequences=1)
+        lanes = Lanes()
         async with asyncio.timeout(30):
-            await test(preparation)
-        assert await preparation.close()
+            await test(lanes)
+        assert await lanes.close()
 
     asyncio.run(run())
 
@@ -49,16 +48,16 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 def test_in_the_slow_lane_clients_take_turns_and_small_work_goes_by() -> None:
-    async def test(preparation: Preparation) -> None:
+    async def test(lanes: Lanes) -> None:
         done: list[str] = []
         began: list[str] = []
         works = [Work(name, done, began) for name in ("a1", "a2", "a3", "a4", "b1")]
         tasks = []
         for work in works:
-            tasks.append(asyncio.create_task(preparation.run(LARGE, work, work.name[0])))
+            tasks.append(asyncio.create_task(lanes.run(LARGE, work, work.name[0])))
             await asyncio.sleep(0)
         await until(lambda: len(began) == SLOW_THREADS)
-        assert await preparation.run(SHORT, lambda: "quick", "a") == "quick"
+        assert await lanes.run(SHORT, lambda: "quick", "a") == "quick"
         assert sorted(began) == ["a1", "a2"]
         works[0].go.set()
         await until(lambda: len(began) == 3)
@@ -71,14 +70,12 @@ def test_in_the_slow_lane_clients_take_turns_and_small_work_goes_by() -> None:
 
 
 def test_costly_work_leaves_a_thread_of_the_slow_lane_to_others() -> None:
-    async def test(preparation: Preparation) -> None:
+    async def test(lanes: Lanes) -> None:
         began: list[str] = []
         works = [Work(name, [], began) for name in ("a", "b", "c")]
-        tasks = [
-            asyncio.create_task(preparation.run(1, work, work.name, costly=True)) for work in works
-        ]
+        tasks = [asyncio.create_task(lanes.run(1, work, work.name, costly=True)) for work in works]
         await until(lambda: began == ["a"])
-        assert await preparation.run(LARGE, lambda: "large", "d") == "large"
+        assert await lanes.run(LARGE, lambda: "large", "d") == "large"
         assert began == ["a"]
         for work in works:
             work.go.set()
@@ -88,15 +85,15 @@ def test_costly_work_leaves_a_thread_of_the_slow_lane_to_others() -> None:
 
 
 def test_a_client_that_leaves_keeps_its_place_for_as_long_as_its_thread_runs() -> None:
-    async def test(preparation: Preparation) -> None:
+    async def test(lanes: Lanes) -> None:
         began: list[str] = []
         works = [Work(name, [], began) for name in ("a", "b")]
         for work in works:
-            task = asyncio.create_task(preparation.run(LARGE, work, "a"))
+            task = asyncio.create_task(lanes.run(LARGE, work, "a"))
             await until(lambda work=work: work.name in began)  # type: ignore[misc]
             task.cancel()
             await asyncio.wait({task})
-        waiting = asyncio.create_task(preparation.run(LARGE, lambda: "c", "a"))
+        waiting = asyncio.create_task(lanes.run(LARGE, lambda: "c", "a"))
         await asyncio.sleep(0.02)
         assert not waiting.done()
         works[0].go.set()
@@ -107,16 +104,16 @@ def test_a_client_that_leaves_keeps_its_place_for_as_long_as_its_thread_runs() -
 
 
 def test_a_client_with_too_much_large_work_is_told_to_wait() -> None:
-    async def test(preparation: Preparation) -> None:
+    async def test(lanes: Lanes) -> None:
         work = Work("a", [], [])
         count = WAITING + SLOW_THREADS
-        tasks = [asyncio.create_task(preparation.run(LARGE, work, "a")) for _ in range(count)]
+        tasks = [asyncio.create_task(lanes.run(LARGE, work, "a")) for _ in range(count)]
         await asyncio.sleep(0)
         with pytest.raises(RequestError) as caught:
-            await preparation.run(LARGE, work, "a")
+            await lanes.run(LARGE, work, "a")
         assert caught.value.status == 503
         work.go.set()
-        assert await preparation.run(LARGE, lambda: "b", "b") == "b"
+        assert await lanes.run(LARGE, lambda: "b", "b") == "b"
         await asyncio.gather(*tasks)
 
     with_lanes(test)

@@ -56,7 +56,6 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         held=plan.held,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
-        ends_with_done=False,
         params={**_FIELDS, "filters": plan.field},
         ignored=[*ignored, *left_out(request.tools, FunctionTool)],
     )

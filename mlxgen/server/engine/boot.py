@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from ...arguments import load_model
 from ...engine import Limits, Options, Scheduler
 from ...errors import MlxgenError, OptionError
 from ...filters.compiled import GrammarEngine
+from ...load import weights_of
 from ...model import LanguageModel
+from ..fleet.catalogue import Entry
 from ..guard.child import Facts
 from ..guard.guard import CPU_SECONDS, MEMORY
 from ..logs import log
@@ -34,18 +37,29 @@ class Engine(NamedTuple):
 
 EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]
 """Called in the engine's thread: loads everything."""
+Ask: TypeAlias = Callable[[int], None]
+"""Waits until there is room for so many bytes of weights; raises if there will be none."""
 
 
-def booting(settings: Settings) -> EngineBoot:
-    """The function that loads everything."""
+def booting(settings: Settings, entry: Entry | None = None, ask: Ask | None = None) -> EngineBoot:
+    """The function that loads everything of one model, by default the only one of the settings.
+
+    If it is one of several, it asks for room in memory before it reads the weights.
+    """
+    source = next(iter(settings.models), None) if entry is None else entry.source
 
     def boot() -> tuple[Scheduler, Engine]:
-        lm = load_model(settings, settings.cache_bytes)
-        _limit_context(lm, settings.max_context)
+        how = settings
+        if ask is not None:
+            ask(weights_of(source))
+            how = replace(settings, ignore_memory_limit=True)  # that was looked after
+        lm = load_model(source, how, settings.cache_bytes)
+        if entry is not None:
+            lm.name = entry.name
+        _limit_context(lm, settings)
         limits = Limits(
             max_batch=settings.max_batch,
             max_queue=settings.max_queue,
-            max_bytes=settings.cache_bytes,
             longest_gap=settings.longest_gap,
             prefill_chunk=settings.prefill_chunk,
         )
@@ -61,9 +75,6 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
     facts = Facts.of(lm.vocabulary, lm.vocab_size, cpu_seconds=CPU_SECONDS, memory=MEMORY)
     model = ServedModel.of(
         lm,
-        aliases=settings.aliases,
-        path=settings.model,
-        strict_name=settings.strict_model,
         sampling_choice=settings.sampling_defaults,
         registry=Registry.of(settings, lm),
         thinking_budget=settings.thinking_budget,
@@ -73,10 +84,13 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
     return Engine(lm, model, facts)
 
 
-def _limit_context(lm: LanguageModel, wanted: int | None) -> None:
+def _limit_context(lm: LanguageModel, settings: Settings) -> None:
+    wanted = settings.max_context
     if wanted is None:
         return
     if lm.max_context is not None and wanted > lm.max_context:
+        if settings.has_several:  # it is meant for the others
+            return
         raise OptionError(
             "--max-context",
             f"expected at most the {lm.max_context} tokens of {lm.name}, got {wanted}",

@@ -76,11 +76,16 @@ class _Dismiss(NamedTuple):
     guest: Guest
 
 
+class _Do(NamedTuple):
+    work: Callable[[Scheduler], object]
+    done: asyncio.Future[None]
+
+
 class _Stop(NamedTuple):
     pass
 
 
-_Command: TypeAlias = _Submit | _Cancel | _Admit | _Dismiss | _Stop | Wish
+_Command: TypeAlias = _Submit | _Cancel | _Admit | _Dismiss | _Do | _Stop | Wish
 News: TypeAlias = tuple[Mailbox, Delivery | BaseException]
 
 
@@ -146,6 +151,12 @@ class EngineThread:
         """Drop what is left of a program's sequences."""
         self._inbox.put(_Dismiss(lent.guest))
 
+    def do(self, work: Callable[[Scheduler], object]) -> asyncio.Future[None]:
+        """Do something in the thread, between two steps; the result is done when that is."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._inbox.put(_Do(work, done))
+        return done
+
     def tell(self, mailbox: Mailbox, news: Delivery | BaseException) -> None:
         """Have the loop put something into a mailbox, or fail it."""
         urgent = not isinstance(news, Delivery) or news.is_turn
@@ -189,6 +200,7 @@ class EngineThread:
                 self._step(scheduler)
                 self._publish(scheduler)
                 self._turns += 1
+            self._publish(scheduler, at_once=True)
         finally:
             with contextlib.suppress(Exception):  # it may be what failed
                 scheduler.close()
@@ -242,6 +254,9 @@ class EngineThread:
             self._guests.add(command.guest)
         elif isinstance(command, _Dismiss):
             self._guests.leave([command.guest], scheduler)
+        elif isinstance(command, _Do):
+            command.work(scheduler)
+            self._call(_settle, command.done)
 
     def _submit(self, scheduler: Scheduler, sequences: Sequence[Request], mailbox: Mailbox) -> None:
         """All sequences of a request, or none of them."""
@@ -352,3 +367,8 @@ class EngineThread:
                     mailbox.fail(news)
         for mailbox in told:
             mailbox.tell()
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -62,7 +62,7 @@ class Guard:
         self._costly = costly  # called for each one that took too much time or memory
 
     def start(self) -> None:
-        """Start the processes."""
+        """Start the processes, which otherwise start when there is something to try."""
         self._keepers = [asyncio.create_task(self._keep()) for _ in range(self._count)]
 
     async def close(self) -> None:
@@ -88,6 +88,8 @@ class Guard:
         Raises ``RequestError`` (503) if no process became free or each one was lost, which says
         nothing about the specification.
         """
+        if not self._keepers:
+            self.start()
         message = _packed(spec)
         digest = _digest(message)
         verdict: Verdict | None = None

@@ -59,7 +59,7 @@ def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Call:
 def _call(known: Read[R], model: ServedModel, gap: Gap | None) -> Call:
     reply = partial(LlamaReply, fields=known.request.response_fields or ())
     call = understood(known, model, reply, gap)
-    return replace(call, watched=True, ends_with_done=False)
+    return replace(call, watched=True)
 
 
 def _read(body: Mapping[str, Any], kind: type[R], rules: Mapping[str, Rule]) -> Read[R]:

@@ -23,8 +23,9 @@ def in_force(model: ServedModel) -> dict[str, Any]:
     return {name: values[name] for name in SamplingOptions.__annotations__ if name != "logit_bias"}
 
 
-def props_of(model: ServedModel, *, slots: int) -> dict[str, Any]:
-    """The answer; ``slots``: how many sequences may run at a time."""
+def props_of(model: ServedModel, *, slots: int, path: str | None) -> dict[str, Any]:
+    """The answer; ``slots``: how many sequences may run at a time; ``path``: the model as it was
+    given to the server."""
     sampling = in_force(model)
     return {
         "default_generation_settings": {
@@ -48,7 +49,7 @@ def props_of(model: ServedModel, *, slots: int) -> dict[str, Any]:
         "n_ctx": model.max_context,
         "total_slots": slots,
         "model_alias": model.name,
-        "model_path": model.path or model.name,
+        "model_path": path or model.name,
         "modalities": {"vision": model.dialect.images is not None, "audio": False},
         "chat_template": model.chat_template,
         "bos_token": model.bos_token,

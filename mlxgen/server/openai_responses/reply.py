@@ -21,6 +21,21 @@ from .output import Kind, Output
 _FAILURES = {429: "rate_limit_exceeded"}
 
 
+def failed(error: BaseException, id: str) -> Event:
+    """The only event of a stream that fails before its request was parsed."""
+    response = {"id": id, "object": "response", "status": "failed", "output": []}
+    event = _about("failed", {**response, "error": _failure(error, {})})
+    return {**event, "sequence_number": 0}
+
+
+def _failure(error: BaseException, params: Mapping[str, str]) -> dict[str, str]:
+    status, body = error_body(error, params)
+    code = body["error"]["code"]
+    if code != "context_length_exceeded":
+        code = _FAILURES.get(status, "server_error" if status >= 500 else "invalid_prompt")
+    return {"code": code, "message": body["error"]["message"]}
+
+
 class ResponsesReply:
     """A ``Reply`` as OpenAI's responses have it.
 
@@ -76,13 +91,9 @@ class ResponsesReply:
         return self._sent([new for event in events for new in self._output.take(event)])
 
     def fail(self, error: BaseException) -> Event:
-        status, body = error_body(error, self._params)
         if not self._stream:
-            return body
-        code = body["error"]["code"]
-        if code != "context_length_exceeded":
-            code = _FAILURES.get(status, "server_error" if status >= 500 else "invalid_prompt")
-        failure = {"code": code, "message": body["error"]["message"]}
+            return error_body(error, self._params)[1]
+        failure = _failure(error, self._params)
         [event] = self._sent([_about("failed", self._response("failed", error=failure))])
         return event
 

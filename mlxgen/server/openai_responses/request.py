@@ -83,7 +83,6 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
         held=plan.held,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
-        ends_with_done=False,
         params=params,
         ignored=[*ignored, *left_out(request.tools, FunctionTool)],
     )

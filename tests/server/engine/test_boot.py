@@ -18,9 +18,3 @@ def test_a_model_whose_calls_cannot_be_read_is_noted_once(
         model = engine_of(Chatter().lm, Settings()).model
     assert model.dialect.tools is None
     assert [record.levelname for record in caplog.records if "tools" in record.message] == ["INFO"]
-
-
-def test_the_names_of_the_model_come_from_the_settings() -> None:
-    settings = Settings(model="a/folder", aliases=("x", "chatter", "x"), strict_model=True)
-    model = engine_of(Chatter().lm, settings).model
-    assert model.names == ("chatter", "x") and model.path == "a/folder" and model.strict_name

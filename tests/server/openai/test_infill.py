@@ -98,7 +98,7 @@ def test_llama_cpps_fields_make_the_same_prompt() -> None:
     call = parse_infill({**GAP, "input_extra": extra}, coder())
     files = [("a.py", "x = 1"), ("other", "y")]
     assert prompts(call) == [infill().prompt("def f(", "):\n", files)]
-    assert call.watched and not call.ends_with_done
+    assert call.watched
     (job,) = call.jobs
     assert job.options.max_tokens is None
     before = {**GAP, "input_prefix": "def ", "prompt": "f("}

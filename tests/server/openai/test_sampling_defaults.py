@@ -77,7 +77,7 @@ def test_what_a_request_says_stands_beside_the_other_defaults() -> None:
 
 def test_props_have_the_names_of_llama_cpp() -> None:
     model = served_with("model", RECOMMENDED)
-    props = props_of(replace(model, path="models/demo"), slots=4)
+    props = props_of(model, slots=4, path="models/demo")
     params = props["default_generation_settings"]["params"]
     assert params.items() >= RECOMMENDED.items()
     assert params["repeat_penalty"] == 1.05 and params["n_predict"] == -1

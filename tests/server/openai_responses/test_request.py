@@ -153,7 +153,7 @@ def test_what_changes_nothing_is_accepted() -> None:
         stream_options={"include_obfuscation": False},
     )
     assert call.jobs == (plain,)
-    assert call.stream and not call.ends_with_done
+    assert call.stream
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,186 @@
+"""The models that requests may name.
+
+Owns their names, and which one a request means. Must never know whether one is loaded. Invariant:
+frozen; no two models have a name in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from ...errors import LoadError, OptionError
+from ...load import folder_of
+from ...loading.checkpoint import read_json
+from ...loading.model_config import MAX_CONTEXT, number_of
+from ..errors import RequestError
+from ..fields import shown
+from ..settings import Settings
+
+DEMO = "demo"
+_DEEPEST = 2  # levels of a folder of models: a name, or an owner and a name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A model that may be loaded.
+
+    - ``name`` and the ``aliases`` are what ``/v1/models`` lists; answers have the ``name``.
+    - ``source`` is what ``mlxgen.load`` takes, as it was given: another name of it; ``None`` is
+      the demo model.
+    - ``folder`` has its files, if that is known before it is loaded.
+    """
+
+    name: str
+    source: str | None = None
+    aliases: tuple[str, ...] = ()
+    folder: Path | None = None
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """All names that ``/v1/models`` lists, its own first."""
+        return (self.name, *self.aliases)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that requests may use."""
+        return self.listed if self.source is None else (*self.listed, self.source)
+
+    @property
+    def max_context(self) -> int | None:
+        """The tokens that its configuration allows, if that can be read."""
+        try:
+            config = {} if self.folder is None else read_json(self.folder / "config.json")
+        except LoadError:
+            return None
+        return number_of(config, MAX_CONTEXT)
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All models, the default one first. ``strict``: requests for any other name are refused."""
+
+    entries: tuple[Entry, ...]
+    strict: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Catalogue:
+        """The models of the settings; raises ``OptionError`` for what cannot be one of them.
+
+        The files of a single model are looked at when it is loaded.
+        """
+        entries: list[Entry] = []
+        for source in settings.models if settings.has_several else ():
+            _add(entries, _checked(source), "model")
+        for folder in settings.model_dirs:
+            for entry in _models_in(folder):
+                _add(entries, entry, "model_dir")
+        if not settings.has_several:
+            entries = [_only(next(iter(settings.models), None))]
+        return cls(_with_aliases(entries, settings.aliases), settings.strict_model)
+
+    @property
+    def default(self) -> Entry:
+        """The model of requests that name none."""
+        return self.entries[0]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Entry]:
+        return {name: entry for entry in self.entries for name in entry.names}
+
+    def named(self, name: str) -> Entry:
+        """The model of this name; raises ``RequestError`` (404) if there is none."""
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
+        *others, last = [repr(known) for entry in self.entries for known in entry.listed]
+        known = f"{', '.join(others)} and {last}" if others else last
+        raise RequestError(
+            f"model: there is no model {shown(name)} here, only {known}",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+    def meant(self, name: object) -> Entry:
+        """The model that a request means: if its name is unknown the default one, unless names are
+        strict."""
+        if not isinstance(name, str) or not name:
+            return self.default
+        return self.named(name) if self.strict else self._by_name.get(name, self.default)
+
+
+def _only(source: str | None) -> Entry:
+    """The entry of a single model, whatever is there."""
+    if source is None:
+        return Entry(name=DEMO)
+    try:
+        path = Path(source).expanduser()
+        name = path.resolve().name if path.exists() else source
+    except (OSError, RuntimeError):
+        name = source
+    return Entry(name=name or source, source=source)
+
+
+def _checked(source: str) -> Entry:
+    try:
+        folder = folder_of(source)
+    except LoadError as error:
+        raise OptionError("model", f"{source}: {error}") from error
+    if folder is None:
+        return Entry(name=source, source=source)
+    folder = folder.resolve()
+    return Entry(name=folder.name, source=source, folder=folder)
+
+
+def _models_in(given: str) -> Iterator[Entry]:
+    """The models in a folder, by their paths in it."""
+    root = Path(given).expanduser()
+    if not root.is_dir():
+        raise OptionError("model_dir", f"there is no folder {root}; check the path")
+    found = [
+        config.parent
+        for depth in range(1, _DEEPEST + 1)
+        for config in sorted(root.glob("/".join(["*"] * depth + ["config.json"])))
+    ]
+    if not found:
+        raise OptionError(
+            "model_dir", f"expected models in {root}, but no sub-folder has a config.json"
+        )
+    for folder in found:
+        yield Entry(
+            name=folder.relative_to(root).as_posix(), source=str(folder), folder=folder.resolve()
+        )
+
+
+def _add(entries: list[Entry], new: Entry, option: str) -> None:
+    """Add a model, or another name of one that is there."""
+    for place, known in enumerate(entries):
+        if new.folder is not None and new.folder == known.folder:
+            if new.name not in known.names:
+                entries[place] = replace(known, aliases=(*known.aliases, new.name))
+            return
+        if new.name in known.names:
+            raise OptionError(
+                option, f"{new.source} and {known.source} are both called {new.name}; rename one"
+            )
+    entries.append(new)
+
+
+def _with_aliases(entries: Sequence[Entry], given: Sequence[str]) -> tuple[Entry, ...]:
+    """The models with the names that were given to them: ``NAME`` or ``NAME=MODEL``."""
+    known = list(entries)
+    for text in given:
+        alias, _, model = text.partition("=")
+        taken = {name: place for place, entry in enumerate(known) for name in entry.names}
+        place = taken.get(model, 0) if not model or model in taken else None
+        if not alias or place is None:
+            names = ", ".join(entry.name for entry in known)
+            raise OptionError("alias", f"expected NAME=MODEL with one of {names}, got {text!r}")
+        if taken.get(alias, place) != place:
+            raise OptionError("alias", f"{alias} is the name of another model; choose another one")
+        if alias not in known[place].listed:
+            known[place] = replace(known[place], aliases=(*known[place].aliases, alias))
+    return tuple(known)

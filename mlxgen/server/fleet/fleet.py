@@ -1,0 +1,365 @@
+"""Which models are loaded: who gets memory, who has to go, and who waits.
+
+Owns every load and unload. Must never know what a request asks for. It belongs to the event loop.
+
+Each loaded model has a thread of its own, which loads it, runs it and frees it: MLX's lazy arrays
+and streams belong to the thread that made them, and a load of half a minute in the thread of
+another model would stop everything that this one generates. Two threads may run two models at the
+same time, and what is evaluated may be freed by any thread.
+
+    request ---- use ---->  member: loaded?  --yes-->  used at once
+                              | no: waits
+                              v
+    engine's thread:  how large?  --ask-->  room?  --go-->  reads the weights  --ready-->  used
+
+Loads get room one at a time, in the order in which they asked for it. The models that have to go
+are those that nobody uses, the one that was used longest ago first, and then those in use. The
+latter take no new requests, end those that they have, and go; whoever asks for them meanwhile waits
+until they are loaded again. So a model never goes while it generates, and no load waits for ever.
+
+Invariant: the models that have room fit into the device together, each with a little KV; the limit
+for KV is shared out equally whenever one comes or goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from ...engine import Stats
+from ...errors import MemoryLimitError, MlxgenError
+from ...loading.memory import in_words, memory_limit, needed_by, reserve_of
+from ..engine.boot import Ask, Engine, EngineBoot
+from ..engine.thread import EngineThread, State
+from ..jobs import Lanes
+from ..logs import log
+from ..metrics import added, finished
+from ..settings import Settings
+from ..threads import free_memory
+from .catalogue import Catalogue, Entry
+from .member import Member, Status
+from .serving import Serving
+
+PAUSE = 5.0  # seconds after a load failed in which it is not tried again
+_PATIENCE = 10.0  # seconds for a thread to end
+
+Boots: TypeAlias = Callable[[Entry, Ask | None], EngineBoot]
+
+
+class _UnwantedError(MlxgenError):
+    """Nobody waits for a load any more."""
+
+
+class Fleet:
+    """All models. ``boots`` makes what loads one, ``failed`` is called with the error of an engine
+    that fails while it serves. ``device``: the bytes of the device, if not what MLX says."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        settings: Settings,
+        lanes: Lanes,
+        *,
+        boots: Boots,
+        failed: Callable[[BaseException], None],
+        costly: Callable[[], None],
+        device: int | None = None,
+    ) -> None:
+        self.catalogue = catalogue
+        self.members = {entry.name: Member(entry) for entry in catalogue.entries}
+        self._settings = settings
+        self._lanes = lanes
+        self._boots = boots
+        self._failed = failed
+        self._costly = costly
+        self._device = device
+        self._room = asyncio.Lock()  # one load at a time gets some; its order is that of asking
+        self._news = asyncio.Event()
+        self._loads: set[asyncio.Task[None]] = set()
+        self._unloads: set[asyncio.Task[None]] = set()
+        self._threads: set[EngineThread] = set()
+        self._past: Stats | None = None  # of models that are no longer loaded
+        self._closing = False
+
+    # ---- what requests ask -------------------------------------------------------------------
+
+    @property
+    def serving(self) -> list[Serving]:
+        """Those that are loaded."""
+        return [each.serving for each in self.members.values() if each.serving is not None]
+
+    @property
+    def default(self) -> Member:
+        """The model of requests that name none."""
+        return self.members[self.catalogue.default.name]
+
+    async def use(self, entry: Entry) -> Serving:
+        """The model, loaded; ``release`` it after use. Raises ``RequestError`` (503) if it cannot
+        be loaded."""
+        member = self.members[entry.name]
+        if member.status is Status.LOADED:
+            return member.take()
+        now = asyncio.get_running_loop().time()
+        if member.reason is not None and now - member.failed_at < PAUSE:
+            raise member.failure
+        waiter = member.join()
+        if member.status is Status.UNLOADED:
+            self._load(member)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(entry)
+            raise
+        finally:
+            member.leave(waiter)
+            self._news.set()
+
+    def release(self, entry: Entry) -> None:
+        """Use it no longer."""
+        member = self.members[entry.name]
+        member.users -= 1
+        loop, wait = asyncio.get_running_loop(), self._settings.idle_unload
+        member.used_at = loop.time()
+        if member.users:
+            return
+        if member.status is Status.UNLOADING:
+            _start(self._unload(member), self._unloads)
+        elif wait and not self._closing:
+            loop.call_later(wait, self._look, member)
+
+    def _look(self, member: Member) -> None:
+        """Unload a model that has been idle for long enough."""
+        idle = asyncio.get_running_loop().time() - member.used_at + 0.01  # timers may be early
+        if member.is_idle and not self._closing and idle >= self._settings.idle_unload:
+            self.dismiss(member)
+
+    def dismiss(self, member: Member) -> None:
+        """Unload a model that is loaded, as soon as nobody uses it."""
+        if member.status is Status.LOADED:
+            member.status = Status.UNLOADING
+            if not member.users:
+                _start(self._unload(member), self._unloads)
+
+    def stats(self) -> Stats | None:
+        """The figures of all, those of the past included; ``None`` while there are none."""
+        return added([self._past, *(thread.stats for thread in self._threads)])
+
+    def loaded(self) -> Mapping[str, bool]:
+        """Whether each model is loaded, by name."""
+        return {name: each.serving is not None for name, each in self.members.items()}
+
+    # ---- loading -----------------------------------------------------------------------------
+
+    def _load(self, member: Member) -> None:
+        member.status, member.reason = Status.LOADING, None
+        _start(self._bring(member), self._loads)
+
+    async def _bring(self, member: Member) -> None:
+        """Load a model, and let those use it who wait for it."""
+        loop, name = asyncio.get_running_loop(), member.entry.name
+        began = loop.time()
+        asked: asyncio.Future[int] = loop.create_future()
+        loaded = member.coming = loop.create_future()
+        go: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def ask(weights: int) -> None:  # in the engine's thread
+            loop.call_soon_threadsafe(_tell, asked, weights)
+            go.result()
+
+        several = len(self.members) > 1
+        boot = self._boots(member.entry, ask if several else None)
+        member.gone = loop.create_future()
+        thread = EngineThread(boot, partial(self._on_engine, member), loop=loop)
+        member.gone.add_done_callback(lambda _: self._over(thread))
+        self._threads.add(thread)
+        thread.start()
+        try:
+            first: set[asyncio.Future[Any]] = {asked, loaded}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                async with self._room:
+                    try:
+                        await self._make_room(member, asked.result())
+                    except MlxgenError as error:
+                        go.set_exception(error)
+                    else:
+                        go.set_result(None)
+                    engine = await loaded
+            else:
+                engine = await loaded
+            serving = Serving(thread, engine, self._lanes, self._settings, costly=self._costly)
+            member.coming, member.serving = None, serving
+            member.weights = serving.weights
+            if several:
+                await self._divide()
+        except asyncio.CancelledError:
+            go.cancel()
+            raise
+        except Exception as error:
+            await self._give_up(member, thread, error)
+            return
+        member.max_context = serving.model.max_context
+        member.status, member.used_at = Status.LOADED, loop.time()
+        log(logging.INFO, f"memory: {serving.memory}")
+        if several:
+            log(logging.INFO, "a model was loaded", model=name, seconds=member.used_at - began)
+        member.admit()
+        self._news.set()
+        member.users += 1  # and is idle from now on, if nobody wants it
+        self.release(member.entry)
+
+    def _on_engine(self, member: Member, state: State, news: Engine | BaseException | None) -> None:
+        if isinstance(news, Engine):
+            if member.coming is not None:
+                _tell(member.coming, news)
+        elif news is not None and state is State.FAILED:
+            self._failed(news)
+        elif news is not None and member.coming is not None and not member.coming.done():
+            member.coming.set_exception(news)
+            member.coming.exception()  # at the end nobody may be left to ask for it
+        if state is not State.READY:
+            _tell(member.gone, None)
+
+    def _over(self, thread: EngineThread) -> None:
+        """Keep the figures of a thread that has ended."""
+        self._threads.discard(thread)
+        self._past = added([self._past, finished(thread.stats)])
+
+    async def _give_up(self, member: Member, thread: EngineThread, error: Exception) -> None:
+        """Tell those who wait for a model that it cannot be loaded; keep nothing of the attempt."""
+        if not isinstance(error, _UnwantedError):
+            member.reason, member.failed_at = why(error), asyncio.get_running_loop().time()
+            if len(self.members) > 1:
+                name = member.entry.name
+                log(logging.ERROR, "a model cannot be loaded", model=name, reason=member.reason)
+        error.__traceback__ = error.__cause__ = error.__context__ = None  # they hold the weights
+        member.coming = None
+        await asyncio.to_thread(_bury, thread)
+        member.weights, member.status = 0, Status.UNLOADED
+        if member.reason is not None:
+            member.refuse()
+        elif member.is_wanted:  # again
+            self._load(member)
+        self._news.set()
+        await self._divide()
+
+    # ---- room --------------------------------------------------------------------------------
+
+    async def _make_room(self, member: Member, weights: int) -> None:
+        """Give a model room, which others may have to leave first.
+
+        Raises ``MemoryLimitError`` if it can never have any.
+        """
+        device = memory_limit()[0] if self._device is None else self._device
+        room, needed = device - reserve_of(device), needed_by(weights)
+        if needed > room and not self._settings.ignore_memory_limit:
+            raise MemoryLimitError(
+                f"it needs {in_words(needed)} with a little KV, but of the {in_words(device)} of "
+                f"this device {in_words(room)} are for models; use a smaller or more quantised one"
+            )
+        leaving: list[Member] = []
+        while self._held and (over := self._held + needed - room) > 0:
+            if not member.is_wanted:
+                for each in leaving:
+                    self._keep(each)
+                raise _UnwantedError("nobody waits for it any more")
+            for each in self._who_goes(over):
+                leaving.append(each)
+                self.dismiss(each)
+            self._news.clear()
+            await self._news.wait()
+        member.weights = weights
+        await self._divide()
+
+    @property
+    def _held(self) -> int:
+        """The bytes that models need which have room."""
+        return sum(needed_by(each.weights) for each in self.members.values() if each.weights)
+
+    def _who_goes(self, over: int) -> Iterable[Member]:
+        """Who else has to go so that this many bytes become free."""
+        going = [each for each in self.members.values() if each.status is Status.UNLOADING]
+        over -= sum(needed_by(each.weights) for each in going)
+        staying = [each for each in self.members.values() if each.status is Status.LOADED]
+        for each in sorted(staying, key=lambda one: (one.users > 0, one.used_at)):
+            if over <= 0:
+                return
+            over -= needed_by(each.weights)
+            yield each
+
+    def _keep(self, member: Member) -> None:
+        """Let a model stay after all, if it has not begun to go."""
+        if member.status is Status.UNLOADING and member.users:
+            member.status = Status.LOADED
+            member.admit()
+
+    async def _divide(self) -> None:
+        """Share out the memory among those that have room."""
+        sharers = [each for each in self.members.values() if each.weights]
+        weights = sum(each.weights for each in sharers)
+        served = [each.serving for each in sharers if each.serving is not None]
+        await asyncio.gather(*(each.share(weights, len(sharers)) for each in served))
+
+    async def _unload(self, member: Member) -> None:
+        serving, member.serving = member.serving, None
+        assert serving is not None
+        await serving.close()
+        thread = serving.engine
+        del serving
+        thread.stop()
+        await member.gone
+        await asyncio.to_thread(_bury, thread)
+        member.weights, member.status = 0, Status.UNLOADED
+        log(logging.INFO, "a model was unloaded", model=member.entry.name)
+        self._news.set()
+        await self._divide()
+        if member.is_wanted and member.status is Status.UNLOADED:
+            self._load(member)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    async def close(self) -> bool:
+        """Stop all threads, guards and loads; returns whether all of them ended."""
+        self._closing = True
+        for load in (loads := list(self._loads)):
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+        threads = list(self._threads)
+        for thread in threads:
+            thread.stop()
+        for serving in self.serving:
+            await serving.close()
+        if unloads := list(self._unloads):
+            await asyncio.wait(unloads, timeout=_PATIENCE)
+        ends = [await asyncio.to_thread(thread.join, _PATIENCE) for thread in threads]
+        return all(ends)
+
+
+def why(error: BaseException) -> str:
+    """Why a model cannot be loaded, in one line."""
+    if isinstance(error, MlxgenError):
+        return " ".join(str(error).split())
+    return f"the model cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _bury(thread: EngineThread) -> None:
+    """Free what a thread has held that is about to end."""
+    thread.join(_PATIENCE)
+    free_memory()
+
+
+def _start(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+    task = asyncio.create_task(work)
+    among.add(task)
+    task.add_done_callback(among.discard)
+
+
+def _tell(future: asyncio.Future[Any], value: Any) -> None:
+    with contextlib.suppress(asyncio.InvalidStateError):
+        future.set_result(value)

@@ -1,0 +1,79 @@
+"""A loaded model, and everything through which requests use it.
+
+Owns its engine's thread and pulse, its guard and what its requests are prepared with. Must never
+know other models, or for whom it is loaded. It belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ...engine import Scheduler
+from ...loading.memory import MemoryPlan
+from ...model import LanguageModel
+from ..engine.boot import Engine
+from ..engine.pulse import Pulse
+from ..engine.thread import EngineThread
+from ..guard.guard import Guard
+from ..jobs import Lanes, Preparation
+from ..programs.running import Programs
+from ..remote_images import RemoteImages
+from ..settings import Settings
+
+
+class Serving:
+    """One loaded model; ``costly`` is called for each grammar that took too much to compile."""
+
+    def __init__(
+        self,
+        thread: EngineThread,
+        engine: Engine,
+        lanes: Lanes,
+        settings: Settings,
+        *,
+        costly: Callable[[], None],
+    ) -> None:
+        self.engine = thread
+        self.model = engine.model
+        self._lm: LanguageModel = engine.lm
+        self._guard = Guard(engine.facts, costly=costly)
+        if not settings.has_several:  # of which some may never need it
+            self._guard.start()
+        fetches = settings.allow_remote_images and engine.model.dialect.images is not None
+        self.preparation = Preparation(
+            lanes,
+            engine.lm.prepare_all,
+            engine.model,
+            self._guard,
+            max_sequences=settings.max_queue,
+            remote=RemoteImages() if fetches else None,
+        )
+        self.programs = Programs(thread, timeout=settings.program_timeout, most=settings.max_queue)
+        self.pulse = Pulse(lambda: thread.beats, settings.stall_timeout)
+        self.pulse.start()
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """How it uses the memory of the device."""
+        return self._lm.memory
+
+    @property
+    def weights(self) -> int:
+        """The bytes of its weights."""
+        return self._lm.weight_bytes
+
+    async def share(self, weights: int, sharers: int) -> None:
+        """Go by a plan for so many models, all of whose weights are given."""
+        await self.engine.do(partial(_share, self._lm, weights, sharers))
+
+    async def close(self) -> None:
+        """End all but the engine's thread."""
+        self.pulse.close()
+        self.preparation.close()
+        await self._guard.close()
+
+
+def _share(lm: LanguageModel, weights: int, sharers: int, scheduler: Scheduler) -> None:
+    lm.share_memory(weights, sharers)
+    scheduler.follow(lm.memory)

@@ -1,0 +1,167 @@
+"""Fleets without real models, and folders with tiny ones that each say one letter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+
+from mlxgen.engine import Stats
+from mlxgen.server.engine.boot import Ask, Engine
+from mlxgen.server.errors import RequestError
+from mlxgen.server.fleet.catalogue import Catalogue, Entry
+from mlxgen.server.fleet.fleet import Fleet
+from mlxgen.server.jobs import Lanes
+from mlxgen.server.settings import Settings
+from tests.fakes.checkpoints import write_checkpoint
+from tests.fakes.tokenizers import byte_level_tokenizer
+from tests.server.fakes import WAIT, FakeScheduler
+from tests.server.openai.kit import plain
+
+MIB = 1 << 20
+LEAST = 128 * MIB
+"""What every model needs besides its weights."""
+NOTHING = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 0))
+
+
+class Scheduler(FakeScheduler):
+    def stats(self) -> Any:
+        return replace(NOTHING, steps=self.steps, running=len(self.handles))
+
+    def follow(self, plan: Any) -> None:
+        """Nothing is held."""
+
+
+class FakeModel:
+    """A model without weights; ``shares`` are the plans that it was told to go by."""
+
+    def __init__(self, name: str, weight_bytes: int) -> None:
+        self.name = name
+        self.weight_bytes = weight_bytes
+        self.shares: list[tuple[int, int]] = []
+        self.memory = SimpleNamespace(caches=0)
+        self.prepare_all: Any = None
+
+    def share_memory(self, weights: int, sharers: int) -> None:
+        self.shares.append((weights, sharers))
+
+
+class Yard:
+    """A fleet of models called ``a``, ``b``, ... with so many MiB of weights.
+
+    ``room``: how many MiB fit beside what each of them needs. ``broken``: names of models that
+    cannot be loaded.
+    """
+
+    def __init__(self, sizes: Iterable[int], *, room: int, most: int, **settings: Any) -> None:
+        names = "abcdefgh"
+        self.sizes = dict(zip(names, sizes, strict=False))
+        self.broken: set[str] = set()
+        self.hold: asyncio.Event | None = None
+        self.began: list[str] = []
+        self.models: dict[str, FakeModel] = {}
+        entries = tuple(Entry(name=name, source=f"/models/{name}") for name in self.sizes)
+        self.catalogue = Catalogue(entries)
+        device = (room * MIB + most * LEAST) * 16 // 15 + 16
+        self.failures: list[BaseException] = []
+        self.fleet = Fleet(
+            self.catalogue,
+            Settings(models=tuple(self.sizes), **settings),
+            Lanes(),
+            boots=self._boots,
+            failed=self.failures.append,
+            costly=lambda: None,
+            device=device,
+        )
+
+    def _boots(self, entry: Entry, ask: Ask | None) -> Any:
+        def boot() -> Any:
+            size = self.sizes[entry.name] * MIB
+            if ask is not None:
+                ask(size)
+            self.began.append(entry.name)
+            if entry.name in self.broken:
+                raise ValueError("no such tensor")
+            lm: Any = FakeModel(entry.name, size)
+            self.models[entry.name] = lm
+            model = replace(plain(), name=entry.name)
+            facts: Any = SimpleNamespace(cpu_seconds=1, memory=1)
+            return Scheduler(), Engine(lm, model, facts)
+
+        return boot
+
+    def entry(self, name: str) -> Entry:
+        return self.catalogue.named(name)
+
+    async def use(self, name: str) -> Any:
+        async with asyncio.timeout(WAIT):
+            return await self.fleet.use(self.entry(name))
+
+    def release(self, name: str) -> None:
+        self.fleet.release(self.entry(name))
+
+    async def used(self, name: str) -> None:
+        """Use a model for a moment."""
+        serving = await self.use(name)
+        assert serving.model.name == name
+        self.release(name)
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {name: each.status.value for name, each in self.fleet.members.items()}
+
+    @property
+    def loaded(self) -> str:
+        return "".join(name for name, state in self.states.items() if state == "loaded")
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT):
+            while not what():
+                await asyncio.sleep(0.002)
+
+
+def with_yard(
+    test: Callable[[Yard], Awaitable[None]], sizes: Iterable[int] = (1, 1, 1), **options: Any
+) -> None:
+    """Run a test with a fleet, all of which ends afterwards."""
+
+    async def run() -> None:
+        yard = Yard(sizes, **{"room": 100, "most": 2, **options})
+        try:
+            await test(yard)
+        finally:
+            assert await yard.fleet.close()
+        assert not yard.failures
+
+    asyncio.run(run())
+
+
+async def refused(waiting: Awaitable[Any]) -> RequestError:
+    """The error of a request."""
+    try:
+        async with asyncio.timeout(WAIT):
+            await waiting
+    except RequestError as error:
+        return error
+    raise AssertionError("it was answered")
+
+
+def write_letter(folder: Path, letter: str) -> Path:
+    """A model that answers with one letter, again and again."""
+    tokenizer = byte_level_tokenizer()
+    (token,) = tokenizer.encode(letter, add_special_tokens=False)
+
+    def change(model: Any, config: dict[str, Any]) -> None:
+        table = mx.full(model.model.embed_tokens.weight.shape, 0.1)
+        table[token] = 1.0  # the rest of a pass changes nothing
+        model.model.embed_tokens.weight = table
+        for layer in model.model.layers:
+            for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                part.weight = mx.zeros_like(part.weight)
+
+    return write_checkpoint(folder, tokenizer, change=change)

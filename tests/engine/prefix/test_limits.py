@@ -17,6 +17,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.tree import PASSED
 from tests.fakes.filled_caches import (
     Ids,
     Make,
@@ -56,7 +57,7 @@ class EveryBeginning:
 
 class WholeSequences(EveryBeginning):
     """One entry for each sequence that was inserted; the further one is from the nearest one
-    before it, the later it goes."""
+    before it, the later it goes; but sooner if all others that go on from it do so in one way."""
 
     def use(self, ids: Ids) -> None:
         self.held.pop(ids, None)
@@ -64,13 +65,20 @@ class WholeSequences(EveryBeginning):
 
     def evict(self, entries: int, keep: Ids) -> None:
         while len(self.held) > entries:
-            ranks = {
-                ids: used + (len(ids) - self.match(ids)) / EACH for ids, used in self.held.items()
-            }
+            ranks = {ids: used + self.worth(ids) for ids, used in self.held.items()}
             ranks.pop(keep, None)
             first = min(ranks, key=ranks.__getitem__)  # of several the least recently used
             self.clock = max(self.clock, ranks[first])
             del self.held[first]
+
+    def worth(self, ids: Ids) -> float:
+        saved = (len(ids) - self.match(ids)) / EACH
+        ways = {other[len(ids)] for other in self.held if other != ids and _begins(other, ids)}
+        return saved * PASSED if len(ways) == 1 else saved
+
+
+def _begins(ids: Ids, other: Ids) -> bool:
+    return ids[: len(other)] == other
 
 
 EACH = 16  # bytes of an entry

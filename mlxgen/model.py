@@ -224,8 +224,9 @@ class LanguageModel:
     def prefix_cache(self) -> PrefixCache:
         """The KV of earlier texts, reused by every generation that begins with the same tokens.
 
-        ``batch``, the server and ``Stream.keep`` fill it. By default it may use what ``memory``
-        plans for all KV caches; set ``max_bytes`` to change that.
+        ``batch``, the server and ``Stream.keep`` fill it, and where a prompt's messages begin also
+        the streams of models with sliding windows or recurrent states. By default it may use what
+        ``memory`` plans for all KV caches; set ``max_bytes`` to change that.
         """
         made = PrefixCache(self.make_cache, self.memory.caches, model=self.model)
         # If two threads ask at the same time, both get the first one.

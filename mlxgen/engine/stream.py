@@ -163,7 +163,8 @@ class Stream(Pulled[Chunk, Chunk]):
         With ``tokens``, before the first ``next()``: run that many tokens of the prompt and keep
         their KV. That is for models with sliding windows or recurrent states, which can only
         continue from places that were kept; all others can continue from anywhere, and
-        ``keep(tokens)`` does nothing for them. A stream that has failed keeps nothing.
+        ``keep(tokens)`` does nothing for them. Where messages begin, such a model's streams keep
+        it anyway, once there is a ``prefix_cache``. A stream that has failed keeps nothing.
         """
         self._owner.check()
         if self._closed:

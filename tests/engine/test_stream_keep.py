@@ -92,6 +92,15 @@ def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> No
             stream.keep()
 
 
+def test_the_same_prompt_runs_one_token_once_there_is_a_prefix_cache(lm: LanguageModel) -> None:
+    with lm.stream(LONG, ignore_eos=True) as stream:
+        said = tokens(stream)
+    with lm.stream(LONG, ignore_eos=True) as stream:
+        expected = 0 if lm.prefix_cache.any_length else len(LONG) - 1
+        assert stream.usage.cached_tokens == expected
+        assert tokens(stream) == said
+
+
 def test_keeping_a_place_that_was_run_or_is_not_there_does_nothing(lm: LanguageModel) -> None:
     expected = fresh(lm, LONG)
     lm.prefix_cache.clear()

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import ArraysCache, KVCache
 
 from mlxgen import LanguageModel, Limits
 from mlxgen.chat import Chat
@@ -15,8 +18,11 @@ from mlxgen.engine.step.handle import Handle
 from mlxgen.tokens import in_common
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
+from tests.fakes.chatting import Chatter
 from tests.fakes.costs import COSTS
 from tests.fakes.prefix_integrity import check_integrity
+
+from ...effort import tries
 
 TRIED = ("rotating", "recurrent", "hybrid")
 KINDS = [
@@ -186,3 +192,49 @@ def test_while_no_window_is_full_there_are_no_places() -> None:
     prompt = office.tokens(SYSTEM, LONG)
     assert office.lm.places(prompt[:15]) == []
     assert office.lm.places(prompt)
+
+
+CHATS = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.integers(0, 2), min_size=1, max_size=3)),
+    min_size=2,
+    max_size=4,
+)
+SAID = (LONG, "Why blue?", f"{LONG}It was red. ")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=tries(24))
+@given(turns=CHATS, together=st.booleans())
+def test_chats_that_grow_part_and_come_again_are_answered_as_without_what_is_kept(
+    kind: str, turns: list[tuple[int, list[int]]], together: bool
+) -> None:
+    kept, fresh = Office(kind, prefill_chunk=70), Office(kind, keep_prefixes=False)
+    chat: list[str] = [SYSTEM]
+    prompts = []
+    for back, more in turns:
+        chat = [*chat[: max(1, len(chat) - back)], *(SAID[each] for each in more)]
+        prompts.append(kept.tokens(*chat))
+    if together:
+        said = kept.finish(*(kept.submit(prompt) for prompt in prompts))
+    else:
+        said = [kept.ask(prompt)[1] for prompt in prompts]
+    assert said == [fresh.ask(prompt)[1] for prompt in prompts]
+
+
+@pytest.mark.parametrize("caches", [[ArraysCache], [KVCache, ArraysCache], [KVCache]])
+def test_what_is_said_to_come_from_the_cache_is_not_run(caches: list[type]) -> None:
+    chatter = Chatter(
+        make_cache=lambda: [each(1) if each is ArraysCache else each() for each in caches]
+    )
+    scheduler = Scheduler(chatter.lm, Limits(prefill_chunk=64))
+    chatter.ran()  # to see if it runs several together
+    chat = [{"role": "system", "content": SYSTEM}]
+    for message in (LONG, "why blue?", LONG):
+        chat.append({"role": "user", "content": message})
+        handle = scheduler.submit(chatter.lm.prepare(chat, Options.of({})))
+        while not handle.closed:
+            scheduler.step()
+        usage = handle.usage
+        assert chatter.ran() == usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens
+        chat.append({"role": "assistant", "content": f"no. {message}"})
+    assert usage.cached_tokens > len(SYSTEM)

@@ -120,7 +120,7 @@ class LanguageModel:
         self._quantisation: Quantisation | None = None
         if kv_bits is not None:
             self._quantisation = Quantisation.of(
-                model, self.make_cache, kv_bits, kv_group_size, kv_quant_start
+                model, self.make_cache, kv_bits, kv_group_size, kv_quant_start, name=self.name
             )
 
     def __repr__(self) -> str:

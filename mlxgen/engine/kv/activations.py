@@ -30,13 +30,15 @@ class Activations:
     - ``per_token``: for each token of the pass.
     - ``per_score``: for each of its tokens and each token that it may look at; 0 if the scores
       never leave a fused kernel.
-    - ``per_held``: for each token held before: a layer's KV is copied where it grows, and floats
-      are made of it if it is quantised.
+    - ``per_held``: for each token held before: a layer's KV is copied where it grows.
+    - ``per_made``: for each token held before, by any sequence of the pass: floats are made of a
+      layer's KV if it is quantised.
     """
 
     per_token: int
     per_score: int
     per_held: int
+    per_made: int = 0
 
     @classmethod
     def of_one(
@@ -61,13 +63,14 @@ class Activations:
             # Each number is held with what is made of it, and in float32 while that is made.
             per_token=(2 * dtype.size + 4) * width + max(states, default=0),
             per_score=_SCORES * dtype.size * heads if scored else 0,
-            per_held=max(map(_per_held, used), default=0),
+            per_held=max((bytes_a_place(keys_and_values(leaf)[-1]) for leaf in used), default=0),
+            per_made=max(map(_per_made, used), default=0),
         )
 
     def nbytes(self, tokens: int, held: int) -> int:
         """The bytes of a pass of so many tokens after ``held`` others."""
         scores = self.per_score * (held + tokens)
-        return tokens * (self.per_token + scores) + held * self.per_held
+        return tokens * (self.per_token + scores) + held * (self.per_held + self.per_made)
 
     def most(self, room: int, held: int) -> int:
         """The most tokens, a power of two, of a pass that takes no more than ``room`` bytes; at
@@ -129,10 +132,11 @@ def _seen(leaf: LayerCache) -> tuple[mx.array, mx.array]:
     return keys, values
 
 
-def _per_held(leaf: LayerCache) -> int:
-    *early, late = map(bytes_a_place, keys_and_values(leaf))
-    made = bytes_a_place(_seen(leaf)) if isinstance(leaf, InRuns) else 0
-    return late + (2 if early else 1) * made  # the floats of all runs are put together
+def _per_made(leaf: LayerCache) -> int:
+    if not isinstance(leaf, InRuns):
+        return 0
+    joins = len(leaf.runs) > 1  # the floats of all runs are put together
+    return bytes_a_place(leaf.keys_and_values()) * (2 if joins else 1)
 
 
 def _is_fused(leaf: LayerCache, heads: int) -> bool:

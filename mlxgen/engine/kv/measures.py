@@ -61,11 +61,11 @@ class Measures:
         models = [self] if draft is None else [self, draft]
 
         def piece(caches: int) -> int:
-            longest = caches // max(1, sum(each.footprint.growing for each in models))
-            if max_context is not None:
-                longest = min(longest, max_context)
+            held = caches // max(1, sum(each.footprint.growing for each in models))
+            longest = held if max_context is None else min(held, max_context)
             pieces = [each.activations.nbytes(PREFILL_STEP, longest) for each in models]
-            return max(image, *pieces)
+            steps = [each.activations.per_made * held for each in models]
+            return max(image, *pieces, *steps)
 
         if weights is None:
             weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))

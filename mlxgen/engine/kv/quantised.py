@@ -40,7 +40,14 @@ class Quantisation:
 
     @classmethod
     def of(
-        cls, model: Model, make: CacheFactory, bits: int, group_size: int | None, start: int
+        cls,
+        model: Model,
+        make: CacheFactory,
+        bits: int,
+        group_size: int | None,
+        start: int,
+        *,
+        name: str,
     ) -> Quantisation:
         """Find what a model can do, from the graph of a pass; nothing is evaluated.
 
@@ -53,8 +60,8 @@ class Quantisation:
         if not widths:
             raise OptionError(
                 "kv_bits",
-                "this model has no layer to quantise: windows and recurrent states stay as they"
-                " are; pass None",
+                f"{name} has no layer to quantise: windows and recurrent states stay as they are;"
+                " leave it out",
             )
         fitting = [size for size in _GROUPS if not any(width % size for width in widths)]
         size = group_size or (fitting or _GROUPS)[0]
@@ -62,7 +69,7 @@ class Quantisation:
             dimensions = " and ".join(map(str, sorted(widths)))
             raise OptionError(
                 "kv_group_size",
-                f"expected a divisor of the model's head dimension {dimensions}, got {size}",
+                f"expected a divisor of the head dimension of {name}, {dimensions}, got {size}",
             )
         error: Exception | None = None
         for packed in (True, False)[bool(start) :]:
@@ -73,7 +80,7 @@ class Quantisation:
             except Exception as reason:  # whatever a model does with caches that it does not know
                 error = reason
         raise OptionError(
-            "kv_bits", f"this model cannot run with a quantised KV cache ({error}); pass None"
+            "kv_bits", f"{name} cannot run with a quantised KV cache ({error}); leave it out"
         ) from error
 
     def applied(self, caches: list[LayerCache]) -> list[LayerCache]:

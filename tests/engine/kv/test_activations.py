@@ -64,7 +64,8 @@ def test_scores_count_only_where_they_are_held(monkeypatch: pytest.MonkeyPatch) 
     quantised = Activations.of_one(model, caches, dtype, heads=2, experts=1)
     assert quantised.per_score == 0, "a long pass computes with floats"
     floats, packed = 2 * 2 * 32 * 4, 2 * 2 * (32 + 2 * 4)
-    assert here.per_held == floats and quantised.per_held == packed + floats
+    assert (here.per_held, here.per_made) == (floats, 0)
+    assert (quantised.per_held, quantised.per_made) == (packed, floats)
 
 
 def test_a_piece_is_the_largest_power_of_two_that_fits() -> None:

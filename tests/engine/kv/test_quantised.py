@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache
 
-from mlxgen import LanguageModel, OptionError, load
+from mlxgen import LanguageModel, LoadError, OptionError, load
 from mlxgen.engine.kv.layers import leaves
 from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 from tests.fakes import alphabet_tokenizer
@@ -115,7 +116,7 @@ def test_windows_and_states_stay_as_they_are() -> None:
     caches = Quantisation(8, 64).applied([KVCache(), RotatingKVCache(16), CacheList(KVCache())])
     kinds = [type(leaf) for leaf in leaves(caches)]
     assert kinds == [QuantisedKeys, RotatingKVCache, QuantisedKeys]
-    with pytest.raises(OptionError, match="kv_bits: this model has no layer to quantise"):
+    with pytest.raises(OptionError, match="kv_bits: mamba has no layer to quantise"):
         LanguageModel(random_model("mamba"), alphabet_tokenizer(), kv_bits=8)
 
 
@@ -126,9 +127,13 @@ def test_the_group_size_is_one_that_divides_the_head_dimension(width: int, size:
 
 
 def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
-    with pytest.raises(OptionError, match=r"kv_group_size: expected a divisor .* 96, got 64"):
+    with pytest.raises(
+        OptionError, match=r"kv_group_size: expected a divisor of .* llama, 96, got 64"
+    ):
         LanguageModel(wide(96), alphabet_tokenizer(), kv_bits=4, kv_group_size=64)
-    with pytest.raises(OptionError, match=r"kv_group_size: expected a divisor .* 80, got 64"):
+    with pytest.raises(
+        OptionError, match=r"kv_group_size: expected a divisor of .* llama, 80, got 64"
+    ):
         LanguageModel(wide(80), alphabet_tokenizer(), kv_bits=4)
 
     class Reading(type(random_model("llama"))):  # type: ignore[misc]
@@ -138,7 +143,7 @@ def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
 
     model = wide(64)
     model.__class__ = Reading
-    with pytest.raises(OptionError, match=r"kv_bits: this model cannot run .* 'keys'"):
+    with pytest.raises(OptionError, match=r"kv_bits: .* cannot run .* 'keys'"):
         LanguageModel(model, alphabet_tokenizer(), kv_bits=4)
 
 
@@ -167,3 +172,66 @@ def test_a_loaded_model_and_its_draft_are_quantised_alike() -> None:
     assert lm.make_cache()[0].how == Quantisation(4, 32, 8)
     plain = load()
     assert lm.footprint.growing < 0.4 * plain.footprint.growing
+
+
+# ---- generations
+
+
+TEXTS = [
+    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
+    "Once upon a time there was a fox who liked to play in the snow with",
+    "Lily",
+]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def demo() -> LanguageModel:
+    return load()
+
+
+def quantised(demo: LanguageModel, bits: int, start: int) -> LanguageModel:
+    return LanguageModel(demo.model, demo.tokenizer, kv_bits=bits, kv_quant_start=start)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "bits, start",
+    [(8, 0), (4, 20), pytest.param(4, 0, marks=SLOW), pytest.param(8, 20, marks=SLOW)],
+)
+def test_every_way_to_generate_gives_what_a_fresh_run_gives(
+    demo: LanguageModel, bits: int, start: int, tmp_path: Path
+) -> None:
+    lm = quantised(demo, bits, start)
+    fresh = [list(lm.generate(text, **GREEDY).tokens) for text in TEXTS]
+
+    together: list[list[int]] = [[] for _ in TEXTS]
+    with lm.batch(TEXTS, **GREEDY) as batch:
+        for index, chunk in batch:
+            together[index].append(chunk.token)
+    assert together == fresh
+    assert lm.prefix_cache.nbytes > 0
+    for text, tokens in zip(TEXTS, fresh, strict=True):
+        assert list(lm.generate(text, draft="ngram", **GREEDY).tokens) == tokens
+        ids = [*lm.tokenizer.encode(text), *tokens]
+        for cut in range(1, len(tokens), 4):  # before and after the place where quantising starts
+            more = {**GREEDY, "max_tokens": len(tokens) - cut}
+            assert list(lm.generate(ids[: cut - len(tokens)], **more).tokens) == tokens[cut:]
+
+    with lm.stream(TEXTS[1], **GREEDY) as stream:
+        for _ in range(10):
+            next(stream)
+        (twin,) = stream.fork(1)
+        stream.rewind(tokens=8)
+        for one in (twin, stream):
+            assert [*one.tokens, *(chunk.token for chunk in one)] == fresh[1]
+
+    path = tmp_path / "prefix"
+    count = lm.save_prefix(TEXTS[1], path)
+    other = quantised(demo, bits, start)
+    assert other.load_prefix(path) == count
+    assert list(other.generate(TEXTS[1], **GREEDY).tokens) == fresh[1]
+    with pytest.raises(LoadError, match=f"start={start}.* start={start + 1}"):
+        quantised(demo, bits, start + 1).load_prefix(path)

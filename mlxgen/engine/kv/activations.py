@@ -133,10 +133,7 @@ def _seen(leaf: LayerCache) -> tuple[mx.array, mx.array]:
 
 
 def _per_made(leaf: LayerCache) -> int:
-    if not isinstance(leaf, InRuns):
-        return 0
-    joins = len(leaf.runs) > 1  # the floats of all runs are put together
-    return bytes_a_place(leaf.keys_and_values()) * (2 if joins else 1)
+    return bytes_a_place(leaf.keys_and_values()) if isinstance(leaf, InRuns) else 0
 
 
 def _is_fused(leaf: LayerCache, heads: int) -> bool:

@@ -25,7 +25,7 @@ class Footprint:
     """The bytes of a model's caches and weights.
 
     - ``growing``: of one place (a token) in all layers that grow.
-    - ``early``: of one of the first ``start`` places of these, if they are kept in another way.
+    - ``early``: of each of the first ``start`` tokens besides, if they are kept in another way.
     - ``windows``: (bytes of one place, width) of each layer with a sliding window.
     - ``fixed``: of all recurrent states.
     - ``weights``: of all weights.
@@ -87,7 +87,4 @@ class Footprint:
         return slots * (self._growing(room) + windows + self.fixed)
 
     def _growing(self, room: int) -> int:
-        if not self.early:
-            return self.growing * room
-        late = max(0, room - self.start + GROWTH)  # each run of places has room for more
-        return self.early * min(room, self.start + 1) + self.growing * late
+        return self.growing * room + self.early * min(room, self.start + 1)

@@ -113,8 +113,8 @@ class Packing:
 
 
 class Stretch:
-    """The positions from ``first`` to ``last``, the first one at place 0; ``None`` is all later
-    ones. In a ``ring`` of places, a position is at the place that is it modulo the ring's size.
+    """The positions from ``first`` to ``last``; ``None`` is all later ones. A position is at the
+    place of its number, in a ``ring`` of places modulo its size.
 
     Without a ``packing``, keys and values are kept as they are.
     """
@@ -145,20 +145,18 @@ class Stretch:
         return self.packing.unpacked(run[:3]), self.packing.unpacked(run[3:])
 
     def count(self, end: int) -> int:
-        """How many places the positions before ``end`` take."""
+        """How many places the positions before ``end`` need."""
         if self.ring is not None:
             return min(end, self.ring)
         if self.last is not None:
-            end = min(end, self.last)
-        return max(0, end - self.first)
+            return min(end, self.last)
+        return end if end > self.first else 0
 
     def room(self, end: int, more: int = 0) -> int:
         """The number of places to have for the positions before ``end``, and ``more``."""
-        count = self.count(end) + more
-        room = -(-count // GROWTH) * GROWTH
-        if self.last is not None:
-            return min(room, self.last - self.first + more)
-        return room if self.ring is None else min(room, self.ring)
+        most = self.ring if self.last is None else self.last + more
+        room = -(-(self.count(end) + more) // GROWTH) * GROWTH
+        return room if most is None else min(room, most)
 
     def begin(self, slots: int, run: Sequence[mx.array]) -> None:
         """Make arrays for what is kept like this, with no places."""
@@ -188,24 +186,28 @@ class Stretch:
 
     def scatter(self, step: Pass, run: Sequence[mx.array]) -> None:
         """Store the tokens of a pass; those of other stretches go to a place of no position."""
-        if self.first or self.last is not None:
+        if self.last is not None:
             self.reserve(0, step.end, 1)
         for held, array in zip(self.arrays, run, strict=True):
             held[step.places(self, held.shape[1])] = array
 
     def seen(self, slots: slice, end: int) -> tuple[mx.array, ...]:
-        """What is kept of the positions before ``end``."""
+        """What is at the places of the positions before ``end``."""
         count = self.count(end)
         return tuple([array[slots, :, :count] for array in self.arrays])
 
-    def copy_of(self, slot: int, start: int, end: int) -> tuple[mx.array, ...]:
-        """What a slot has of positions, in order."""
-        row = [array[slot : slot + 1] for array in self.arrays]
+    def run(self, slots: slice, start: int, end: int) -> tuple[mx.array, ...]:
+        """What is kept of positions, in order; shares the buffers."""
         if self.ring is None:
-            places = slice(self.count(start), self.count(end))
-            return tuple(owned(array[:, :, places]) for array in row)
+            places = slice(max(start, self.first), self.count(end))
+            return tuple([array[slots, :, places] for array in self.arrays])
         turned = mx.arange(start, end) % self.ring
-        return tuple(mx.take(array, turned, axis=2) for array in row)
+        return tuple([mx.take(array[slots], turned, axis=2) for array in self.arrays])
+
+    def fill(self, run: Sequence[mx.array]) -> None:
+        """Hold a run from the first position on, in its own arrays."""
+        before = [(0, 0), (0, 0), (self.first, 0), (0, 0)]
+        self.arrays = [mx.pad(array, before) if self.first else array for array in run]
 
     def move(self, source: int, target: int, end: int) -> None:
         """Copy what one slot has of the positions before ``end`` to another."""
@@ -214,21 +216,19 @@ class Stretch:
             held[target, :, :count] = held[source, :, :count]
 
     def places_of(self, positions: np.ndarray[Any, np.dtype[np.int32]]) -> Any:
-        """The places of positions, and the last place for those of other stretches."""
+        """The places of positions. Those of other stretches have one that is never seen."""
         if self.ring is not None:
             return positions % self.ring
-        if self.first == 0 and self.last is None:
-            return positions
-        inside = (positions >= self.first) & (positions < (self.last or positions.max() + 1))
-        return np.where(inside, positions - self.first, self.arrays[0].shape[2] - 1)
+        if self.last is not None:
+            return np.minimum(positions, self.last)
+        return np.where(positions < self.first, 0, positions) if self.first else positions
 
     def _pieces(self, start: int, count: int) -> list[tuple[slice, slice]]:
         """The places of ``count`` positions from ``start`` on, and which of them these are; cut
         where the stretch ends and where the ring wraps around."""
         if self.ring is None:
-            low, high = self.count(start), self.count(start + count)
-            skipped = max(0, self.first - start)
-            return [(slice(low, high), slice(skipped, skipped + high - low))] if high > low else []
+            low, high = max(start, self.first), self.count(start + count)
+            return [(slice(low, high), slice(low - start, high - start))] if high > low else []
         first = start % self.ring
         if first + count <= self.ring:
             return [(slice(first, first + count), slice(0, count))]
@@ -255,7 +255,8 @@ class Places:
     @property
     def count(self) -> int:
         """The places of each slot, of which a ring does not have more than it needs."""
-        return sum(each.arrays[0].shape[2] for each in self.stretches if each.ring is None)
+        last = self.stretches[-1]
+        return last.arrays[0].shape[2] if last.ring is None else 0
 
     def arrays(self) -> list[mx.array]:
         return [array for stretch in self.stretches for array in stretch.arrays]
@@ -296,11 +297,12 @@ class Places:
 
     def seen(self, slots: slice, end: int) -> Pair:
         """The keys and values of the positions before ``end``."""
-        pairs = [stretch.pair(stretch.seen(slots, end)) for stretch in self._touched(0, end)]
-        if len(pairs) == 1:
-            return pairs[0]
-        keys, values = zip(*pairs, strict=True)
-        return mx.concatenate(list(keys), axis=2), mx.concatenate(list(values), axis=2)
+        *early, late = self._touched(0, end)
+        keys, values = late.pair(late.seen(slots, end))
+        for stretch in early:  # in place, as the other floats were made just now
+            first_keys, first_values = stretch.pair(stretch.seen(slots, end))
+            keys[:, :, : stretch.last], values[:, :, : stretch.last] = first_keys, first_values
+        return keys, values
 
     def seen_packed(self, slots: slice, end: int) -> Pair:
         """The same, packed; only if there is a single stretch."""
@@ -321,11 +323,17 @@ class Places:
 
     def copy_of(self, slot: int, start: int, end: int) -> Piece:
         """What a slot has of positions, in arrays that keep no other buffer alive."""
-        return tuple(each.copy_of(slot, start, end) for each in self.stretches)
+        runs = (each.run(slice(slot, slot + 1), start, end) for each in self.stretches)
+        return tuple(tuple(map(owned, run)) for run in runs)
 
     def held(self, end: int) -> Piece:
         """What all slots have of the positions before ``end``; shares the buffers."""
-        return () if self.empty else tuple(s.seen(slice(None), end) for s in self.stretches)
+        return () if self.empty else tuple(s.run(slice(None), 0, end) for s in self.stretches)
+
+    def fill(self, piece: Piece) -> None:
+        """Hold what one sequence has of its positions, in arrays that are its own."""
+        for stretch, run in zip(self.stretches, piece, strict=True):
+            stretch.fill(run)
 
     def move(self, source: int, target: int, end: int) -> None:
         """Copy what one slot has of the positions before ``end`` to another."""

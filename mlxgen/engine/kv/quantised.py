@@ -150,6 +150,5 @@ class QuantisedKeys(InRuns):
         return self.places.held(self.offset)
 
     def fill(self, piece: Piece, length: int) -> None:
-        for stretch, run in zip(self.places.stretches, piece, strict=True):
-            stretch.arrays = list(run)
+        self.places.fill(piece)
         self.offset = length

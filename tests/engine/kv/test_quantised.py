@@ -207,7 +207,7 @@ def test_every_way_to_generate_gives_what_a_fresh_run_gives(
     lm = quantised(demo, bits, start)
     fresh = [list(lm.generate(text, **GREEDY).tokens) for text in TEXTS]
 
-    together: list[list[int]] = [[] for _ in TEXTS]
+    together: list[list[int | None]] = [[] for _ in TEXTS]
     with lm.batch(TEXTS, **GREEDY) as batch:
         for index, chunk in batch:
             together[index].append(chunk.token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
 
 _ALIKE = 0.75  # of difflib's ratio; the dashes count
 _UNKNOWN = "unrecognized arguments: "
+
+
+def size(text: str) -> int:
+    """A number of bytes, such as 1000000, 512MB or 2GiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"expected a size such as 1000000, 512MB or 2GiB, got {text!r}"
+        )
+    number, unit, binary = match.groups()
+    power = "kmgt".index(unit.lower()) + 1 if unit else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def setting(default: Any, allowed: Rule | None = None, **how: Any) -> Any:
@@ -50,6 +63,12 @@ class ModelSettings:
     multiple of that, else 32)."""
     kv_quant_start: int = setting(0, KV_QUANT_START, type=int, metavar="N")
     """The first tokens of every sequence that --kv-bits leaves as they are."""
+    cache_dir: str | None = setting(None, metavar="FOLDER")
+    """A folder to keep prefixes in, so that they survive a restart; processes and models may share
+    it."""
+    cache_dir_bytes: int | None = setting(None, type=size, metavar="SIZE")
+    """What all files in that folder may use (default: a tenth of what is free there, at most
+    32 GiB)."""
     sampling_defaults: SamplingChoice = setting("model", choices=CHOICES)  # noqa: RUF009 (a field)
     """Sampling options that are not set: as the model's makers recommend, or, if they recommend
     nothing, greedy on the command line and openai in the server (model); the most likely token each
@@ -79,6 +98,8 @@ def load_model(
         draft=settings.draft_model,
         ignore_memory_limit=settings.ignore_memory_limit,
         cache_bytes=cache_bytes,
+        cache_dir=settings.cache_dir,
+        cache_dir_bytes=settings.cache_dir_bytes,
         wired_limit="auto" if settings.wired else None,
         trust_remote_code=settings.trust_remote_code,
         kv_bits=settings.kv_bits,

@@ -213,6 +213,8 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
         say(f"memory:      {lm.memory}")
+        if arguments.cache_dir is not None:
+            say(f"prefixes:    {lm.prefix_cache.folder}")
     return text, options, lm
 
 
@@ -237,7 +239,10 @@ def run_chat(
     conversation.configure(options, _forms(arguments))
     told = partial(report, drafts=arguments.draft_model is not None) if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
-    return converse(lm, conversation, first=first, notice=notice, report=told)
+    try:
+        return converse(lm, conversation, first=first, notice=notice, report=told)
+    finally:
+        lm.prefix_cache.flush()
 
 
 def stream_text(
@@ -263,6 +268,8 @@ def stream_text(
         except KeyboardInterrupt:
             status = INTERRUPTED
         usage = stream.usage
+        if arguments.cache_dir is not None:
+            stream.keep()
     if not ends_line and not arguments.json:
         print(flush=True)  # in a pipe as well, as mlx-lm and llama.cpp do
     if arguments.verbose:

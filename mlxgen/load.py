@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .errors import ModelNotFoundError, OptionError
+from .loading.cache_dir import CacheDir
 from .loading.checkpoint import Checkpoint, check_adapter, path_of
 from .loading.memory import check_memory, wirable
 from .options.kv import check_kv
@@ -35,6 +36,8 @@ def load(
     draft: ModelName | LanguageModel | None = None,
     ignore_memory_limit: bool = False,
     cache_bytes: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir_bytes: int | None = None,
     wired_limit: int | Literal["auto", "recommended"] | None = "auto",
     trust_remote_code: bool = False,
     kv_bits: int | None = None,
@@ -52,6 +55,9 @@ def load(
     - ``ignore_memory_limit``: load the weights even if they do not fit in memory.
     - ``cache_bytes``: the maximum size of all KV caches, including the prefix cache; by default
       half of the memory that weights and a reserve leave. ``memory`` of the result has the plan.
+    - ``cache_dir``: a folder in which prefixes are kept, so that later processes do not run them
+      again; several processes and models may share it. ``~`` is expanded. ``cache_dir_bytes``: how
+      many bytes its files may use; by default a tenth of what is free there, at most 32 GiB.
     - ``wired_limit``: how many bytes the system may keep wired for MLX, so that they are never
       paged out: what the plan needs (``"auto"``), as much as the device recommends
       (``"recommended"``), or a number; ``None`` leaves the limit as it is. It applies to the whole
@@ -69,6 +75,7 @@ def load(
     subclasses, with a message that says what to do.
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
+    CacheDir.of(cache_dir, cache_dir_bytes)  # now, as reading weights takes long
     name, source = _find(path_or_hf_repo, revision)
     adapter_folder = None if adapter is None else path_of(adapter)
     if adapter_folder is not None:
@@ -92,6 +99,8 @@ def load(
         config=config,
         recommended=generation.recommended,
         cache_bytes=cache_bytes,
+        cache_dir=cache_dir,
+        cache_dir_bytes=cache_dir_bytes,
         is_demo=path_or_hf_repo is None,
         kv_bits=kv_bits,
         kv_group_size=kv_group_size,

@@ -34,6 +34,7 @@ from .engine.kv.quantised import Quantisation
 from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.cache import PrefixCache
+from .engine.prefix.folder import Folder
 from .engine.prefix.piece import checked_path
 from .engine.prefix.places import places_of, spacing_of
 from .engine.prompts import prepared, requests_of
@@ -42,6 +43,7 @@ from .engine.request.prompt import AnyPrompt, Prompt
 from .engine.request.request import Request
 from .engine.scheduling.memory import check_pieces
 from .engine.scheduling.prefill import places_ahead, take_prefix
+from .engine.scheduling.restores import Restores
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
 from .engine.step.cost import PassCost
@@ -52,6 +54,7 @@ from .engine.stream import Stream
 from .errors import AdapterError, CapacityError, OptionError, PromptError
 from .images import ImageProcessor, Patch
 from .loading.adapter import adapted
+from .loading.cache_dir import CacheDir
 from .loading.checkpoint import check_adapter, path_of
 from .loading.failing import failing
 from .loading.generation_config import NOTHING, frozen_options
@@ -82,6 +85,8 @@ class LanguageModel:
       ``kv_quant_start``: the first tokens of every sequence that are not quantised.
     - ``cache_bytes``: the maximum size of all KV caches, for ``memory``; by default half of what
       weights and a reserve leave.
+    - ``cache_dir``, ``cache_dir_bytes``: a folder to keep prefixes in, and how many bytes its files
+      may use, as for ``load``.
 
     Several threads may generate with one model at the same time. A stream, batch or control
     belongs to the thread that uses it first, and raises ``StateError`` in others. A thread that
@@ -102,10 +107,13 @@ class LanguageModel:
         kv_group_size: int | None = None,
         kv_quant_start: int = 0,
         cache_bytes: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir_bytes: int | None = None,
         draft: Any = None,
         is_demo: bool = False,
     ) -> None:
         check_kv(kv_bits, kv_group_size, kv_quant_start)
+        self._cache_dir = CacheDir.of(cache_dir, cache_dir_bytes)
         _compute(model)
         self.model = model
         self.vocabulary = Vocabulary.of(tokenizer)
@@ -226,9 +234,14 @@ class LanguageModel:
 
         ``batch``, the server and ``Stream.keep`` fill it, and where a prompt's messages begin also
         the streams of models with sliding windows or recurrent states. By default it may use what
-        ``memory`` plans for all KV caches; set ``max_bytes`` to change that.
+        ``memory`` plans for all KV caches; set ``max_bytes`` to change that. With
+        ``cache_dir``, what is kept comes to be on disk, too: when there is little room in memory,
+        on ``flush()``, and when the interpreter ends.
         """
-        made = PrefixCache(self.make_cache, self.memory.caches, model=self.model)
+        folder, where = None, self._cache_dir
+        if where is not None:
+            folder = Folder(where.path, where.max_bytes, make=self.make_cache, model=self.model)
+        made = PrefixCache(self.make_cache, self.memory.caches, model=self.model, folder=folder)
         # If two threads ask at the same time, both get the first one.
         first: PrefixCache = vars(self).setdefault("prefix_cache", made)
         return first
@@ -450,10 +463,13 @@ class LanguageModel:
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.
         places: list[int] = []
-        if "prefix_cache" in vars(self):
-            if take_prefix(handle, self.prefix_cache):
+        if "prefix_cache" in vars(self) or self._cache_dir is not None:
+            cache = self.prefix_cache
+            if cache.folder is not None:
+                Restores(runner, cache, self.cost, lambda: cache.max_bytes).finish(handle)
+            if take_prefix(handle, cache):
                 handle.kv.wait()
-            places = places_ahead(handle, self.prefix_cache, self.places)
+            places = places_ahead(handle, cache, self.places)
         return Stream(Loop(runner, self.sampler, self.cost), handle, places)
 
     def _check_images(self, prompt: Prompt) -> None:

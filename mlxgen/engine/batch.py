@@ -56,6 +56,8 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
             for event in self._scheduler.step():
                 self._take(event)
         going = self.busy or bool(self._ready)
+        if not going:
+            self._scheduler.rest()
         if self._watch is not None:
             self._watch(self)
         return going

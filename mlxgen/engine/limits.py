@@ -70,6 +70,11 @@ class Stats:
     forward_passes: int
     cache_hits: int
     cache_misses: int
+    disk_bytes: int
+    disk_limit: int
+    pieces_written: int
+    restored_tokens: int
+    restores_refused: int
     preempted: int
     faults: int
     steps: int

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
+from .kv.commands import Settle
 from .pulled import Pulled
 from .request.accept import rewind
 from .step.accepting import Event
@@ -179,6 +180,8 @@ class Stream(Pulled[Chunk, Chunk]):
                 return
             self._run(tokens)
         kv.keep(history)
+        if cache is not None and cache().folder is not None:
+            self._loop.runner.do(Settle())  # so that it may be written
 
     def _run(self, tokens: int) -> None:
         try:

@@ -29,6 +29,8 @@ _GAUGES = (
     ("prefilling", "prefilling", "Sequences whose prompt is being run now"),
     ("queue_size", "queued", "Sequences that are waiting"),
     ("prefix_cache_bytes", "cache_bytes", "Bytes in the prefix cache"),
+    ("disk_bytes", "disk_bytes", "Bytes of prefixes on disk"),
+    ("disk_limit_bytes", "disk_limit", "Bytes of prefixes that may be on disk"),
     ("kv_bytes", "kv_bytes", "Bytes in the KV caches of running sequences"),
     ("cache_limit_bytes", "byte_limit", "Bytes that all KV caches together may use"),
     ("device_limit_bytes", "device_bytes", "Bytes of the device that may be used"),
@@ -49,11 +51,21 @@ _COUNTERS = (
     ("faults", "faults", "Failures of the model, with one sequence or with several"),
     ("prefix_cache_hits", "cache_hits", "Prompts that the prefix cache held a part of"),
     ("prefix_cache_misses", "cache_misses", "Prompts that the prefix cache held nothing of"),
+    ("pieces_written", "pieces_written", "Pieces of prefixes that were written to disk"),
+    ("restored_tokens", "restored_tokens", "Tokens of prefixes that were restored from disk"),
+    ("restores_refused", "restores_refused", "Prefixes on disk that were run in less time"),
 )
 
 
-_OF_ALL = {"device_bytes", "weight_bytes", "reserve_bytes", "wired_bytes"}
-"""What each of several models that share a device says of all of them."""
+_OF_ALL = {
+    "device_bytes",
+    "weight_bytes",
+    "reserve_bytes",
+    "wired_bytes",
+    "disk_bytes",
+    "disk_limit",
+}
+"""What each of several models that share a device and a folder says of all of them."""
 
 
 def added(each: Iterable[Stats | None]) -> Stats | None:

@@ -25,6 +25,7 @@ from typing import Any
 import uvicorn
 
 from ..errors import OptionError
+from ..loading.cache_dir import CacheDir
 from ..loading.sampling_defaults import in_words
 from ..open_files import FILES, count_open, raise_limit
 from . import stop_signals
@@ -78,6 +79,7 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
     try:
         Registry.of(settings)
         catalogue = Catalogue.of(settings)
+        CacheDir.of(settings.cache_dir, settings.cache_dir_bytes)
     except OptionError as error:
         return refuse(f"--{error.field.replace('_', '-')}{str(error).removeprefix(error.field)}")
     wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -31,6 +33,7 @@ from .settings import Settings
 from .time_limits import queue_timeout
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
+LEAST_FLUSH = 2.0  # seconds to write prefixes to disk at the end, whatever is left of the grace
 FAREWELL = 2.0  # seconds for which a failed engine is reported before the process ends
 _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
 _WITH_IMAGES = 32 << 20  # bytes of a body that may have images in it
@@ -80,6 +83,7 @@ class Service:
         """Why the server could not start."""
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._stops_by = -math.inf
 
     # ---- what requests ask -------------------------------------------------------------------
 
@@ -189,6 +193,7 @@ class Service:
             self._interrupt_all()
             return
         self.is_stopping = True
+        self._stops_by = time.monotonic() + self.settings.shutdown_grace
         waiting = len(self.admission.visits)
         log(logging.INFO, "stopping", requests=waiting, grace=self.settings.shutdown_grace)
         self._stopping = asyncio.create_task(self._wind_down())
@@ -221,5 +226,5 @@ class Service:
         """Stop the engines' threads, the guards and the lanes; returns whether all ended."""
         if self._starting is not None:
             self._starting.cancel()
-        ended = await self.fleet.close()
+        ended = await self.fleet.close(max(LEAST_FLUSH, self._stops_by - time.monotonic()))
         return await self.lanes.close() and ended

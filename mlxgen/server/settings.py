@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from ..arguments import ModelSettings, Parser, add_settings, setting, texts_of
+from ..arguments import ModelSettings, Parser, add_settings, setting, size, texts_of
 from ..errors import OptionError
 from ..options.rule import ABOVE_ZERO, integer, number
 from .clients import CLIENTS
@@ -34,18 +34,6 @@ examples:
 
 exit status: 0 stopped by a signal, 1 the engine failed, 2 it could not start
 """
-
-
-def size(text: str) -> int:
-    """A number of bytes, such as 1000000, 512MB or 2GiB."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"expected a size such as 1000000, 512MB or 2GiB, got {text!r}"
-        )
-    number, unit, binary = match.groups()
-    power = "kmgt".index(unit.lower()) + 1 if unit else 0
-    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def _seconds(default: float) -> Any:

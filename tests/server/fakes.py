@@ -73,7 +73,10 @@ class FakeScheduler:
         if handle in self.handles:
             self.handles.remove(handle)
 
-    def close(self) -> None:
+    def rest(self) -> None:
+        pass
+
+    def close(self, flush: float | None = None) -> None:
         self.closed = True
 
     def stats(self) -> Any:

@@ -115,12 +115,25 @@ class Shrink(NamedTuple):
     to: int
 
 
+class Restore(NamedTuple):
+    """Put what the prefix cache's folder has of these tokens into the prefix cache, which may use
+    ``room`` bytes."""
+
+    tokens: tuple[Token, ...]
+    room: int | None = None
+
+
+class Settle(NamedTuple):
+    """Wait until all that was put into the prefix cache is computed."""
+
+
 class Clear(NamedTuple):
     """Free all slots, whatever is in them, and drop prefixes that may not have been computed."""
 
 
 Place: TypeAlias = Join | Leave | Free | Copy | Take
-Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Keep | Shrink | Clear
+Kept: TypeAlias = Keep | Shrink | Restore | Settle
+Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Kept | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 

@@ -25,24 +25,44 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from ...errors import LoadError, OptionError, StateError
 from ...tokens import Token
 from ..kv.alone import Alone
-from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
+from ..kv.layers import CacheFactory, leaves, sliceable
 from . import piece as piece_file
+from .entry import CELL
+from .fetch import Fetch, ReadCost, Worth
+from .folder import Folder
 from .layout import Layout
 from .piece import Piece, checked_path
-from .segments import Segment, Snapshot, holds, rebuilt
+from .segments import Segment, Snapshot, holds, rebuilt, spliced
 from .tree import BLOCK, Found, Node, PrefixTree, TokenIds, as_ids
+from .write_back import WriteBack
 
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
+
+
+class DiskFigures(NamedTuple):
+    """What is on disk, and what has been done there since the cache was made."""
+
+    disk_bytes: int
+    disk_limit: int
+    pieces_written: int
+    restored_tokens: int
+    restores_refused: int
+
+
+NO_DISK = DiskFigures(0, 0, 0, 0, 0)
 
 
 class PrefixCache:
@@ -50,7 +70,8 @@ class PrefixCache:
 
     ``make`` builds the empty caches of the model, one for each layer. ``model`` is used to tell
     its files from those of other models, and to check that a file fits its layers. ``block``: the
-    most tokens kept in one piece.
+    most tokens kept in one piece. ``folder``: where what is held is kept on disk, too (see
+    ``write_back``); ``restore`` brings it back.
 
     If every layer keeps its tokens side by side (plain and quantised KV), any prefix of what was
     inserted can be taken. If some layers do not (sliding windows, recurrent states), only the
@@ -60,7 +81,13 @@ class PrefixCache:
     """
 
     def __init__(
-        self, make: CacheFactory, max_bytes: int, *, model: Any = None, block: int = BLOCK
+        self,
+        make: CacheFactory,
+        max_bytes: int,
+        *,
+        model: Any = None,
+        block: int = BLOCK,
+        folder: Folder | None = None,
     ) -> None:
         self._make = make
         self._model = model
@@ -68,6 +95,14 @@ class PrefixCache:
         any_length = all(sliceable(leaf) for leaf in leaves(make()))
         self._tree = PrefixTree(any_length=any_length, block=block)
         self._lock = threading.RLock()  # for all access to the tree
+        self.folder = folder
+        self.read_cost = ReadCost()
+        self._restored = 0
+        self._fetches: list[Fetch] = []
+        self._write_back: WriteBack | None = None
+        if folder is not None:
+            self._write_back = WriteBack(self._tree, folder, self._lock, lambda: self.max_bytes)
+            self._tree.leaving = self._write_back.rescue
 
     @property
     def entries(self) -> int:
@@ -94,6 +129,15 @@ class PrefixCache:
         self._max_bytes = limit
         self.shrink(limit)
 
+    @property
+    def disk(self) -> DiskFigures:
+        """The figures of its folder."""
+        if self.folder is None or self._write_back is None:
+            return NO_DISK
+        written, refused = self._write_back.written, self.read_cost.refused
+        held, limit = self.folder.nbytes, self.folder.max_bytes
+        return DiskFigures(held, limit, written, self._restored, refused)
+
     def insert(self, tokens: Sequence[Token], kv: Alone, *, room: int | None = None) -> list[Node]:
         """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
 
@@ -107,20 +151,31 @@ class PrefixCache:
         whole = len(ids) == kv.length or self.any_length
         if len(ids) and whole and holds(caches, kv.length):
             with self._lock:
-                limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
-                return self._insert(ids, caches, limit)
+                snapshot = None if self.any_length else partial(Snapshot.of, caches, len(ids))
+                return self._insert(
+                    ids, partial(Segment.of, caches), snapshot, room, self._tree.block
+                )
         return []
 
-    def _insert(self, ids: TokenIds, caches: Sequence[LayerCache], limit: int) -> list[Node]:
+    def _insert(
+        self,
+        ids: TokenIds,
+        part: Callable[[int, int], Segment],
+        state: Callable[[], Snapshot] | None,
+        room: int | None,
+        block: int,
+    ) -> list[Node]:
         tree = self._tree
+        limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
         found = tree.find(ids, len(ids))
         if found is not None and found.length == len(ids):
             tree.touch(found.holder)
             return []
         place = tree.walk(ids)
-        cuts = [*range(place.length, len(ids), tree.block), len(ids)]
-        segments = [Segment.of(caches, a, b) for a, b in pairwise(cuts)]
-        snapshot = None if tree.any_length else Snapshot.of(caches, len(ids))
+        first = (place.length // block + 1) * block  # as the pieces of a folder are cut
+        cuts = [place.length, *range(first, len(ids), block), len(ids)]
+        segments = [part(a, b) for a, b in pairwise(cuts) if a < b]
+        snapshot = None if state is None else state()
         new: list[Segment | Snapshot] = [*segments, *([snapshot] if snapshot else [])]
         if tree.cost(place) + sum(part.nbytes for part in new) > limit:
             return []
@@ -140,7 +195,80 @@ class PrefixCache:
             for unfinished in added[::-1] or [node]:
                 tree.drop(unfinished)
             raise
+        self._wake()
         return [*cut, *(added or [node])]
+
+    def prove(self, nodes: Iterable[Node]) -> None:
+        """Note that what was inserted is computed: only then it is written to the folder."""
+        with self._lock:
+            for node in nodes:
+                node.computed = True
+            self._wake()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Write all that is held to the folder, if there is one; returns whether that was done
+        within so many seconds."""
+        return self._write_back is None or self._write_back.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """``flush``, and write nothing more to the folder from then on."""
+        return self._write_back is None or self._write_back.close(timeout)
+
+    def _wake(self) -> None:
+        if self._write_back is not None:
+            self._write_back.wake()
+
+    def fetch(
+        self,
+        tokens: Sequence[Token],
+        worth: Worth = lambda found: found,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> Fetch | None:
+        """Begin to read what the folder has of these tokens and memory has not; ``restore`` takes
+        it from there. ``None`` if there is no folder."""
+        if self.folder is None:
+            return None
+        ids = as_ids(tokens)
+        with self._lock:
+            held = self._tree.find(ids, len(ids))
+            fetch = Fetch(
+                self.folder,
+                ids,
+                held.length if held is not None else 0,
+                in_parts=self.any_length,
+                worth=worth,
+                cost=self.read_cost,
+                now=now,
+            )
+            self._fetches = [each for each in self._fetches if not each.is_over] + [fetch]
+        return fetch
+
+    def restore(self, tokens: Sequence[Token], *, room: int | None = None) -> list[Node]:
+        """Insert what the folder has of these tokens, which is waited for if it was not read yet.
+
+        Returns what ``insert`` does.
+        """
+        ids = as_ids(tokens)
+        fetches = [each for each in self._fetches if np.array_equal(each.ids[: len(ids)], ids)]
+        fetch = fetches[-1] if fetches else self.fetch(tokens)
+        pieces = fetch.take(len(ids)) if fetch is not None else []
+        if not pieces:
+            return []
+        placed = [(piece.segment, piece.start) for piece in pieces]
+        if not pieces[-1].segment.layers:  # there is nothing of each token
+            placed = [(Segment((), pieces[-1].stop), 0)]
+        ids, snapshot = ids[: pieces[-1].stop], pieces[-1].snapshot
+        state = None if snapshot is None else lambda: snapshot
+        with self._lock:
+            before = self._tree.walk(ids).length
+            if before < placed[0][1]:  # what leads to them has gone
+                return []
+            block = min(CELL, self._tree.block)  # so that nothing is copied
+            nodes = self._insert(ids, partial(spliced, placed), state, room, block)
+            for node in nodes:
+                node.saved = node.saved or node.start >= before
+            self._restored += len(ids) - before if nodes else 0
+        return nodes
 
     def drop(self, nodes: Sequence[Node]) -> None:
         """Forget what was inserted, with all that goes on from there."""

@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import LoadError, OptionError
+from ...loading.memory import in_words
 from ...tokens import Token
 from ..kv.layers import CacheFactory, leaves, sliceable
 from . import sealed_file
@@ -100,6 +101,10 @@ class Folder:
             raise OptionError(
                 "cache_dir", f"{path} cannot be used as a folder: {reason}; pass another path"
             ) from error
+
+    def __str__(self) -> str:
+        held, limit = in_words(self._nbytes), in_words(self._max_bytes)
+        return f"{self.path} holds {held} of at most {limit}"
 
     @property
     def nbytes(self) -> int:

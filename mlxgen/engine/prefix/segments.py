@@ -11,8 +11,9 @@ array, to which nothing writes. So ``nbytes`` is exact, and dropping one frees i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import mlx.core as mx
 
@@ -79,6 +80,32 @@ class Segment:
         )
         mx.async_eval(first.arrays(), rest.arrays())
         return first, rest
+
+
+Placed: TypeAlias = tuple[Segment, int]
+"""A segment, and the place where it begins."""
+
+
+def spliced(placed: Iterable[Placed], start: int, stop: int) -> Segment:
+    """The tokens ``start`` to ``stop`` of segments that follow one another, not evaluated yet.
+
+    A segment that is just that is given as it is, as nothing writes to it.
+    """
+    parts = [
+        (segment, max(start, at) - at, min(stop, at + segment.count) - at)
+        for segment, at in placed
+        if at < stop and at + segment.count > start
+    ]
+    if len(parts) == 1 and parts[0][0].count == stop - start:
+        return parts[0][0]
+    assert sum(last - first for _, first, last in parts) == stop - start
+    columns = zip(*(segment.layers for segment, _, _ in parts), strict=True)
+    ends = [(first, last) for _, first, last in parts]
+    layers = tuple(
+        _joined([cut(piece, *end) for piece, end in zip(same, ends, strict=True)], 0)
+        for same in columns
+    )
+    return Segment(copied(layers, owned) if len(parts) == 1 else layers, stop - start)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,12 +27,13 @@ often than the end of a sequence, or than one where sequences part.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
+import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
@@ -54,7 +55,8 @@ class Node:
     """``tokens`` after those of ``parent``; ``depth`` tokens lead to its end.
 
     ``used`` is the tree's clock when it was last used, and which use that was. ``rank`` is the
-    number of its place in the order of eviction, if it has one.
+    number of its place in the order of eviction, if it has one. ``computed``: what it holds is
+    known to be. ``saved``: what it and the nodes above it hold was written to disk.
     """
 
     tokens: TokenIds
@@ -65,10 +67,21 @@ class Node:
     children: dict[Token, Node] = field(default_factory=dict)
     used: tuple[float, int] = (0.0, 0)
     rank: int = 0
+    computed: bool = False
+    saved: bool = False
 
     @property
     def start(self) -> int:
         return self.depth - len(self.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        return self.segment.nbytes + (self.snapshot.nbytes if self.snapshot is not None else 0)
+
+    def arrays(self) -> list[mx.array]:
+        """All that it holds."""
+        kept = self.snapshot.arrays() if self.snapshot is not None else []
+        return [*self.segment.arrays(), *kept]
 
     def path(self) -> list[Node]:
         """The nodes from below the root down to this one."""
@@ -97,10 +110,17 @@ class Found(NamedTuple):
 
 
 class PrefixTree:
-    """See the module."""
+    """See the module. ``leaving`` is called with a node that is about to be evicted."""
 
-    def __init__(self, *, any_length: bool, block: int = BLOCK) -> None:
+    def __init__(
+        self,
+        *,
+        any_length: bool,
+        block: int = BLOCK,
+        leaving: Callable[[Node], object] = lambda node: None,
+    ) -> None:
         self.any_length = any_length
+        self.leaving = leaving
         self.block = block
         self.nbytes = 0
         self.root = Node(as_ids([]), Segment((), 0), None, 0)
@@ -155,6 +175,7 @@ class PrefixTree:
         assert parent is not None and 0 < at < len(node.tokens)
         first, rest = node.segment.split(at)
         head = Node(node.tokens[:at].copy(), first, parent, place.length, used=node.used)
+        head.saved, node.computed = node.saved, False  # both are copies
         parent.children[int(head.tokens[0])] = head
         node.tokens, node.segment, node.parent = node.tokens[at:].copy(), rest, head
         head.children[int(node.tokens[0])] = node
@@ -173,6 +194,7 @@ class PrefixTree:
         """Keep a snapshot at the end of a node that has none."""
         assert node.snapshot is None and node.depth == snapshot.length
         node.snapshot = snapshot
+        node.computed = node.saved = False
         self.nbytes += snapshot.nbytes
         for below in _snapshots(node.children.values()):  # of less use now
             self._rank(below)
@@ -194,9 +216,18 @@ class PrefixTree:
                 self._rank(node)
                 continue
             self._clock = max(self._clock, priority)
+            self.leaving(node)
             self.drop(node)
         if keep is not None:
             self._rank(keep)
+
+    def places(self) -> list[Node]:
+        """The nodes that a sequence can go on from, in the order of eviction if nothing is used
+        meanwhile."""
+        found = [node for node in self.nodes() if self._is_place(node)]
+        if self.any_length:
+            return sorted(found, key=lambda node: node.used)
+        return sorted(found, key=lambda node: (self._priority(node), node.used[1]))
 
     def drop(self, node: Node) -> None:
         """Drop a leaf; with snapshots, a node's snapshot and all nodes that then lead to none."""

@@ -28,6 +28,7 @@ from ..step.handle import Handle
 from ..step.scores import PIECE
 from ..step.step import Loop
 from .pace import Budget
+from .restores import Restores
 
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
 WORTH_SHARING = 0.9  # of the time alone that a prompt may take in a pass with others
@@ -57,6 +58,9 @@ class Prefill:
         self._turns: deque[Handle] = deque()
         # The prefix cache was asked for these; with the places at which it is given more of them
         self._begun: dict[Handle, list[int]] = {}
+        self._restores: Restores | None = None
+        if cache is not None and cache.folder is not None:
+            self._restores = Restores(loop.runner, cache, loop.meter.cost, room)
         self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
         self.hits = 0
         self.misses = 0
@@ -70,6 +74,11 @@ class Prefill:
     def __iter__(self) -> Iterator[Handle]:
         return iter(self._turns)
 
+    @property
+    def nbytes_read(self) -> int:
+        """What was read from disk for them and is not in the prefix cache yet."""
+        return self._restores.nbytes if self._restores is not None else 0
+
     def add(self, handle: Handle, *, begun: bool = False) -> None:
         """Run what a handle has pending; ``begun``: from the KV that it has."""
         self._turns.append(handle)
@@ -80,6 +89,8 @@ class Prefill:
         """Take a handle out."""
         self._turns.remove(handle)
         self._begun.pop(handle, None)
+        if self._restores is not None:
+            self._restores.forget(handle)
 
     def step(self, budget: Budget) -> list[Handle]:
         """Run what fits in the budget, but at least a little; returns the handles that are done.
@@ -94,7 +105,10 @@ class Prefill:
         tokens, seconds = budget
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
+        rests = not self._loop.handles
         alone = len(self._turns) == 1 and not self._loop.handles
+        if self._restores is not None:
+            self._restores.move()
         self._line_up()
         for _ in range(len(self._turns)):
             if tokens <= 0:
@@ -105,9 +119,10 @@ class Prefill:
             self._turns.rotate(-1)
             copied = 0
             if handle not in self._begun:
-                if self._waits(handle, done):
+                if self._waits(handle, done) or self._is_read(handle):
                     continue
                 copied = self._look_up(handle) // COPIED_PER_RUN
+            rests = False
             missing = len(handle.align()) - 1
             held = handle.kv.length
             kept = max([held, *self._begun[handle]]) - held  # tokens up to its last place
@@ -136,6 +151,8 @@ class Prefill:
             self._uncleared += count
             if seconds < cost.of(1) or handle.is_scored:  # one at a time, as their logits are large
                 break
+        if rests and self._restores is not None:
+            self._restores.pause()
         if len(together) == 1:
             self._run(together[0], len(together[0].pending) - 1)
         elif together:
@@ -220,6 +237,11 @@ class Prefill:
         places.append(shared)
         places.sort()
         return shared
+
+    def _is_read(self, handle: Handle) -> bool:
+        """Whether the beginning of this prompt is being read from disk."""
+        restores = self._restores
+        return restores is not None and (handle in restores or restores.begin(handle))
 
     def _seconds_with(
         self, handle: Handle, missing: int, others: list[Handle], most: int

@@ -30,8 +30,9 @@ from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason, Usage
 from ..kv import KV, Slots
+from ..kv.commands import Settle
 from ..limits import Limits, Stats
-from ..prefix.cache import PrefixCache
+from ..prefix.cache import NO_DISK, PrefixCache
 from ..request.accept import append, end, rewind, take_back
 from ..request.request import Request
 from ..runtime import Runtime
@@ -229,12 +230,24 @@ class Scheduler:
         back to the queue what no longer fits. A sequence that was accepted gets to its end."""
         self._memory.follow(plan)
 
-    def close(self) -> None:
-        """Drop every sequence; the prefix cache stays with the model."""
+    def close(self, flush: float | None = None) -> None:
+        """Drop every sequence; the prefix cache stays with the model.
+
+        ``flush``: for so many seconds what is only in memory is written to disk, and nothing more
+        after that.
+        """
         for handle in self._everywhere:
             self._take_out(handle)
             self._close(handle)
         self._trial = None
+        self.rest()
+        if flush is not None and self.cache is not None:
+            self.cache.close(flush)
+
+    def rest(self) -> None:
+        """Have what was kept last written to disk when it may be: call this while nothing runs."""
+        if self.cache is not None and self.cache.folder is not None:
+            self._loop.runner.do(Settle())
 
     @property
     def room(self) -> int:
@@ -270,6 +283,7 @@ class Scheduler:
             preempted=self._preempted,
             faults=self._faults,
             steps=self._steps,
+            **(self.cache.disk if self.cache is not None else NO_DISK)._asdict(),
             **sums,
         )
 
@@ -390,7 +404,8 @@ class Scheduler:
 
     def _needed_soon(self, *more: Handle) -> int:
         running = [*self._loop.handles, *more]
-        return self._memory.needed_soon(running, self._prefill, self._parked)
+        needed = self._memory.needed_soon(running, self._prefill, self._parked)
+        return needed + self._prefill.nbytes_read
 
     def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
         if self._memory.needed(handle) <= self._memory.promised:

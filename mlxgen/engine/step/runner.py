@@ -28,7 +28,9 @@ from ..kv.commands import (
     Join,
     Keep,
     Leave,
+    Restore,
     Run,
+    Settle,
     Shrink,
     Snapshot,
     Submit,
@@ -97,8 +99,10 @@ class Runner(Device):
             number, draw = self._draws.popleft()
             while draw is not array:
                 number, draw = self._draws.popleft()
+            proven = []
             while self._unproven and self._unproven[0][0] < number:
-                self._unproven.popleft()
+                proven.append(self._unproven.popleft()[1])
+            self._prove(proven)
             if not self._unproven:
                 self._draws.clear()
         return tokens
@@ -149,17 +153,41 @@ class Runner(Device):
             case Shrink(to):
                 assert self.cache is not None
                 self.cache().shrink(to)
+            case Restore(tokens, room):
+                assert self.cache is not None
+                nodes = self.cache().restore(tokens, room=room)
+                self._unproven += [(self._drawn, ref(node)) for node in nodes]
+            case Settle():
+                self._settle()
             case Clear():
                 if self.slots is not None:
                     self.slots.clear()
-                if self._unproven and self.cache is not None:
-                    nodes = [node for _, held in self._unproven if (node := held()) is not None]
-                    self.cache().drop(nodes)
-                self._unproven.clear()
-                self._draws.clear()
+                self._forget()
                 if self.feed is not None:
                     self.feed.forget()
         return None
+
+    def _settle(self) -> None:
+        unproven = [held for _, held in self._unproven]
+        try:
+            mx.eval([part for node in _there(unproven) for part in node.arrays()])
+        except Exception:  # of the model's last pass, which nobody waits for
+            self._forget()
+            return
+        self._unproven.clear()
+        self._draws.clear()
+        self._prove(unproven)
+
+    def _prove(self, nodes: Iterable[ref[Node]]) -> None:
+        if (there := _there(nodes)) and self.cache is not None:
+            self.cache().prove(there)
+
+    def _forget(self) -> None:
+        """Drop what may not have been computed from the prefix cache."""
+        if self._unproven and self.cache is not None:
+            self.cache().drop(_there([held for _, held in self._unproven]))
+        self._unproven.clear()
+        self._draws.clear()
 
     def _put(self, kv: int, store: Alone | Slot) -> Alone | Slot:
         self._stores[kv] = store
@@ -199,3 +227,8 @@ class Runner(Device):
         rows = [runs.get(index, ()) for index in range(first, max(runs) + 1)]
         assert self.slots is not None
         return self.slots.run(model, stacked(rows), [len(row) for row in rows], first)
+
+
+def _there(nodes: Iterable[ref[Node]]) -> list[Node]:
+    """Those of the nodes that are still held."""
+    return [node for held in nodes if (node := held()) is not None]

@@ -64,6 +64,8 @@ def booting(settings: Settings, entry: Entry | None = None, ask: Ask | None = No
             prefill_chunk=settings.prefill_chunk,
         )
         _try_out(lm, Scheduler(lm, limits))
+        if (folder := lm.prefix_cache.folder) is not None:
+            log(logging.INFO, f"prefixes on disk: {folder}")
         return Scheduler(lm, limits), engine_of(lm, settings)
 
     return boot

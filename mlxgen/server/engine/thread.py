@@ -44,6 +44,7 @@ from .mailbox import Delivery, Mailbox
 STEPS_AHEAD = 1024
 _PAUSE = 0.001  # seconds between two looks at a loop that is so far behind
 GLANCE = 0.005  # seconds: more than 200 pieces of text a second are more than anybody sees
+FLUSH = 10.0  # seconds
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
 
 
@@ -82,7 +83,7 @@ class _Do(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    pass
+    flush: float
 
 
 _Command: TypeAlias = _Submit | _Cancel | _Admit | _Dismiss | _Do | _Stop | Wish
@@ -162,9 +163,10 @@ class EngineThread:
         urgent = not isinstance(news, Delivery) or news.is_turn
         self._tell([(mailbox, news)], urgent=urgent)
 
-    def stop(self) -> None:
-        """Make the thread drop everything and end."""
-        self._inbox.put(_Stop())
+    def stop(self, flush: float = FLUSH) -> None:
+        """Make the thread drop everything and end; prefixes that are only in memory are written to
+        disk for so many seconds, if they may be."""
+        self._inbox.put(_Stop(flush))
         self._patient = False
 
     def join(self, timeout: float) -> bool:
@@ -226,6 +228,7 @@ class EngineThread:
                     continue
             if idle and left <= 0:
                 self._publish(scheduler, at_once=True)
+                scheduler.rest()
             self._rests = idle
             try:
                 command = self._inbox.get(idle or left > 0, left if left > 0 else None)
@@ -236,6 +239,7 @@ class EngineThread:
             self._rests = False
             self._turns += 1
             if isinstance(command, _Stop):
+                scheduler.close(command.flush)
                 return False
             self._carry_out(scheduler, command)
 

@@ -35,7 +35,7 @@ from ...engine import Stats
 from ...errors import MemoryLimitError, MlxgenError
 from ...loading.memory import in_words, memory_limit, needed_by, reserve_of
 from ..engine.boot import Ask, Engine, EngineBoot
-from ..engine.thread import EngineThread, State
+from ..engine.thread import FLUSH, EngineThread, State
 from ..jobs import Lanes
 from ..logs import log
 from ..metrics import added, finished
@@ -324,20 +324,23 @@ class Fleet:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    async def close(self) -> bool:
-        """Stop all threads, guards and loads; returns whether all of them ended."""
+    async def close(self, flush: float = FLUSH) -> bool:
+        """Stop all threads, guards and loads; returns whether all of them ended.
+
+        For ``flush`` seconds prefixes that are only in memory are written to disk.
+        """
         self._closing = True
         for load in (loads := list(self._loads)):
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
         threads = list(self._threads)
         for thread in threads:
-            thread.stop()
+            thread.stop(flush)
         for serving in self.serving:
             await serving.close()
         if unloads := list(self._unloads):
             await asyncio.wait(unloads, timeout=_PATIENCE)
-        ends = [await asyncio.to_thread(thread.join, _PATIENCE) for thread in threads]
+        ends = [await asyncio.to_thread(thread.join, _PATIENCE + flush) for thread in threads]
         return all(ends)
 
 

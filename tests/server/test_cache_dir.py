@@ -1,0 +1,45 @@
+"""A server that is started again knows what it was told before."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxgen.server.settings import Settings, read_settings
+
+from .running import Running, running
+
+LONG = "The fox told the owl a story about a castle by the sea. " * 80
+
+
+def told(server: Running, *messages: str) -> tuple[str, int, int]:
+    """The answer, and how many tokens of the prompt there were, and came from the cache."""
+    body: dict[str, Any] = {"prompt": "".join(messages), "max_tokens": 8, "temperature": 0}
+    answer = server.post("/v1/completions", body).json()
+    usage = answer["usage"]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return answer["choices"][0]["text"], usage["prompt_tokens"], cached
+
+
+@pytest.mark.slow
+def test_a_restart_costs_nothing_but_reading(tmp_path: Path) -> None:
+    folder = str(tmp_path / "deep" / "prefixes")
+    with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
+        text, count, cached = told(server, LONG)
+        assert count > 900 and cached == 0
+        assert any(f"prefixes on disk: {folder} holds 0.00 GB" in line for line in server.log)
+        assert server.end(signal.SIGTERM) == 0
+    with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
+        again, count, cached = told(server, LONG)
+        assert again == text and count - 256 <= cached < count
+        assert server.figure("mlxgen_restored_tokens_total") == cached
+        assert 0 < server.figure("mlxgen_disk_bytes") <= server.figure("mlxgen_disk_limit_bytes")
+        assert told(server, LONG, "And then")[0]
+
+
+def test_a_size_may_be_given_in_words() -> None:
+    settings = read_settings(["--cache-dir", "~/prefixes", "--cache-dir-bytes", "2GiB"])
+    assert settings == Settings(cache_dir="~/prefixes", cache_dir_bytes=2 << 30)

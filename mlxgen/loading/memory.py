@@ -104,7 +104,10 @@ class MemoryPlan:
         """
         reserve = reserve_of(device)
         left = (device - weights - reserve) // sharers
-        caches = max(_LEAST, int(left * CACHE_SHARE)) if caches is None else caches // sharers
+        if caches is None:
+            caches = max(_LEAST, int(left * CACHE_SHARE))
+        elif sharers > 1:  # whoever allowed them may not have known how many models there are
+            caches = min(caches // sharers, max(_LEAST, left - _LEAST))
         activations = max(_LEAST, min(piece(caches), left - caches))
         return cls(
             device=device,

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..errors import OptionError
 from .clients import Served, print_configuration
-from .settings import Settings, read_settings
+from .settings import Settings, explained, make_parser, read_settings
 from .stop_signals import leave_at_once
 
 
@@ -15,7 +16,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the server, or print a client's configuration; returns the exit status."""
     settings = read_settings(argv)
     if settings.print_config is not None:
-        print_configuration(settings.print_config, _served(settings))
+        try:
+            served = _served(settings)
+        except OptionError as error:
+            make_parser().error(explained(error))
+        print_configuration(settings.print_config, served)
         return 0
     leave_at_once()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
@@ -25,11 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _served(settings: Settings) -> Served:
+    model = next(iter(settings.models), None)
+    if settings.has_several:
+        from .fleet.catalogue import Catalogue
+
+        model = Catalogue.of(settings).default.name
     return Served.at(
         settings.host,
         settings.port,
         path=settings.root_path,
-        model=next(iter(settings.models), None),
+        model=model,
         key=settings.api_key,
         context=settings.max_context,
     )

@@ -46,6 +46,7 @@ REASONS = {
     403: "The page's origin, or the name used for this host, is not allowed",
     404: "The model does not exist",
     408: "The body did not arrive in time",
+    409: "The model is being loaded",
     413: "The body, or the memory that it needs, is too large",
     415: "The body is not JSON",
     429: "Too many requests; try again after as many seconds as Retry-After says",

@@ -39,7 +39,7 @@ from .http.room import Room
 from .logs import log, set_up_logs
 from .programs.registry import Registry
 from .service import REFUSED, Service
-from .settings import NAME, Settings
+from .settings import NAME, Settings, explained
 
 CONNECTIONS = 1024  # open at a time, or twice the number of requests if that is more
 RESERVE = 64  # files for what is not a connection
@@ -81,7 +81,7 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
         catalogue = Catalogue.of(settings)
         CacheDir.of(settings.cache_dir, settings.cache_dir_bytes)
     except OptionError as error:
-        return refuse(f"--{error.field.replace('_', '-')}{str(error).removeprefix(error.field)}")
+        return refuse(explained(error))
     wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))
     files = raise_limit(max(FILES, wanted + 2 * RESERVE))
     most = connections_of(files - count_open(), wanted)
@@ -233,9 +233,9 @@ def _announce(service: Service, address: str) -> None:
     entries, loaded = service.fleet.catalogue.entries, service.loaded
     name, others = entries[0].name, len(entries) - 1
     if loaded is None:
-        serving = f"{len(entries)} models when they are asked for"
+        serving = f"{len(entries)} models when asked for"
     else:
-        serving = f"{name}, and {others} more when they are asked for" if others else name
+        serving = f"{name}, and {others} more when asked for" if others else name
     try:
         print(f"{NAME}: ready on {address}, serving {serving}", flush=True)
     except OSError:  # nobody needs to read it

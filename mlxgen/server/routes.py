@@ -21,6 +21,7 @@ from .errors import RequestError, as_messages_error, error_body
 from .exchange import Exchange, Work
 from .fields import ModelRequest
 from .fleet.catalogue import Entry
+from .fleet.member import Status
 from .http.responses import JsonResponse, to_json
 from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
@@ -137,7 +138,14 @@ async def load_model(exchange: Exchange) -> None:
 async def unload_model(exchange: Exchange) -> None:
     """Unload a model, as soon as it answers no more requests."""
     fleet = exchange.service.fleet
-    fleet.dismiss(fleet.members[(await _named(exchange)).name])
+    member = fleet.members[(await _named(exchange)).name]
+    if member.status is Status.LOADING:
+        raise RequestError(
+            f"{member.entry.name} is being loaded; try again when it is",
+            status=409,
+            code="model_loading",
+        )
+    fleet.dismiss(member)
     await exchange.answer(to_json({"success": True}))
 
 
@@ -163,7 +171,7 @@ _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     ("/tokenize", tokenize_text, TokenizeRequest, _ANSWER),
     ("/detokenize", detokenize_tokens, DetokenizeRequest, _ANSWER),
     ("/v1/models/load", load_model, ModelRequest, _ANSWER),
-    ("/v1/models/unload", unload_model, ModelRequest, _ANSWER),
+    ("/v1/models/unload", unload_model, ModelRequest, _ANSWER | answers(409)),
 )
 
 # ---- all endpoints ---------------------------------------------------------------------------

@@ -259,6 +259,9 @@ def read_settings(
     try:
         return Settings(**given)
     except OptionError as error:
-        name = f"--{error.field.replace('_', '-')}"
-        message = str(error).removeprefix(f"{error.field}: ")
-        parser.error(f"{name}: {message}")
+        parser.error(explained(error))
+
+
+def explained(error: OptionError) -> str:
+    """What is wrong with an option of the command line."""
+    return f"--{error.field.replace('_', '-')}{str(error).removeprefix(error.field)}"

@@ -63,6 +63,9 @@ def test_models_that_share_a_device_get_equal_parts_and_no_more_than_it_has(
     assert plan.weights + plan.reserve + running == plan.to_wire <= device
     if caches is not None:
         assert plan.caches == caches // sharers
+    much = MemoryPlan.of(device, weights, caches=device, sharers=sharers)
+    assert device - sharers < much.to_wire <= device
+    assert sharers == 1 or sharers * (much.caches + much.activations) < device
     alone = MemoryPlan.of(device, weights, caches=caches, piece=lambda _: 1 << 28)
     assert plan.caches <= alone.caches and plan.left <= alone.left
     assert (" models)" in str(plan)) == (sharers > 1)
@@ -94,6 +97,19 @@ def test_what_the_plan_needs_is_wired_by_default(wired: list[int]) -> None:
     assert wired == [lm.memory.wired] == [lm.memory.to_wire]
     assert lm.memory.weights < wired[0] < 6 * GB
     assert f"up to {wired[0] / 1e9:.2f} GB wired" in str(lm.memory)
+
+
+def test_a_model_that_shares_the_device_plans_and_wires_for_all(wired: list[int]) -> None:
+    lm = mlxgen.load(cache_bytes=2 * GB)
+    weights = lm.weight_bytes + GB
+    lm.share_memory(weights, 2)
+    assert (lm.memory.weights, lm.memory.caches, lm.memory.sharers) == (weights, GB, 2)
+    assert wired[1:] == [lm.memory.wired] == [lm.memory.to_wire]
+    assert wired[1] > weights + 2 * GB
+    draft = mlxgen.load(draft=lm, wired_limit=None)
+    assert draft.weight_bytes == 2 * lm.weight_bytes
+    draft.share_memory(draft.weight_bytes, 1)
+    assert draft.memory.wired == 0
 
 
 def test_no_more_is_wired_than_the_device_recommends(wired: list[int]) -> None:

@@ -15,6 +15,7 @@ import yaml
 from mlxgen.server.__main__ import main
 from mlxgen.server.clients import CLIENTS, Served, configuration
 from mlxgen.server.settings import read_settings
+from tests.fakes.checkpoints import write_checkpoint
 
 from ..docs.pages import page
 
@@ -84,6 +85,18 @@ def test_it_is_printed_instead_of_starting_a_server(
     assert printed.err.count("\n") == 1 and "settings.json" in printed.err
     assert main(["--print-config", "opencode"]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "mlxgen/demo"
+
+
+def test_of_several_models_clients_are_told_the_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path / "owner" / "tiny")
+    assert main(["--model-dir", str(tmp_path), "--print-config", "zed"]) == 0
+    assert '"name": "owner/tiny"' in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main(["--model-dir", str(tmp_path / "owner" / "tiny"), "--print-config", "zed"])
+    assert caught.value.code == 2
+    assert "error: --model-dir: expected models in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", [["--uds", "/tmp/s"], ["--port", "0"]])

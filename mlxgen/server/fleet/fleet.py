@@ -140,7 +140,7 @@ class Fleet:
             self.dismiss(member)
 
     def dismiss(self, member: Member) -> None:
-        """Unload a model that is loaded, as soon as nobody uses it."""
+        """Unload a model, if it is loaded, as soon as nobody uses it."""
         if member.status is Status.LOADED:
             member.status = Status.UNLOADING
             if not member.users:
@@ -219,6 +219,8 @@ class Fleet:
             if member.coming is not None:
                 _tell(member.coming, news)
         elif news is not None and state is State.FAILED:
+            if len(self.members) > 1:
+                log(logging.ERROR, "the engine of a model failed", model=member.entry.name)
             self._failed(news)
         elif news is not None and member.coming is not None and not member.coming.done():
             member.coming.set_exception(news)

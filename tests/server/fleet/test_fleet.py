@@ -13,6 +13,11 @@ from tests.effort import tries
 from .kit import MIB, Yard, refused, with_yard
 
 
+@pytest.fixture(autouse=True)
+def _nothing_to_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "free_memory", lambda: None)
+
+
 def test_a_model_is_loaded_when_it_is_asked_for_and_once_for_all_who_ask() -> None:
     async def test(yard: Yard) -> None:
         assert yard.loaded == ""
@@ -207,6 +212,21 @@ def test_figures_of_models_that_went_are_not_lost() -> None:
     with_yard(test)
 
 
+def test_an_engine_that_fails_is_told_and_the_others_still_end() -> None:
+    async def test(yard: Yard) -> None:
+        await yard.use("a")
+        serving = await yard.use("b")
+
+        def fails(scheduler: object) -> None:
+            raise RuntimeError("the device is gone")
+
+        serving.engine.do(fails)
+        await yard.until(lambda: bool(yard.failures))
+        assert str(yard.failures.pop()) == "the device is gone"
+
+    with_yard(test)
+
+
 def test_everything_ends_while_models_are_loaded_unloaded_and_waited_for() -> None:
     async def test(yard: Yard) -> None:
         await yard.use("a")
@@ -219,11 +239,7 @@ def test_everything_ends_while_models_are_loaded_unloaded_and_waited_for() -> No
     with_yard(test, sizes=(1, 1, 1, 1))
 
 
-def test_whoever_asks_for_a_model_gets_it_however_many_ask_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "free_memory", lambda: None)  # there is nothing to free
-
+def test_whoever_asks_for_a_model_gets_it_however_many_ask_for_others() -> None:
     async def test(yard: Yard) -> None:
         chance = random.Random(7)
         most = 0

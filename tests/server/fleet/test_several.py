@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from mlxgen.server.fleet import fleet as module
 from mlxgen.server.service import Service
 from mlxgen.server.settings import Settings
 from tests.server.fakes import WAIT
+from tests.server.running import running
 
 from .kit import LEAST, MIB, write_letter
 
@@ -187,6 +189,12 @@ def test_models_are_loaded_and_unloaded_on_demand(
                 "owner/three": "unloaded",
             }
         assert await server.said("one") == "aaa"
+        async with server.service.fleet._room:
+            loading = asyncio.create_task(server.said("two"))
+            await server.until(lambda: server.service.fleet.members["two"].is_wanted)
+            answer = await server.http.post("/models/unload", json={"model": "two"})
+            assert answer.status_code == 409
+        assert await loading == "bbb"
         for body, status in (({"model": "gpt-9"}, 404), ({}, 400), ({"model": "broken"}, 503)):
             assert (await server.http.post("/models/load", json=body)).status_code == status
 
@@ -214,51 +222,39 @@ def test_a_model_that_cannot_be_loaded_says_why_and_harms_no_other(shelf: Path) 
     run(test, model_dirs=(str(shelf),))
 
 
-@pytest.mark.parametrize("api", APIS)
 def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
-    api: str, shelf: Path, monkeypatch: pytest.MonkeyPatch
+    shelf: Path, monkeypatch: pytest.MonkeyPatch, room: Callable[[int], None]
 ) -> None:
-    path, body = APIS[api]
     monkeypatch.setattr(replying, "SILENCE", 0.01)
 
     async def test(server: Server) -> None:
-        async def stream(model: str) -> str:
-            whole = {"max_tokens": 3, "temperature": 0, "stream": True, "model": model, **body}
-            waiting = asyncio.create_task(server.http.post(path, json=whole))
-            async with server.service.fleet._room:  # loads wait meanwhile
-                await asyncio.sleep(0.1)
-            answer = await waiting
-            assert answer.status_code == 200
-            return answer.text
-
-        text = await stream("one")
-        assert text.startswith(f"{replying.LOADING.text}\n\n") and "a" in text.partition("data:")[2]
-
-    run(test, model_dirs=(str(shelf),))
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_a_load_that_fails_late_is_an_event_of_the_stream(
-    api: str, shelf: Path, monkeypatch: pytest.MonkeyPatch, room: Callable[[int], None]
-) -> None:
-    path, body = APIS[api]
-    monkeypatch.setattr(replying, "SILENCE", 0.01)
-
-    async def test(server: Server) -> None:
-        whole = {"max_tokens": 3, "temperature": 0, "stream": True, "model": "one", **body}
-        async with server.service.fleet._room:
-            waiting = asyncio.create_task(server.http.post(path, json=whole))
+        async def begun(model: str) -> list[asyncio.Task[httpx.Response]]:
+            """A stream of each API, while the load has to wait."""
+            limits = {"max_tokens": 3, "temperature": 0, "stream": True, "model": model}
+            posts = (server.http.post(path, json=limits | body) for path, body in APIS.values())
+            waiting = [asyncio.create_task(post) for post in posts]
             await asyncio.sleep(0.1)
-            room(0)
-        answer = await waiting
-        assert answer.status_code == 200
-        data = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
-        event = json.loads(data[0])
-        assert data[1:] == (["[DONE]"] if api in ("chat", "completions") else [])
-        error = event["response"]["error"] if api == "responses" else event["error"]
-        assert "one is not loaded: it needs" in error["message"]
-        kinds = {"messages": "error", "responses": "response.failed"}
-        assert event.get("type") == kinds.get(api)
+            return waiting
+
+        async with server.service.fleet._room:
+            waiting = await begun("one")
+        for answer in await asyncio.gather(*waiting):
+            assert answer.status_code == 200
+            assert answer.text.startswith(f"{replying.LOADING.text}\n\n")
+            assert "a" in answer.text.partition("data:")[2]
+
+        async with server.service.fleet._room:
+            waiting = await begun("two")
+            room(0)  # what fails that late is an event
+        for api, answer in zip(APIS, await asyncio.gather(*waiting), strict=True):
+            assert answer.status_code == 200
+            data = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+            event = json.loads(data[0])
+            assert data[1:] == (["[DONE]"] if api in ("chat", "completions") else [])
+            error = event["response"]["error"] if api == "responses" else event["error"]
+            assert "two is not loaded: it needs" in error["message"]
+            kinds = {"messages": "error", "responses": "response.failed"}
+            assert event.get("type") == kinds.get(api)
 
     run(test, model_dirs=(str(shelf),))
 
@@ -342,6 +338,19 @@ def test_the_only_model_is_unloaded_when_idle_and_comes_back(shelf: Path) -> Non
         assert await server.said() == "aaa"
 
     run(test, models=(str(shelf / "one"),), idle_unload=0.1)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_server_with_several_models_that_answer_and_load(shelf: Path) -> None:
+    with running("--model", str(shelf / "one"), "--model-dir", str(shelf)) as server:
+        assert server.greeting.endswith("serving one, and 3 more when asked for")
+        body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
+        links = [server.send("/v1/completions", body | {"model": name}) for name in LETTERS]
+        server.wait_until(lambda: server.rows() > 0, "nothing runs")
+        assert server.end(signal.SIGTERM) == 0
+        for link in links:
+            assert b" 200 OK" in link.recv(1000)
+            link.close()
 
 
 def test_a_model_that_is_unloaded_gives_its_memory_back(shelf: Path) -> None:

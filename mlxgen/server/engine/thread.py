@@ -153,9 +153,13 @@ class EngineThread:
         self._inbox.put(_Dismiss(lent.guest))
 
     def do(self, work: Callable[[Scheduler], object]) -> asyncio.Future[None]:
-        """Do something in the thread, between two steps; the result is done when that is."""
+        """Do something in the thread, between two steps; the result is done when that is, or at
+        once in a thread that has been told to end."""
         done: asyncio.Future[None] = self._loop.create_future()
-        self._inbox.put(_Do(work, done))
+        if self._patient:
+            self._inbox.put(_Do(work, done))
+        else:
+            done.set_result(None)
         return done
 
     def tell(self, mailbox: Mailbox, news: Delivery | BaseException) -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
-import pytest
-
 from mlxgen.server.fleet import fleet as module
 from tests.effort import tries
+from tests.server.fakes import WAIT
 
 from .kit import MIB, Yard, refused, with_yard
-
-
-@pytest.fixture(autouse=True)
-def _nothing_to_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "free_memory", lambda: None)
 
 
 def test_a_model_is_loaded_when_it_is_asked_for_and_once_for_all_who_ask() -> None:
@@ -237,6 +231,17 @@ def test_everything_ends_while_models_are_loaded_unloaded_and_waited_for() -> No
             task.cancel()
 
     with_yard(test, sizes=(1, 1, 1, 1))
+
+
+def test_a_model_that_goes_at_this_moment_is_told_of_the_new_plan_or_not_waited_for() -> None:
+    async def test(yard: Yard) -> None:
+        for name in "ab":
+            await yard.used(name)
+        yard.fleet.dismiss(yard.fleet.members["a"])
+        async with asyncio.timeout(WAIT):
+            await yard.fleet._divide()
+
+    with_yard(test)
 
 
 def test_whoever_asks_for_a_model_gets_it_however_many_ask_for_others() -> None:

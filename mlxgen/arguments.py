@@ -45,8 +45,6 @@ class ModelSettings:
 
     revision: str | None = setting(None)
     """A branch, tag or commit of a hub id."""
-    adapter: str | None = setting(None, metavar="FOLDER")
-    """An adapter that mlx-lm trained for this model."""
     draft_model: str | None = setting(None, metavar="NAME")
     """A smaller model that proposes tokens, or ngram to find them in the text so far."""
     trust_remote_code: bool = setting(False, action="store_true")
@@ -81,11 +79,15 @@ class OneModel(ModelSettings):
 
     model: str | None = setting(None, metavar="NAME")
     """A folder or a hub id (default: the bundled demo model)."""
+    adapter: str | None = setting(None, metavar="FOLDER")
+    """An adapter that mlx-lm trained for this model."""
 
 
 def load_model(
     name: str | None,
     settings: ModelSettings | argparse.Namespace,
+    *,
+    adapter: str | None,
     cache_bytes: int | None = None,
 ) -> LanguageModel:
     """Load a model as the options of a command say."""
@@ -93,7 +95,7 @@ def load_model(
 
     return load(
         name,
-        adapter=settings.adapter,
+        adapter=adapter,
         revision=settings.revision,
         draft=settings.draft_model,
         ignore_memory_limit=settings.ignore_memory_limit,

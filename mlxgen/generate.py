@@ -209,7 +209,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
     check_together(checked(options))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     started = time.perf_counter()
-    lm = load_model(arguments.model, arguments)
+    lm = load_model(arguments.model, arguments, adapter=arguments.adapter)
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
         say(f"memory:      {lm.memory}")

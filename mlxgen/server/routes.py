@@ -211,12 +211,14 @@ def _add_model(router: APIRouter, service: Service) -> None:
 
     def described(entry: Entry, name: str) -> dict[str, Any]:
         member = fleet.members[entry.name]
+        parent = {} if entry.base is None else {"parent": entry.base}
         return {
             "id": name,
             "object": "model",
             "created": created,
             "owned_by": "mlxgen",
-            "max_model_len": member.max_context,
+            **parent,
+            "max_model_len": (member.base or member).max_context,
             "status": member.told(),
         }
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ..arguments import ModelSettings, Parser, add_settings, setting, size, texts_of
 from ..errors import OptionError
+from ..loading.checkpoint import path_of
 from ..options.rule import ABOVE_ZERO, integer, number
 from .clients import CLIENTS
 from .clients import KEY_VARIABLE as KEY_VARIABLE
@@ -53,6 +54,10 @@ class Settings(ModelSettings):
     and loaded at the start, the others when requests name them."""
     model_dirs: tuple[str, ...] = setting((), action="append", metavar="FOLDER")
     """A folder whose sub-folders (NAME or OWNER/NAME) are models, loaded when requests name them;
+    repeatable."""
+    adapters: tuple[str, ...] = setting((), action="append", metavar="[BASE:]NAME=FOLDER")
+    """An adapter that mlx-lm trained for BASE, by default the default model; requests name it as
+    BASE:NAME, and it shares the weights. Without NAME=, it becomes a part of the only model;
     repeatable."""
     idle_unload: float = _seconds(0.0)
     """Seconds without a request after which a model is unloaded; 0 is never."""
@@ -167,6 +172,12 @@ class Settings(ModelSettings):
                 )
         if self.has_several:
             self._check_for_several()
+        if self.own_adapter is not None and len(self.adapters) > 1:
+            raise OptionError(
+                "adapter",
+                f"a model with an adapter of its own takes no others: give {self.own_adapter} a "
+                "name, too (NAME=FOLDER)",
+            )
         for name in self.allow_hosts:
             _check_name(name)
         for origin in self.cors_origins:
@@ -182,10 +193,15 @@ class Settings(ModelSettings):
         """Whether there is more than one model, or may be."""
         return len(self.models) > 1 or bool(self.model_dirs)
 
+    @property
+    def own_adapter(self) -> str | None:
+        """The adapter of the only model itself."""
+        return next((given for given in self.adapters if not is_named(given)), None)
+
     def _check_for_several(self) -> None:
         """Raise ``OptionError`` for what can only be meant for one model."""
         draft = None if self.draft_model == "ngram" else self.draft_model
-        given = {"revision": self.revision, "adapter": self.adapter, "draft_model": draft}
+        given = {"revision": self.revision, "adapter": self.own_adapter, "draft_model": draft}
         for name, value in given.items():
             if value is not None:
                 raise OptionError(name, "belongs to one model, but there are several; leave it out")
@@ -194,6 +210,11 @@ class Settings(ModelSettings):
 Settings.__doc__ = "\n".join(
     [f"{Settings.__doc__}\n", *(f"- {name}: {text}" for name, text in texts_of(Settings).items())]
 )
+
+
+def is_named(adapter: str) -> bool:
+    """Whether an adapter is given with a name: ``NAME=FOLDER``."""
+    return "=" in adapter and not path_of(adapter).exists()
 
 
 def _check_name(name: str) -> None:
@@ -229,6 +250,7 @@ _GROUPS = {  # by their first setting
 _REPEATED = {
     "models": "model",
     "model_dirs": "model_dir",
+    "adapters": "adapter",
     "aliases": "alias",
     "allow_hosts": "allow_host",
     "cors_origins": "cors_origin",

@@ -17,6 +17,7 @@ from ...engine import Limits, Options, Scheduler
 from ...errors import MlxgenError, OptionError
 from ...filters.compiled import GrammarEngine
 from ...load import weights_of
+from ...loading.checkpoint import check_adapter
 from ...model import LanguageModel
 from ..fleet.catalogue import Entry
 from ..guard.child import Facts
@@ -37,8 +38,9 @@ class Engine(NamedTuple):
 
 EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]
 """Called in the engine's thread: loads everything."""
-Ask: TypeAlias = Callable[[int], None]
-"""Waits until there is room for so many bytes of weights; raises if there will be none."""
+Ask: TypeAlias = Callable[[int], LanguageModel | None]
+"""Waits until there is room for so many bytes of weights, and for the model that shares its own,
+which it returns; raises if there will be none."""
 
 
 def booting(settings: Settings, entry: Entry | None = None, ask: Ask | None = None) -> EngineBoot:
@@ -48,12 +50,21 @@ def booting(settings: Settings, entry: Entry | None = None, ask: Ask | None = No
     """
     source = next(iter(settings.models), None) if entry is None else entry.source
 
-    def boot() -> tuple[Scheduler, Engine]:
+    def loaded() -> LanguageModel:
         how = settings
+        if entry is not None and entry.adapter is not None:
+            assert ask is not None
+            base = ask(check_adapter(entry.adapter))
+            assert base is not None
+            return base.with_adapter(entry.adapter, ignore_memory_limit=True)
         if ask is not None:
             ask(weights_of(source))
             how = replace(settings, ignore_memory_limit=True)  # that was looked after
-        lm = load_model(source, how, settings.cache_bytes)
+        adapter, cache_bytes = settings.own_adapter, settings.cache_bytes
+        return load_model(source, how, adapter=adapter, cache_bytes=cache_bytes)
+
+    def boot() -> tuple[Scheduler, Engine]:
+        lm = loaded()
         if entry is not None:
             lm.name = entry.name
         _limit_context(lm, settings)

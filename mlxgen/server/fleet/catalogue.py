@@ -6,6 +6,7 @@ frozen; no two models have a name in common.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,13 +14,14 @@ from pathlib import Path
 
 from ...errors import LoadError, OptionError
 from ...load import folder_of
-from ...loading.checkpoint import read_json
+from ...loading.checkpoint import check_adapter, path_of, read_json
 from ...loading.model_config import MAX_CONTEXT, number_of
 from ..errors import RequestError
 from ..fields import shown
-from ..settings import Settings
+from ..settings import Settings, is_named
 
 DEMO = "demo"
+_ADAPTER_NAME = re.compile(r"[\w.-]{1,100}")
 _DEEPEST = 2  # levels of a folder of models: a name, or an owner and a name
 
 
@@ -31,12 +33,16 @@ class Entry:
     - ``source`` is what ``mlxgen.load`` takes, as it was given: another name of it; ``None`` is
       the demo model.
     - ``folder`` has its files, if that is known before it is loaded.
+    - ``base``: the name of the model that it is with an ``adapter`` in that folder, if so; it has
+      the name ``base:NAME``.
     """
 
     name: str
     source: str | None = None
     aliases: tuple[str, ...] = ()
     folder: Path | None = None
+    base: str | None = None
+    adapter: Path | None = None
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -79,6 +85,8 @@ class Catalogue:
                 _add(entries, entry, "model_dir")
         if not settings.has_several:
             entries = [_only(next(iter(settings.models), None))]
+        for given in filter(is_named, settings.adapters):
+            entries.append(_with_adapter(entries, given))
         return cls(_with_aliases(entries, settings.aliases), settings.strict_model)
 
     @property
@@ -88,7 +96,14 @@ class Catalogue:
 
     @cached_property
     def _by_name(self) -> dict[str, Entry]:
-        return {name: entry for entry in self.entries for name in entry.names}
+        own = {name: entry for entry in self.entries for name in entry.names}
+        derived = {  # by the other names of their bases
+            name + entry.name.removeprefix(entry.base): entry
+            for entry in self.entries
+            if entry.base is not None
+            for name in own[entry.base].names
+        }
+        return derived | own
 
     def named(self, name: str) -> Entry:
         """The model of this name; raises ``RequestError`` (404) if there is none."""
@@ -106,10 +121,13 @@ class Catalogue:
 
     def meant(self, name: object) -> Entry:
         """The model that a request means: if its name is unknown the default one, unless names are
-        strict."""
+        strict, or it is that of an adapter."""
         if not isinstance(name, str) or not name:
             return self.default
-        return self.named(name) if self.strict else self._by_name.get(name, self.default)
+        base = self._by_name.get(name.rpartition(":")[0])
+        if self.strict or (base is not None and any(e.base == base.name for e in self.entries)):
+            return self.named(name)
+        return self._by_name.get(name, self.default)
 
 
 def _only(source: str | None) -> Entry:
@@ -167,6 +185,29 @@ def _add(entries: list[Entry], new: Entry, option: str) -> None:
                 option, f"{new.source} and {known.source} are both called {new.name}; rename one"
             )
     entries.append(new)
+
+
+def _with_adapter(entries: Sequence[Entry], given: str) -> Entry:
+    """The model that ``BASE:NAME=FOLDER`` or ``NAME=FOLDER`` means."""
+    called, _, path = given.partition("=")
+    source, _, name = called.rpartition(":")
+    base = next((each for each in entries if source in each.names), None) if source else entries[0]
+    if base is None or base.base is not None or not _ADAPTER_NAME.fullmatch(name):
+        names = ", ".join(each.name for each in entries if each.base is None)
+        raise OptionError(
+            "adapter",
+            f"expected NAME=FOLDER or BASE:NAME=FOLDER with a NAME of letters, digits, dots and "
+            f"dashes and one of {names} as BASE, got {given!r}",
+        )
+    folder = path_of(path)
+    try:
+        check_adapter(folder)
+    except LoadError as error:
+        raise OptionError("adapter", f"{given}: {error}") from error
+    whole = f"{base.name}:{name}"
+    if any(whole in each.names for each in entries):
+        raise OptionError("adapter", f"{whole} is there already; choose another name")
+    return Entry(name=whole, folder=base.folder, base=base.name, adapter=folder)
 
 
 def _with_aliases(entries: Sequence[Entry], given: Sequence[str]) -> tuple[Entry, ...]:

@@ -27,13 +27,14 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 from ...engine import Stats
 from ...errors import MemoryLimitError, MlxgenError
 from ...loading.memory import in_words, memory_limit, needed_by, reserve_of
+from ...model import LanguageModel
 from ..engine.boot import Ask, Engine, EngineBoot
 from ..engine.thread import FLUSH, EngineThread, State
 from ..jobs import Lanes
@@ -71,7 +72,9 @@ class Fleet:
         device: int | None = None,
     ) -> None:
         self.catalogue = catalogue
-        self.members = {entry.name: Member(entry) for entry in catalogue.entries}
+        self.members: dict[str, Member] = {}
+        for entry in catalogue.entries:  # bases come before what shares their weights
+            self.members[entry.name] = Member(entry, self.members.get(entry.base or ""))
         self._settings = settings
         self._lanes = lanes
         self._boots = boots
@@ -143,6 +146,8 @@ class Fleet:
         """Unload a model, if it is loaded, as soon as nobody uses it."""
         if member.status is Status.LOADED:
             member.status = Status.UNLOADING
+            for each in member.sharers:
+                self.dismiss(each)
             if not member.users:
                 _start(self._unload(member), self._unloads)
 
@@ -166,11 +171,11 @@ class Fleet:
         began = loop.time()
         asked: asyncio.Future[int] = loop.create_future()
         loaded = member.coming = loop.create_future()
-        go: concurrent.futures.Future[None] = concurrent.futures.Future()
+        go: concurrent.futures.Future[LanguageModel | None] = concurrent.futures.Future()
 
-        def ask(weights: int) -> None:  # in the engine's thread
+        def ask(weights: int) -> LanguageModel | None:  # in the engine's thread
             loop.call_soon_threadsafe(_tell, asked, weights)
-            go.result()
+            return go.result()
 
         several = len(self.members) > 1
         boot = self._boots(member.entry, ask if several else None)
@@ -179,23 +184,28 @@ class Fleet:
         member.gone.add_done_callback(lambda _: self._over(thread))
         self._threads.add(thread)
         thread.start()
+        base: Serving | None = None
         try:
             first: set[asyncio.Future[Any]] = {asked, loaded}
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if asked.done():
-                async with self._room:
+                async with contextlib.AsyncExitStack() as turn:
                     try:
+                        base = await turn.enter_async_context(self._turn(member))
                         await self._make_room(member, asked.result())
                     except MlxgenError as error:
                         go.set_exception(error)
                     else:
-                        go.set_result(None)
+                        go.set_result(None if base is None else base.lm)
                     engine = await loaded
             else:
                 engine = await loaded
-            serving = Serving(thread, engine, self._lanes, self._settings, costly=self._costly)
+            serving = Serving(
+                thread, engine, self._lanes, self._settings, costly=self._costly, base=base
+            )
             member.coming, member.serving = None, serving
-            member.weights = serving.weights
+            if base is None:
+                member.weights = serving.weights
             if several:
                 await self._divide()
         except asyncio.CancelledError:
@@ -213,6 +223,31 @@ class Fleet:
         self._news.set()
         member.users += 1  # and is idle from now on, if nobody wants it
         self.release(member.entry)
+        if member.base is not None and member.base.status is Status.UNLOADING:  # since its turn
+            self.dismiss(member)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, member: Member) -> AsyncIterator[Serving | None]:
+        """The turn to get room, with the model whose weights this one shares: from then on it has
+        them, and before that it does not keep others from getting theirs."""
+        base = member.base
+        while base is not None:
+            await self.use(base.entry)
+            self.release(base.entry)
+            async with self._room:
+                if base.status is Status.LOADED:
+                    base.sharers.add(member)
+                    yield base.take()
+                    return
+        async with self._room:
+            yield None
+
+    def _leave_base(self, member: Member) -> None:
+        """Note that a model is gone, if it shared the weights of another one."""
+        base = member.base
+        if base is not None and member in base.sharers:
+            base.sharers.remove(member)
+            self.release(base.entry)
 
     def _on_engine(self, member: Member, state: State, news: Engine | BaseException | None) -> None:
         if isinstance(news, Engine):
@@ -244,6 +279,7 @@ class Fleet:
         member.coming = None
         await asyncio.to_thread(_bury, thread)
         member.weights, member.status = 0, Status.UNLOADED
+        self._leave_base(member)
         if member.reason is not None:
             member.refuse()
         elif member.is_wanted:  # again
@@ -259,19 +295,21 @@ class Fleet:
         Raises ``MemoryLimitError`` if it can never have any.
         """
         device = memory_limit()[0] if self._device is None else self._device
-        room, needed = device - reserve_of(device), needed_by(weights)
+        room, needed, base = device - reserve_of(device), needed_by(weights), member.base
+        if base is not None:
+            needed += needed_by(base.weights)
         if needed > room and not self._settings.ignore_memory_limit:
             raise MemoryLimitError(
                 f"it needs {in_words(needed)} with a little KV, but of the {in_words(device)} of "
                 f"this device {in_words(room)} are for models; use a smaller or more quantised one"
             )
         leaving: list[Member] = []
-        while self._held and (over := self._held + needed - room) > 0:
+        while (held := self._held_beside(member)) and (over := held + needed - room) > 0:
             if not member.is_wanted:
                 for each in leaving:
                     self._keep(each)
                 raise _UnwantedError("nobody waits for it any more")
-            for each in self._who_goes(over):
+            for each in self._who_goes(over, base):
                 leaving.append(each)
                 self.dismiss(each)
             self._news.clear()
@@ -279,26 +317,31 @@ class Fleet:
         member.weights = weights
         await self._divide()
 
-    @property
-    def _held(self) -> int:
-        """The bytes that models need which have room."""
-        return sum(needed_by(each.weights) for each in self.members.values() if each.weights)
+    def _held_beside(self, member: Member) -> int:
+        """The bytes that models need which have room, but for the one that this one shares."""
+        others = [each for each in self.members.values() if each.weights and each != member.base]
+        return sum(needed_by(each.weights) for each in others)
 
-    def _who_goes(self, over: int) -> Iterable[Member]:
-        """Who else has to go so that this many bytes become free."""
+    def _who_goes(self, over: int, base: Member | None) -> Iterable[Member]:
+        """Who but ``base`` has to go so that this many bytes become free; a model goes with those
+        that share its weights."""
         going = [each for each in self.members.values() if each.status is Status.UNLOADING]
         over -= sum(needed_by(each.weights) for each in going)
         staying = [each for each in self.members.values() if each.status is Status.LOADED]
-        for each in sorted(staying, key=lambda one: (one.users > 0, one.used_at)):
+        for each in sorted(staying, key=lambda one: (one.generates, one.last_used)):
             if over <= 0:
                 return
-            over -= needed_by(each.weights)
+            if each is base or each.status is not Status.LOADED:
+                continue
+            over -= sum(needed_by(one.weights) for one in (each, *each.sharers))
             yield each
 
     def _keep(self, member: Member) -> None:
         """Let a model stay after all, if it has not begun to go."""
         if member.status is Status.UNLOADING and member.users:
             member.status = Status.LOADED
+            for each in member.sharers:
+                self._keep(each)
             member.admit()
 
     async def _divide(self) -> None:
@@ -318,6 +361,7 @@ class Fleet:
         await member.gone
         await asyncio.to_thread(_bury, thread)
         member.weights, member.status = 0, Status.UNLOADED
+        self._leave_base(member)
         log(logging.INFO, "a model was unloaded", model=member.entry.name)
         self._news.set()
         await self._divide()

@@ -25,10 +25,13 @@ class Status(enum.Enum):
 
 
 class Member:
-    """A model of the fleet."""
+    """A model of the fleet; ``base`` is the one whose weights it needs, if there is one."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, base: Member | None = None) -> None:
         self.entry = entry
+        self.base = base
+        self.sharers: set[Member] = set()
+        """Those that use it because they share its weights."""
         self.status = Status.UNLOADED
         self.reason: str | None = None
         """Why it could not be loaded the last time."""
@@ -53,6 +56,16 @@ class Member:
     def is_idle(self) -> bool:
         """Whether it is loaded for nobody."""
         return self.status is Status.LOADED and not self.users
+
+    @property
+    def generates(self) -> bool:
+        """Whether requests use it, or one that shares its weights."""
+        return self.users > len(self.sharers) or any(each.users for each in self.sharers)
+
+    @property
+    def last_used(self) -> float:
+        """When requests used it, or one that shares its weights, by the loop's clock."""
+        return max(each.used_at for each in (self, *self.sharers))
 
     @property
     def failure(self) -> RequestError:

@@ -23,7 +23,10 @@ from ..settings import Settings
 
 
 class Serving:
-    """One loaded model; ``costly`` is called for each grammar that took too much to compile."""
+    """One loaded model; ``costly`` is called for each grammar that took too much to compile.
+
+    ``base`` is the model that it shares its weights with, and so its guard, if there is one.
+    """
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class Serving:
         settings: Settings,
         *,
         costly: Callable[[], None],
+        base: Serving | None = None,
     ) -> None:
         self.engine = thread
         self.model = engine.model
-        self._lm: LanguageModel = engine.lm
-        self._guard = Guard(engine.facts, costly=costly)
-        if not settings.has_several:  # of which some may never need it
+        self.lm: LanguageModel = engine.lm
+        self._base = base
+        self._guard: Guard = Guard(engine.facts, costly=costly) if base is None else base._guard
+        if base is None and not settings.has_several:  # of which some may never need it
             self._guard.start()
         fetches = settings.allow_remote_images and engine.model.dialect.images is not None
         self.preparation = Preparation(
@@ -56,22 +61,23 @@ class Serving:
     @property
     def memory(self) -> MemoryPlan:
         """How it uses the memory of the device."""
-        return self._lm.memory
+        return self.lm.memory
 
     @property
     def weights(self) -> int:
         """The bytes of its weights."""
-        return self._lm.weight_bytes
+        return self.lm.weight_bytes
 
     async def share(self, weights: int, sharers: int) -> None:
         """Go by a plan for so many models, all of whose weights are given."""
-        await self.engine.do(partial(_share, self._lm, weights, sharers))
+        await self.engine.do(partial(_share, self.lm, weights, sharers))
 
     async def close(self) -> None:
         """End all but the engine's thread."""
         self.pulse.close()
         self.preparation.close()
-        await self._guard.close()
+        if self._base is None:
+            await self._guard.close()
 
 
 def _share(lm: LanguageModel, weights: int, sharers: int, scheduler: Scheduler) -> None:

@@ -243,7 +243,7 @@ PEERS: Mapping[str, Rule] = {
     "reasoning_format": Neutral(("auto", "deepseek", "deepseek-legacy"), "leave it out"),
     **dict.fromkeys(("thinking_budget_tokens", "reasoning_budget"), _BUDGET),
     "parse_tool_calls": Neutral((True,), "send tool_choice: none"),
-    **dict.fromkeys(("lora", "adapters"), "the adapter is chosen with --adapter; leave it out"),
+    **dict.fromkeys(("lora", "adapters"), "name the adapter in model, as BASE:NAME; leave it out"),
     # vLLM and SGLang
     **{f"guided_{name}": rule for name, rule in _CONSTRAINTS.items()},
     "guided_decoding_backend": _TAKEN,  # there is one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,17 +57,28 @@ class Yard:
     """A fleet of models called ``a``, ``b``, ... with so many MiB of weights.
 
     ``room``: how many MiB fit beside what each of them needs. ``broken``: names of models that
-    cannot be loaded.
+    cannot be loaded. ``bases``: whose weights some of them share.
     """
 
-    def __init__(self, sizes: Iterable[int], *, room: int, most: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        sizes: Iterable[int],
+        *,
+        room: int,
+        most: int,
+        bases: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         names = "abcdefgh"
         self.sizes = dict(zip(names, sizes, strict=False))
         self.broken: set[str] = set()
         self.hold: asyncio.Event | None = None
         self.began: list[str] = []
         self.models: dict[str, FakeModel] = {}
-        entries = tuple(Entry(name=name, source=f"/models/{name}") for name in self.sizes)
+        entries = tuple(
+            Entry(name=name, source=f"/models/{name}", base=(bases or {}).get(name))
+            for name in self.sizes
+        )
         self.catalogue = Catalogue(entries)
         device = (room * MIB + most * LEAST) * 16 // 15 + 16
         self.failures: list[BaseException] = []
@@ -84,8 +95,8 @@ class Yard:
     def _boots(self, entry: Entry, ask: Ask | None) -> Any:
         def boot() -> Any:
             size = self.sizes[entry.name] * MIB
-            if ask is not None:
-                ask(size)
+            base = None if ask is None else ask(size)
+            assert (None if base is None else base.name) == entry.base
             self.began.append(entry.name)
             if entry.name in self.broken:
                 raise ValueError("no such tensor")

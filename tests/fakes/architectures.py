@@ -11,7 +11,10 @@ from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache
 
 from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 
-__all__ = ["VOCAB", "cache_kinds", "random_model"]
+__all__ = ["SIDE_BY_SIDE", "VOCAB", "cache_kinds", "random_model"]
+
+SIDE_BY_SIDE = ("plain", "quantised", "quantised later")
+"""The kinds that can be cut anywhere."""
 
 
 def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[Any]]]]]:

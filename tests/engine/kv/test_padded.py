@@ -10,12 +10,12 @@ from mlxgen.engine.kv import PREFILL_STEP
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.held import stacked
 from mlxgen.engine.kv.padded import longest_padded, run_padded
-from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.architectures import SIDE_BY_SIDE, VOCAB, cache_kinds
 from tests.fakes.speaking import Hall, endless, letters
 
 from .test_slots import alone, same
 
-ROOM = {"plain": PREFILL_STEP, "rotating": 15, "sliding window": 11}
+ROOM = {**dict.fromkeys(SIDE_BY_SIDE, PREFILL_STEP), "rotating": 15, "sliding window": 11}
 
 
 @pytest.mark.parametrize("kind", list(cache_kinds()))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.prefix.cache import PrefixCache
-from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.architectures import SIDE_BY_SIDE, VOCAB, cache_kinds
 from tests.fakes.prefix_integrity import check_integrity
 
 from ...effort import tries
@@ -22,7 +22,6 @@ from ...effort import tries
 Make = Callable[[], list[Any]]
 
 PLENTY = 1 << 40
-ANY_LENGTH = ("plain", "quantised", "quantised later")
 _models: dict[str, tuple[Any, Make]] = {}
 
 
@@ -106,7 +105,7 @@ def test_a_query_that_parts_inside_or_ends_inside_takes_what_it_can_exactly(
     check_integrity(cache)
     query = [*history[:shared], *((t + 1) % VOCAB for t in history[shared : shared + more])]
     usable = cache.match(query)
-    if kind in ANY_LENGTH:
+    if kind in SIDE_BY_SIDE:
         assert usable == max(0, min(shared, len(query) - 1))
     elif shared > 20:
         assert usable >= 20
@@ -149,7 +148,7 @@ def test_what_was_taken_can_be_inserted_again_and_costs_only_what_is_new(kind: s
         cache.insert(longer, kv)
         check_integrity(cache)
         assert cache.match([*longer, 0]) == len(longer)
-    if kind in ANY_LENGTH and kind != "quantised later":  # its first tokens take more bytes
+    if kind in SIDE_BY_SIDE and kind != "quantised later":  # its first tokens take more bytes
         assert cache.nbytes * 24 == once * (24 + 6 + 6)
     before = cache.nbytes
     cache.insert(history, row_of(kind, history))

@@ -17,7 +17,7 @@ from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.tokens import in_common
 from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import cache_kinds
+from tests.fakes.architectures import SIDE_BY_SIDE, cache_kinds
 from tests.fakes.chatting import Chatter
 from tests.fakes.costs import COSTS
 from tests.fakes.prefix_integrity import check_integrity
@@ -28,7 +28,7 @@ TRIED = ("rotating", "recurrent", "hybrid")
 KINDS = [
     pytest.param(kind, marks=[] if kind in TRIED else pytest.mark.slow)
     for kind in cache_kinds()
-    if kind not in ("plain", "quantised")  # which go on from anywhere
+    if kind not in SIDE_BY_SIDE  # which go on from anywhere
 ]
 TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] | upper }}>\n"

@@ -27,7 +27,7 @@ from tests.fakes.costs import COSTS, Fixed
 from ...effort import tries
 
 VOCABULARY = Vocabulary.of(alphabet_tokenizer())
-BATCHED = ["plain", "sliding window", "recurrent", "hybrid"]
+BATCHED = ["plain", "quantised", "sliding window", "recurrent", "hybrid"]
 _models: dict[str, Any] = {}
 
 
@@ -71,7 +71,7 @@ lengths = st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 3), s
 """Of a sequence: tokens that are held, more that are pending, drafted ones; is it in a slot."""
 
 
-@pytest.mark.parametrize("kind", [*BATCHED, "quantised"])
+@pytest.mark.parametrize("kind", [*BATCHED, "chunked"])
 @pytest.mark.parametrize("costs", COSTS)
 def test_ragged_runs_give_what_each_would_give_alone(kind: str, costs: str) -> None:
     @settings(max_examples=tries(80))

@@ -71,7 +71,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded() -> None:
 def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no folder" in refusal(capsys, models=("./not/here",))
     said = refusal(capsys, models=("./not/here", "other/model"))
-    assert "error: --model: ./not/here: there is no folder" in said
+    assert "error: --model: there is no folder not/here" in said
     (tmp_path / "config.json").write_text("{}")
     assert refusal(capsys, models=(str(tmp_path),))
     assert "2048 tokens of demo" in refusal(capsys, max_context=100_000)

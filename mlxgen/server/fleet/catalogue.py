@@ -146,7 +146,7 @@ def _checked(source: str) -> Entry:
     try:
         folder = folder_of(source)
     except LoadError as error:
-        raise OptionError("model", f"{source}: {error}") from error
+        raise OptionError("model", str(error)) from error
     if folder is None:
         return Entry(name=source, source=source)
     folder = folder.resolve()

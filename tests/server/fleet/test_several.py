@@ -144,6 +144,23 @@ def test_each_request_is_answered_by_the_model_that_it_names(shelf: Path) -> Non
     )
 
 
+def test_the_limit_for_kv_is_for_all_loaded_models_together(shelf: Path) -> None:
+    async def test(server: Server) -> None:
+        fleet = server.service.fleet
+
+        def figure(name: str) -> int:
+            return int(getattr(fleet.stats(), name))
+
+        for count, name in enumerate(LETTERS, 1):
+            assert await server.said(name) == LETTERS[name] * 3
+            each = 64 * MIB // count
+            assert [one.memory.caches for one in fleet.serving] == [each] * count
+            await server.until(lambda all=count * each: figure("byte_limit") == all)  # type: ignore[misc]
+        assert figure("weight_bytes") == sum(one.weights for one in fleet.serving)
+
+    run(test, model_dirs=(str(shelf),), cache_bytes=64 * MIB)
+
+
 def test_what_is_asked_about_a_model_names_it(shelf: Path) -> None:
     async def test(server: Server) -> None:
         assert await server.states() == dict.fromkeys(["broken", *LETTERS], "unloaded")
@@ -353,7 +370,7 @@ def test_a_signal_ends_a_server_with_several_models_that_answer_and_load(shelf: 
             link.close()
 
 
-def test_a_model_that_is_unloaded_gives_its_memory_back(shelf: Path) -> None:
+def test_a_model_that_is_unloaded_gives_its_memory_back(shelf: Path, tmp_path: Path) -> None:
     async def test(server: Server) -> None:
         before = mx.get_active_memory()
         for _ in range(2):
@@ -364,4 +381,4 @@ def test_a_model_that_is_unloaded_gives_its_memory_back(shelf: Path) -> None:
             await server.until(lambda: server.service.fleet.members["owner/three"].weights == 0)
             assert mx.get_active_memory() <= before
 
-    run(test, model_dirs=(str(shelf),))
+    run(test, model_dirs=(str(shelf),), cache_dir=str(tmp_path))

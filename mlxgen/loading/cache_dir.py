@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,9 +46,7 @@ class CacheDir:
             folder = Path(path).expanduser().absolute()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if max_bytes is None:
-                with os.scandir(folder) as files:
-                    held = sum(file.stat(follow_symlinks=False).st_size for file in files)
-                free = shutil.disk_usage(folder).free + held
+                free = shutil.disk_usage(folder).free + _held(folder)
                 max_bytes = max(1 << 20, min(_MOST, free // _SHARE))
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of nobody
             reason = error.strerror if isinstance(error, OSError) else error
@@ -55,3 +54,13 @@ class CacheDir:
                 "cache_dir", f"{path} cannot be used as a folder: {reason}; pass another path"
             ) from error
         return cls(folder, max_bytes)
+
+
+def _held(folder: Path) -> int:
+    """The bytes of the files in a folder, from which another process may remove some."""
+    total = 0
+    with os.scandir(folder) as files:
+        for file in files:
+            with suppress(FileNotFoundError):
+                total += file.stat(follow_symlinks=False).st_size
+    return total

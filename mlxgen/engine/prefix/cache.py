@@ -254,21 +254,26 @@ class PrefixCache:
         pieces = fetch.take(len(ids)) if fetch is not None else []
         if not pieces:
             return []
-        placed = [(piece.segment, piece.start) for piece in pieces]
-        if not pieces[-1].segment.layers:  # there is nothing of each token
-            placed = [(Segment((), pieces[-1].stop), 0)]
-        ids, snapshot = ids[: pieces[-1].stop], pieces[-1].snapshot
-        state = None if snapshot is None else lambda: snapshot
         with self._lock:
             before = self._tree.walk(ids).length
-            if before < placed[0][1]:  # what leads to them has gone
-                return []
-            block = min(CELL, self._tree.block)  # so that nothing is copied
-            nodes = self._insert(ids, partial(spliced, placed), state, room, block)
+            nodes = self._place(pieces, ids[: pieces[-1].stop], room)
             for node in nodes:
                 node.saved = node.saved or node.start >= before
-            self._restored += len(ids) - before if nodes else 0
+            self._restored += pieces[-1].stop - before if nodes else 0
         return nodes
+
+    def _place(self, pieces: Sequence[Piece], ids: TokenIds, room: int | None) -> list[Node]:
+        """Insert pieces that follow one another and end with these tokens, if what leads to them
+        is held; returns what ``insert`` does."""
+        placed = [(piece.segment, piece.start) for piece in pieces]
+        if not pieces[-1].segment.layers:  # there is nothing of each token
+            placed = [(Segment((), len(ids)), 0)]
+        if self._tree.walk(ids).length < placed[0][1]:
+            return []
+        snapshot = pieces[-1].snapshot
+        state = None if snapshot is None else lambda: snapshot
+        block = min(CELL, self._tree.block)  # so that nothing of a folder's pieces is copied
+        return self._insert(ids, partial(spliced, placed), state, room, block)
 
     def drop(self, nodes: Sequence[Node]) -> None:
         """Forget what was inserted, with all that goes on from there."""
@@ -348,12 +353,10 @@ class PrefixCache:
             raise LoadError(f"{path} cannot be read: {_reason(error)}") from error
         if prefix.start or (prefix.snapshot is None and not self.any_length):
             raise LoadError(f"{path} is a part of a prefix; pass a file that save_prefix wrote")
-        whole = Found(
-            prefix.stop, [(prefix.segment, prefix.stop)], prefix.snapshot, self._tree.root
-        )
-        kv = self._kv(whole, capacity=prefix.stop)
         with self._lock:
-            self.insert(prefix.tokens.tolist(), kv)
+            nodes = self._place([prefix], prefix.tokens, None)
+            mx.eval([node.arrays() for node in nodes])
+            self.prove(nodes)
             found = self._tree.find(prefix.tokens, prefix.stop)
         if found is None or found.length < prefix.stop:
             raise LoadError(

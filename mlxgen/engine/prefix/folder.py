@@ -42,7 +42,7 @@ from ..kv.layers import CacheFactory, leaves, sliceable
 from . import sealed_file
 from .entry import CELL, Entry, Name, entries_of, key_of
 from .layout import Layout
-from .piece import FORMAT, Piece, checked_path, read, write
+from .piece import FORMAT, Piece, read, write
 from .segments import Segment, Snapshot
 from .tree import TokenIds, as_ids
 
@@ -73,13 +73,13 @@ class _File:
 class Folder:
     """See the module. ``make`` builds the empty caches of the model, one for each layer.
 
-    Raises ``OptionError`` for ``cache_dir`` if the path cannot be that of a folder.
+    Raises ``OptionError`` for ``cache_dir`` if the folder cannot be read, or made.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], max_bytes: int, *, make: CacheFactory, model: Any = None
+        self, path: Path, max_bytes: int, *, make: CacheFactory, model: Any = None
     ) -> None:
-        self.path = checked_path(path, "cache_dir", "folder")
+        self.path = path
         self._max_bytes = max_bytes
         self._layout = Layout(make, model)
         _ = self._layout.forms  # computed here, in the model's thread
@@ -96,10 +96,9 @@ class Folder:
         try:
             self._scan()
             self._make_room(0, _LAST)
-        except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
-            reason = error.strerror if isinstance(error, OSError) else error
+        except OSError as error:
             raise OptionError(
-                "cache_dir", f"{path} cannot be used as a folder: {reason}; pass another path"
+                "cache_dir", f"{path} cannot be read: {error.strerror}; pass another path"
             ) from error
 
     def __str__(self) -> str:

@@ -59,14 +59,14 @@ class Piece:
         return self.segment.nbytes + (0 if self.snapshot is None else self.snapshot.nbytes)
 
 
-def checked_path(path: str | os.PathLike[str], field: str = "path", kind: str = "file") -> Path:
-    """A path that can be that of a file or folder; ``OptionError`` for anything else."""
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A path that can be that of a file; ``OptionError`` for anything else."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise OptionError(field, f"expected the path of a {kind}, got {type(path).__name__}")
+        raise OptionError("path", f"expected the path of a file, got {type(path).__name__}")
     if not os.fspath(path):
-        raise OptionError(field, f"expected the path of a {kind}, got an empty string")
-    if kind == "file" and Path(path).name in ("", ".."):
-        raise OptionError(field, f"expected the path of a {kind}, got {path}")
+        raise OptionError("path", "expected the path of a file, got an empty string")
+    if Path(path).name in ("", ".."):
+        raise OptionError("path", f"expected the path of a file, got {path}")
     return Path(path)
 
 

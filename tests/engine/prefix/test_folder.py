@@ -26,6 +26,7 @@ from mlxgen.engine.prefix.folder import Folder
 from mlxgen.engine.prefix.piece import Piece
 from mlxgen.engine.prefix.segments import Segment, Snapshot
 from mlxgen.errors import LoadError, OptionError
+from mlxgen.loading.cache_dir import CacheDir
 from tests.effort import tries
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.filled_caches import Make, mixed_layers, plain_layers, state_layers
@@ -489,12 +490,19 @@ def test_a_folder_that_was_removed_is_made_again(
     assert restored(folder, plain_layers, LONG[9:]) == len(LONG) - 9
 
 
-@pytest.mark.parametrize("bad", ["", None, 5, b"folder", "a\0b", "file", "file/below", "x" * 5000])
+@pytest.mark.parametrize("bad", ["", 5, b"folder", "a\0b", "file", "file/below", "x" * 5000])
 def test_a_path_that_cannot_be_a_folder_is_an_option_error(bad: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / bad if isinstance(bad, str) and bad else bad
     with pytest.raises(OptionError, match="cache_dir: "):
-        folder_of(path)
+        CacheDir.of(path, None)
+
+
+def test_a_folder_that_cannot_be_listed_is_an_option_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/below"):
+        with pytest.raises(OptionError, match=f"cache_dir: .*{name} cannot be read"):
+            folder_of(tmp_path / name)
 
 
 def test_only_its_owner_can_read_a_folder(tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlxgen import LanguageModel
 from mlxgen.engine.prefix.cache import PrefixCache
 from mlxgen.engine.prefix.entry import CELL, Entry
 from mlxgen.engine.prefix.folder import Folder
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import random_model
 from tests.fakes.filled_caches import (
     Ids,
     Make,
@@ -114,6 +117,33 @@ def test_what_may_not_have_been_computed_is_not_written(tmp_path: Path) -> None:
     cache.prove(nodes)
     rest(cache)
     assert list(tmp_path.iterdir())
+
+
+@MAKES
+def test_a_prefix_that_was_loaded_from_a_file_is_written_to_the_folder(
+    make: Make, tmp_path: Path
+) -> None:
+    ids, file = sequence(CELL + 50), tmp_path / "prefix"
+    cache = PrefixCache(make, PLENTY)
+    cache.insert(ids, holding(make, ids))
+    cache.save(file, ids)
+    cache = cache_in(tmp_path / "folder", make)
+    assert cache.load(file) == len(ids) and cache.flush(20)
+    assert gives(cache_in(tmp_path / "folder", make), ids) == len(ids)
+
+
+def test_a_prefix_that_was_saved_to_a_file_is_written_to_the_folder(tmp_path: Path) -> None:
+    model = random_model("llama")
+
+    def lm() -> LanguageModel:
+        return LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path / "folder")
+
+    saving, ids = lm(), [i % 26 for i in range(CELL + 50)]
+    saving.save_prefix(ids, tmp_path / "prefix")
+    assert saving.prefix_cache.flush(20)
+    kept = lm().prefix_cache
+    kept.restore(ids)
+    assert kept.match([*ids, 1]) == len(ids)
 
 
 @MAKES

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from ..arguments import ModelSettings, Parser, add_settings, setting, size, texts_of
 from ..errors import OptionError
 from ..loading.checkpoint import path_of
+from ..options.kv import check_kv
 from ..options.rule import ABOVE_ZERO, integer, number
 from .clients import CLIENTS
 from .clients import KEY_VARIABLE as KEY_VARIABLE
@@ -147,6 +148,7 @@ class Settings(ModelSettings):
             value, allowed = getattr(self, each.name), each.metadata["allowed"]
             if allowed is not None and value is not None:
                 allowed.check(each.name, value)
+        check_kv(self.kv_bits, self.kv_group_size, self.kv_quant_start)
         if self.longest_gap is not None and self.prefill_chunk is not None:
             raise OptionError(
                 "prefill_chunk",

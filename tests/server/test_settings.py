@@ -86,6 +86,8 @@ def test_options_become_settings() -> None:
         ("--max-context 1", "--max-context: expected an integer from 2 to "),
         ("--log-format xml", "invalid choice"),
         ("--alias=", "--alias: expected a name of 1 to 256 characters, got ''"),
+        ("--kv-bits 7", "--kv-bits: expected 2, 3, 4, 5, 6 or 8, got 7"),
+        ("--kv-quant-start 64", "--kv-quant-start: has no effect without kv_bits"),
         ("--nonsense", "unrecognized arguments"),
         ("--prot=1", "--prot=1; did you mean --port?"),
     ],

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache
 
+import mlxgen
 from mlxgen import LanguageModel, LoadError, OptionError, load
+from mlxgen.arguments import OneModel, load_model
 from mlxgen.engine.kv.layers import leaves
 from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 from tests.fakes import alphabet_tokenizer
@@ -20,6 +22,11 @@ from tests.fakes.architectures import VOCAB, random_model
 
 BITS = (2, 3, 4, 5, 6, 8)
 GIVEN = (5, 300, 1)  # tokens of three passes
+
+
+@pytest.fixture(scope="module")
+def demo() -> LanguageModel:
+    return load()
 
 
 def wide(width: int) -> Any:
@@ -167,11 +174,15 @@ def test_wrong_values_are_refused_before_a_model_is_looked_for(
         LanguageModel(None, None, **options)
 
 
-def test_a_loaded_model_and_its_draft_are_quantised_alike() -> None:
-    lm = load(draft="ngram", kv_bits=4, kv_quant_start=8)
-    assert lm.make_cache()[0].how == Quantisation(4, 32, 8)
-    plain = load()
-    assert lm.footprint.growing < 0.4 * plain.footprint.growing
+def test_a_model_that_a_command_loads_and_its_draft_are_quantised_alike(
+    demo: LanguageModel,
+) -> None:
+    draft = Path(mlxgen.__file__).parent / "demo" / "draft"
+    settings = OneModel(draft_model=str(draft), kv_bits=4, kv_quant_start=8)
+    lm = load_model(None, settings, adapter=None)
+    for each in (lm, lm.draft):
+        assert each.make_cache()[0].how == Quantisation(4, 32, 8)
+    assert lm.footprint.growing < 0.4 * demo.footprint.growing
 
 
 # ---- generations
@@ -183,11 +194,6 @@ TEXTS = [
     "Lily",
 ]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def demo() -> LanguageModel:
-    return load()
 
 
 def quantised(demo: LanguageModel, bits: int, start: int) -> LanguageModel:

@@ -471,7 +471,8 @@ class LanguageModel:
                 Restores(runner, cache, self.cost, lambda: cache.max_bytes).finish(handle)
             if take_prefix(handle, cache):
                 handle.kv.wait()
-            places = places_ahead(handle, cache, self.places)
+            # At least where the prompt ends, as the answer may fill a window
+            places = places_ahead(handle, cache, self.places) or [length - 1]
         return Stream(Loop(runner, self.sampler, self.cost), handle, places)
 
     def _check_images(self, prompt: Prompt) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from mlx_lm.models.cache import RotatingKVCache
 
 from mlxgen import LanguageModel, StateError, Stream
 from tests.fakes import byte_level_tokenizer
-from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, reciter
 
@@ -99,6 +100,19 @@ def test_the_same_prompt_runs_one_token_once_there_is_a_prefix_cache(lm: Languag
         expected = 0 if lm.prefix_cache.any_length else len(LONG) - 1
         assert stream.usage.cached_tokens == expected
         assert tokens(stream) == said
+
+
+def test_a_window_that_the_answer_fills_leaves_the_end_of_the_prompt() -> None:
+    lm = LanguageModel(random_model("llama"), byte_level_tokenizer())
+    lm.make_cache = lambda: [RotatingKVCache(max_size=40) for _ in range(2)]  # type: ignore[method-assign]
+    lm.prefix_cache.clear()
+    said = []
+    for _ in range(2):
+        with lm.stream(LONG[:30], ignore_eos=True) as stream:
+            cached = stream.usage.cached_tokens
+            said.append(tokens(stream, 20))
+            stream.keep()
+    assert cached == 29 and said[0] == said[1]
 
 
 def test_keeping_a_place_that_was_run_or_is_not_there_does_nothing(lm: LanguageModel) -> None:

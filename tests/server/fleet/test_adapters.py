@@ -16,6 +16,7 @@ from mlxgen.server.errors import RequestError
 from mlxgen.server.fleet.catalogue import Catalogue
 from mlxgen.server.settings import Settings
 from tests.effort import tries
+from tests.fakes.checkpoints import write_adapter
 
 from .kit import Yard, refused, with_yard, write_letter
 from .test_several import Server, run
@@ -281,3 +282,16 @@ def test_an_adapter_that_is_unloaded_gives_its_memory_back(shelf: Path) -> None:
 
     adapter = f"c={shelf}/says-c-adapter"
     run(test, models=(str(shelf / "one"),), adapters=(adapter,))
+
+
+def test_an_adapter_of_another_model_says_why_and_harms_nobody(shelf: Path, tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "wide", shelf / "one", width=64)
+
+    async def test(server: Server) -> None:
+        answer = await server.say("one:wide")
+        assert answer.status_code == 503 and "does not fit the model" in answer.text
+        assert await server.said("one") == "aaa"
+        base = server.service.fleet.members["one"]
+        assert not base.sharers and not base.users
+
+    run(test, models=(str(shelf / "one"),), adapters=(f"wide={folder}",))

@@ -25,7 +25,15 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlxgen
 def serving(script: Path, log: Path, records: Path | None) -> Iterator[str]:
     """The address of a server that follows a script, until the end of the context."""
     recording = {} if records is None else {"MLXGEN_RECORD": str(records)}
-    command = [sys.executable, "-m", "scripts.agent_trials.scripted", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.agent_trials.scripted",
+        "--port",
+        "0",
+        "--alias",
+        "scripted",
+    ]
     with log.open("w", encoding="utf-8") as errors:
         server = subprocess.Popen(
             command,

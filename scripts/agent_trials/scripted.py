@@ -122,5 +122,5 @@ if __name__ == "__main__":
     if "MLXGEN_RECORD" in os.environ:
         records = Path(os.environ["MLXGEN_RECORD"])
         setattr(process, "make_app", recording(app.make_app, records))  # noqa: B010
-    setattr(boot, "load_model", lambda *_: scripted())  # noqa: B010 (imported there, not made)
+    setattr(boot, "load_model", lambda *_, **__: scripted())  # noqa: B010 (imported there, not made)
     main()

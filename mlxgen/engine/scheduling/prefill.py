@@ -277,11 +277,11 @@ class Prefill:
 
     def _run(self, handle: Handle, count: int) -> None:
         """Run so many tokens of a prompt; what it holds at a place is kept."""
-        end = handle.kv.length + count
+        places, end = self._begun[handle], handle.kv.length + count
         while (held := handle.kv.length) < end:
-            next_one = min([place for place in self._begun[handle] if place > held], default=end)
-            self._loop.passes.prefill(handle, min(next_one, end) - held)
-            if handle.kv.length == next_one:
+            stop = min([place for place in places if held < place < end], default=end)
+            self._loop.passes.prefill(handle, stop - held)
+            if stop in places:
                 self.keep(handle, self._room())
 
     def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:

@@ -159,6 +159,18 @@ def test_the_same_prompt_again_runs_its_last_tokens_only(kind: str) -> None:
     assert said == [answer for _, answer in again] == [alone(kind, p) for p in (chat, raw)]
 
 
+@pytest.mark.parametrize("kind", ["plain", "recurrent"])
+def test_nothing_is_kept_where_only_a_piece_ends(kind: str) -> None:
+    office = Office(kind, prefill_chunk=20)
+    raw = list(LONG.upper().encode() * 3)
+    handle = office.submit(raw)
+    while handle.prefilled < len(raw) - 20:
+        office.scheduler.step()
+        assert office.lm.prefix_cache.entries == 0
+    office.finish(handle)
+    assert office.lm.prefix_cache.match([*raw, 0]) >= len(raw) - 1
+
+
 @pytest.mark.parametrize("kind", ["sliding window", "hybrid"])
 def test_layers_that_hold_every_token_are_kept_once(kind: str) -> None:
     office = Office(kind, prefill_chunk=100)

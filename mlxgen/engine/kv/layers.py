@@ -22,7 +22,7 @@ from mlx_lm.models.cache import (
 
 LayerCache: TypeAlias = Any  # mlx-lm's cache classes are untyped
 CacheFactory: TypeAlias = Callable[[], list[LayerCache]]
-Piece: TypeAlias = tuple[tuple[mx.array, ...], ...]
+Runs: TypeAlias = tuple[tuple[mx.array, ...], ...]
 """One layer's keys and values of some tokens: runs of them, one after the other, which may be kept
 in different ways. The arrays of a run have as many tokens each; a run may have none."""
 
@@ -34,11 +34,11 @@ class InRuns(ABC):
 
     @property
     @abstractmethod
-    def runs(self) -> Piece:
+    def runs(self) -> Runs:
         """All that it holds; shares its buffers. Empty as long as it was never filled."""
 
     @abstractmethod
-    def fill(self, piece: Piece, length: int) -> None:
+    def fill(self, piece: Runs, length: int) -> None:
         """Hold these ``length`` tokens and nothing else; there may be places after them."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ def sliceable(leaf: LayerCache) -> bool:
     return type(leaf) is KVCache or isinstance(leaf, InRuns)
 
 
-def keys_and_values(leaf: LayerCache) -> Piece:
+def keys_and_values(leaf: LayerCache) -> Runs:
     """A cache's keys and values, with time on axis -2, as runs of tokens one after the other.
 
     Empty for a layer that the model never fills, and for a recurrent state.
@@ -123,7 +123,7 @@ def keys_and_values(leaf: LayerCache) -> Piece:
     return (run,) if run else ()
 
 
-def cut(piece: Piece, start: int, stop: int) -> Piece:
+def cut(piece: Runs, start: int, stop: int) -> Runs:
     """The tokens ``start`` to ``stop`` of what a layer holds; shares its buffers."""
     found, at = [], 0  # tokens before a run
     for run in piece:
@@ -138,7 +138,7 @@ def bytes_a_place(run: Iterable[mx.array]) -> int:
     return sum(a.itemsize * a.shape[0] * a.shape[1] * a.shape[3] for a in run)
 
 
-def fill(leaf: LayerCache, piece: Piece, length: int) -> None:
+def fill(leaf: LayerCache, piece: Runs, length: int) -> None:
     """Let an empty cache hold ``length`` tokens: the newest of them as ``keys_and_values``, in
     order of time."""
     if not piece:

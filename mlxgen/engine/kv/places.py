@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 import numpy as np
 
-from .layers import Piece, owned
+from .layers import Runs, owned
 
 GROWTH = 256  # places that are added at a time
 
@@ -310,7 +310,7 @@ class Places:
         run = stretch.seen(slots, end)
         return run[:3], run[3:]
 
-    def put(self, slot: int, piece: Piece, start: int, slots: int) -> None:
+    def put(self, slot: int, piece: Runs, start: int, slots: int) -> None:
         """Copy what one sequence has of positions from ``start`` on; makes room for ``slots``."""
         if self.empty:
             for stretch, run in zip(self.stretches, piece, strict=True):
@@ -321,16 +321,16 @@ class Places:
             stretch.write(slice(slot, slot + 1), at, run)
             at += run[0].shape[2]
 
-    def copy_of(self, slot: int, start: int, end: int) -> Piece:
+    def copy_of(self, slot: int, start: int, end: int) -> Runs:
         """What a slot has of positions, in arrays that keep no other buffer alive."""
         runs = (each.run(slice(slot, slot + 1), start, end) for each in self.stretches)
         return tuple(tuple(map(owned, run)) for run in runs)
 
-    def held(self, end: int) -> Piece:
+    def held(self, end: int) -> Runs:
         """What all slots have of the positions before ``end``; shares the buffers."""
         return () if self.empty else tuple(s.run(slice(None), 0, end) for s in self.stretches)
 
-    def fill(self, piece: Piece) -> None:
+    def fill(self, piece: Runs) -> None:
         """Hold what one sequence has of its positions, in arrays that are its own."""
         for stretch, run in zip(self.stretches, piece, strict=True):
             stretch.fill(run)

@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import CacheList, KVCache, create_attention_mask
 
 from ...errors import OptionError
-from .layers import CacheFactory, InRuns, LayerCache, Model, Piece, leaves
+from .layers import CacheFactory, InRuns, LayerCache, Model, Runs, leaves
 from .places import Packing, Pair, Places, Stretch
 
 _GROUPS = (64, 32)  # the default is the first one that fits
@@ -146,9 +146,9 @@ class QuantisedKeys(InRuns):
         return count
 
     @property
-    def runs(self) -> Piece:
+    def runs(self) -> Runs:
         return self.places.held(self.offset)
 
-    def fill(self, piece: Piece, length: int) -> None:
+    def fill(self, piece: Runs, length: int) -> None:
         self.places.fill(piece)
         self.offset = length

@@ -20,7 +20,7 @@ import mlx.core as mx
 from ..kv.layers import (
     CacheFactory,
     LayerCache,
-    Piece,
+    Runs,
     arrays_in,
     can_trim,
     copied,
@@ -45,7 +45,7 @@ class Segment:
     """``count`` tokens of all sliceable layers, in the order of ``leaves``; each has as many runs
     as its cache."""
 
-    layers: tuple[Piece, ...]
+    layers: tuple[Runs, ...]
     count: int
 
     @property
@@ -159,7 +159,7 @@ def rebuilt(
     return caches
 
 
-def _joined(pieces: Sequence[Piece], spare: int) -> Piece:
+def _joined(pieces: Sequence[Runs], spare: int) -> Runs:
     """The tokens of all pieces, one after the other, and zeros for ``spare`` more."""
     runs = [list(zip(*same, strict=True)) for same in zip(*pieces, strict=True)]
     return tuple(

@@ -200,8 +200,12 @@ class PrefixCache:
 
     def prove(self, nodes: Iterable[Node]) -> None:
         """Note that what was inserted is computed: only then it is written to the folder."""
+        if self.folder is None:
+            return
         with self._lock:
             for node in nodes:
+                for array in node.arrays():  # each notes it, too, before another thread looks
+                    memoryview(array)  # type: ignore[arg-type]
                 node.computed = True
             self._wake()
 
@@ -250,7 +254,7 @@ class PrefixCache:
         """
         ids = as_ids(tokens)
         fetches = [each for each in self._fetches if np.array_equal(each.ids[: len(ids)], ids)]
-        fetch = fetches[-1] if fetches else self.fetch(tokens)
+        fetch = max(fetches, key=lambda each: each.reached) if fetches else self.fetch(tokens)
         pieces = fetch.take(len(ids)) if fetch is not None else []
         if not pieces:
             return []

@@ -104,9 +104,9 @@ class Fetch:
         return pieces[-1].stop if pieces and (self._in_parts or self._whole) else 0
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until there are pieces to take, or no more will come."""
+        """Wait until no more will come, or not before some of it was taken."""
         with self._moved:
-            self._moved.wait_for(lambda: self.reached or self.is_over, timeout)
+            self._moved.wait_for(lambda: self._bytes >= AHEAD or self.is_over, timeout)
 
     def take(self, stop: int) -> list[Piece]:
         """The pieces up to ``stop`` tokens that were not taken before; waits for them."""

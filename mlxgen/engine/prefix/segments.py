@@ -12,7 +12,7 @@ array, to which nothing writes. So ``nbytes`` is exact, and dropping one frees i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import mlx.core as mx
@@ -47,10 +47,10 @@ class Segment:
 
     layers: tuple[Runs, ...]
     count: int
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays())
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", sum(array.nbytes for array in self.arrays()))
 
     @classmethod
     def of(cls, caches: Sequence[LayerCache], start: int, stop: int) -> Segment:

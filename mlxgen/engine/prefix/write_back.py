@@ -40,22 +40,23 @@ logger = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """What a node holds, and what leads to it, to be written; ``ids`` are all tokens up to its end.
+    """What a node holds, to be written; ``ids`` are all tokens up to its end, and its pieces are
+    made of what is ``placed`` from the beginning of a cell on.
 
     ``is_end``: no longer sequence is held that goes on from there.
     """
 
     node: Node
     ids: TokenIds
-    placed: list[Placed]
+    placed: list[Placed]  # no more of what leads to it, as that may be evicted meanwhile
     snapshot: Snapshot | None
     is_end: bool
 
     @classmethod
     def of(cls, node: Node) -> Job:
-        path = node.path()
+        path, first = node.path(), node.start // CELL * CELL
         ids = np.concatenate([each.tokens for each in path])
-        placed = [(each.segment, each.start) for each in path]
+        placed = [(each.segment, each.start) for each in path if each.depth > first]
         return cls(node, ids, placed, node.snapshot, not node.children)
 
     @property
@@ -68,6 +69,8 @@ class Job(NamedTuple):
         ids = self.ids if whole else self.ids[: len(self.ids) // CELL * CELL]
         missing = folder.missing(ids, has_state=self.snapshot is not None)
         for count, entry in enumerate(missing):
+            if entry.start < self.placed[0][1]:  # the folder has dropped what leads to it
+                return count
             piece = spliced(self.placed, entry.start, entry.stop)
             if not folder.write(entry, piece, self.snapshot if entry.has_state else None):
                 return count
@@ -108,7 +111,7 @@ class WriteBack:
     def rescue(self, node: Node) -> None:
         """Have a node written that is about to be dropped, with what leads to it, as far as there
         is room for that to wait."""
-        room = min(RESCUED * self._limit(), MOST_RESCUED)
+        room = min(RESCUED * self._limit(), MOST_RESCUED) if not self._closed else 0
         while (job := self._first_unsaved(node)) is not None:
             if self._bytes + job.nbytes > room:
                 job.node.saved = False
@@ -162,9 +165,11 @@ class WriteBack:
 
     def _first_unsaved(self, node: Node) -> Job | None:
         """The first node on the way to this one that is not on disk, if it can be written."""
-        for each in node.path() if not node.saved else ():
+        path = node.path() if not node.saved else []
+        for each in path:
             if not each.saved:
-                if not each.computed:
+                first = each.start // CELL * CELL
+                if not all(other.computed for other in path if first < other.depth <= each.depth):
                     return None
                 each.saved = True
                 return Job.of(each)

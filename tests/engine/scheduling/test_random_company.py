@@ -10,17 +10,23 @@ import random
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, MlxgenError, PostSamplingResult, Regex
+from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.entry import Entry
+from mlxgen.engine.prefix.folder import Folder
+from mlxgen.engine.prefix.piece import Piece
 from mlxgen.engine.scheduling.pace import Budget, Pace
 from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError
 from mlxgen.tokens import Token
 from tests.effort import tries
+from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import Hall, Speaker
 
 STEP = 256 * 8  # bytes that a sequence of the scripted model takes at least
@@ -89,7 +95,18 @@ class Asked:
     certain: bool = True
 
 
-def crowd(dice: random.Random) -> tuple[Hall, dict[Handle, Asked]]:
+class Flaky(Folder):
+    """A folder whose disk fails now and then."""
+
+    dice = random.Random(0)
+
+    def read(self, entry: Entry) -> Piece | None:
+        if self.dice.random() < 0.1:
+            raise OSError("the disk is gone")
+        return super().read(entry)
+
+
+def crowd(dice: random.Random, disk: Path | None = None) -> tuple[Hall, dict[Handle, Asked]]:
     """What happens to a crowd in the order of the dice; all that can is run to its end."""
     recurrent = dice.random() < 0.3
     limits: dict[str, Any] = {
@@ -101,10 +118,14 @@ def crowd(dice: random.Random) -> tuple[Hall, dict[Handle, Asked]]:
         of_it = [3, 5, 9, 20] if recurrent else [3, 5.01, 6.5, 9, 14]
         limits["max_bytes"] = int(dice.choice(of_it) * (16384 if recurrent else STEP))
     speaker = mumbling(recurrent=recurrent)
-    speaker.lm.prefix_cache.clear()
+    make = speaker.lm.make_cache
+    folder = None if disk is None else Flaky(disk, 300_000, make=make)
+    speaker.lm.prefix_cache = PrefixCache(make, 1 << 20, folder=folder)
     hall = Hall(speaker, **limits)
     asked: dict[Handle, Asked] = {}
-    for _ in range(dice.choice([20, 80, 160])):
+    for event in range(dice.choice([20, 80, 160])):
+        if folder is not None and event % 12 == 0:  # what goes to the disk comes back from there
+            speaker.lm.prefix_cache.shrink(0)
         living = [t for t in asked if not t.closed and t not in hall.errors]
         with contextlib.suppress(MlxgenError):
             happen(hall, asked, living, dice)
@@ -149,16 +170,19 @@ def alone(speaker: Speaker, one: Asked) -> str:
         return repr(error)
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("seed", [*range(tries(60)), 792])
 def test_each_of_a_crowd_says_what_it_says_alone(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = random.Random(seed)  # of prompts, which time would tell otherwise
     monkeypatch.setattr(Pace, "next", lambda _: Budget(pieces.choice([0, 4, 16, 16, 64])))
-    hall, asked = crowd(random.Random(seed))
+    hall, asked = crowd(random.Random(seed), tmp_path if on_disk else None)
     for handle, one in asked.items():
         error = hall.errors.get(handle)
         if one.certain and not isinstance(error, CapacityError):
             said = hall.texts[handle] if error is None else repr(error)
             assert said == alone(hall.speaker, one), one
     assert hall.stats.kv_bytes == 0
+    check_integrity(hall.speaker.lm.prefix_cache)
+    assert hall.speaker.lm.prefix_cache.close(20)

@@ -17,7 +17,9 @@ from mlxgen.engine.prefix.entry import CELL, Entry
 from mlxgen.engine.prefix.folder import Folder
 from mlxgen.engine.prefix.piece import Piece
 from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.accepting import Event
 from mlxgen.engine.step.handle import Handle
+from mlxgen.engine.step.step import Loop
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.costs import COSTS
@@ -228,3 +230,35 @@ def test_who_has_no_room_for_it_runs_it(tmp_path: Path) -> None:
     hall.finish()
     assert hall.texts[handle] == letters(3, 2000)
     assert handle.usage.cached_tokens <= 600
+
+
+def test_a_model_that_fails_meanwhile_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = [65] * 600
+    written(tmp_path, prompt)
+    hall, disk = hall_with(tmp_path)
+    hall.submit(max_tokens=40)
+    hall.steps(3)
+    restored = hall.submit([*prompt, 1], max_tokens=3)
+    hall.steps(3)
+    step = Loop.step
+
+    def failing(self: Loop, events: list[Event]) -> None:
+        monkeypatch.setattr(Loop, "step", step)
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(Loop, "step", failing)
+    hall.steps(2)
+    disk.let()
+    assert hall.finish() == [letters(40), letters(3, 600)]
+    assert hall.stats.faults == 1 and restored.usage.cached_tokens >= 512
+
+
+def test_what_is_loaded_or_saved_as_a_file_is_on_disk_as_well(tmp_path: Path) -> None:
+    one = endless(cache_dir=tmp_path / "one").lm
+    one.save_prefix([65] * 300, tmp_path / "prefix.safetensors")
+    other = endless(cache_dir=tmp_path / "other").lm
+    other.load_prefix(tmp_path / "prefix.safetensors")
+    for lm in (one, other):
+        assert lm.prefix_cache.flush(20) and lm.prefix_cache.disk.pieces_written == 2

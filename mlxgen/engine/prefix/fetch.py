@@ -82,6 +82,7 @@ class Fetch:
         self._moved = threading.Condition()
         self._pieces: list[Piece] = []
         self._bytes = 0  # of these
+        self._wanted = 0  # up to how many tokens somebody waits for pieces
         self._whole = self._ends = self._cancelled = False
         self.count = 0
         self.goal: int | None = None
@@ -111,7 +112,10 @@ class Fetch:
     def take(self, stop: int) -> list[Piece]:
         """The pieces up to ``stop`` tokens that were not taken before; waits for them."""
         with self._moved:
+            self._wanted = stop
+            self._moved.notify_all()
             self._moved.wait_for(lambda: self.reached >= stop or self.is_over)
+            self._wanted = 0
             if not self.reached:
                 return []
             taken = [piece for piece in self._pieces if piece.stop <= stop]
@@ -158,5 +162,9 @@ class Fetch:
                 self._bytes += piece.nbytes
                 self._moved.notify_all()
                 if self._in_parts:
-                    self._moved.wait_for(lambda: self._bytes < AHEAD or self._cancelled)
+                    self._moved.wait_for(self._goes_on)
         return True
+
+    def _goes_on(self) -> bool:
+        """Whether to read the next piece, or to see that none is wanted any more."""
+        return self._bytes < AHEAD or self.reached < self._wanted or self._cancelled

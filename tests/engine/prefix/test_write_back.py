@@ -86,6 +86,23 @@ def test_what_is_flushed_is_there_in_the_next_process(
 
 
 @MAKES
+def test_all_is_waited_for_however_little_is_read_ahead(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = sequence(5 * CELL + 9)
+    cache = cache_in(tmp_path, make)
+    keep(cache, make, ids)
+    assert cache.flush(20)
+    monkeypatch.setattr("mlxgen.engine.prefix.fetch.AHEAD", 1)
+    found: list[int] = []
+    again = cache_in(tmp_path, make)
+    waiting = threading.Thread(target=lambda: found.append(gives(again, ids)), daemon=True)
+    waiting.start()
+    waiting.join(20)
+    assert found == [len(ids)]
+
+
+@MAKES
 def test_nothing_is_written_while_little_is_held(make: Make, tmp_path: Path) -> None:
     cache = cache_in(tmp_path, make, 200_000)
     for first in range(4):

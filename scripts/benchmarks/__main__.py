@@ -11,8 +11,11 @@ import itertools
 import json
 import platform
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -23,9 +26,11 @@ import mlxgen
 from mlxgen.tokens import Vocabulary
 
 from . import (
+    agents,
     bandwidth,
     batch,
     control,
+    disk,
     hostile,
     kv,
     primitives,
@@ -379,6 +384,53 @@ def _served(
     yield Figure("the same: their time to first token over ours", str(first))
 
 
+def run_agents(scale: float, *, each: bool = False) -> Iterator[Figure]:
+    """Sessions of agents against servers; ``each``: what came of each request, too."""
+    for model in agents.MODELS:
+        found = agents.replay(model, scale)
+        for what, text in found.each() if each else ():
+            yield Figure(f"{model.name}: {what}", text)
+        memory, folder, peer = found
+        what = f"{model.name}: prompt tokens run over new ones"
+        text = f"{memory.account}; mlx_lm.server: {peer.account}"
+        yield at_most(what, memory.over_new, text, model.most)
+        what = "the same with --cache-dir, where a restart makes nothing new"
+        yield at_most(what, folder.over_new, folder.account, model.most)
+        text = f"{memory.lost:,}; mlx_lm.server: {peer.lost:,}"
+        yield Figure("tokens that the restart makes new without it", text)
+        ratio = memory.waited / peer.waited
+        text = f"{ratio:.2f}: {memory.waited:.2f} s over {peer.waited:.2f} s"
+        what = "sum of the times to the first token over mlx_lm.server's"
+        yield at_most(what, ratio, f"{text}; request by request {found.waits()}", 1.0)
+        ratio = folder.waited / peer.waited
+        yield at_most(
+            "the same with --cache-dir", ratio, f"{ratio:.2f}: {folder.waited:.2f} s", 1.0
+        )
+
+
+def run_disk(turns: int) -> Iterator[Figure]:
+    """Prefixes on disk."""
+    for name, shape in disk.MODELS.items():
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            found = disk.measured(shape, Path(folder), max(2, turns // 5))
+        size = f"{found.nbytes / 1e6:.0f} MB"
+        first = found.first
+        ratio = first.ours.median / first.theirs.median
+        text = f"{ratio:.3f}: {first.ours.median:.2f} s over {first.theirs.median:.2f} s"
+        what = (
+            f"{name}: first token after {disk.TOKENS:,} tokens from disk ({size}) over running them"
+        )
+        yield at_most(what, ratio, text, 0.1)
+        read, written = (
+            f"{rate.median / 1e6:.0f} MB/s ({rate.low / 1e6:.0f} to {rate.high / 1e6:.0f})"
+            for rate in (found.read, found.written)
+        )
+        yield Figure("read and checked", read)
+        yield Figure("written", written)
+        what = "tokens a second of a row meanwhile, over those without"
+        yield at_least(what, found.beside.median, str(found.beside), 0.9)
+
+
 def run_simulate(_: int) -> Iterator[Figure]:
     """The scheduler on devices that are only reckoned with, beside mlx-lm's policy."""
     for device, shape in itertools.product(simulated.DEVICES, simulated.SHAPES):
@@ -433,7 +485,7 @@ def run_hostile(_: int) -> Iterator[Figure]:
         yield Figure(case.name, found, " or ".join(case.wanted), met)
 
 
-MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
+MEASUREMENTS: dict[str, Callable[..., Iterator[Figure]]] = {
     "single": run_single,
     "overhead": run_overhead,
     "masks": run_masks,
@@ -447,20 +499,26 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "control": run_control,
     "simulate": run_simulate,
     "server": run_server,
+    "agents": run_agents,
+    "disk": run_disk,
     "soak": run_soak,
     "hostile": run_hostile,
 }
-LONG = ("soak", "hostile")  # run only if named; hostile follows soak
+LONG = ("agents", "disk", "soak", "hostile")  # run only if named; hostile follows soak
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.splitlines()[0])
-    listed = f"{', '.join(MEASUREMENTS)} (all but the last two, which take long)"
+    listed = f"{', '.join(MEASUREMENTS)} (all but the last four, which take long)"
     parser.add_argument("names", nargs="*", metavar="NAME", help=listed)
     parser.add_argument("--turns", type=int, default=15, help="alternations of each pair (15)")
     parser.add_argument(
         "--requests", type=int, default=20_000, help="of the soak (20000, some 15 minutes)"
     )
+    parser.add_argument(
+        "--scale", type=float, default=10, help="divides the lengths of the agents' sessions (10)"
+    )
+    parser.add_argument("--each", action="store_true", help="list each request of the agents, too")
     parser.add_argument("--server", action="store_true", help="the same as the name server")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a missed target")
     arguments = parser.parse_args()
@@ -469,6 +527,8 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(unknown)}")
     if arguments.turns < 2 or arguments.requests < 2:
         parser.error("--turns, --requests: give 2 or more")
+    if not 1 <= arguments.scale <= 100:
+        parser.error("--scale: give 1 to 100")
     console = Console(width=150 if not sys.stdout.isatty() else None)
     console.print(f"mlxgen {mlxgen.__version__}, {mx.default_device()}, {platform.processor()}")
     missed = 0
@@ -476,9 +536,13 @@ def main() -> int:
     if "soak" in names and "hostile" not in names:
         names.append("hostile")
     for name in names or (name for name in MEASUREMENTS if name not in LONG):
-        size = arguments.requests if name == "soak" else arguments.turns
+        measurement = partial(MEASUREMENTS[name], arguments.turns)
+        if name == "soak":
+            measurement = partial(run_soak, arguments.requests)
+        elif name == "agents":
+            measurement = partial(run_agents, arguments.scale, each=arguments.each)
         table = Table("what", "found", "wanted", "", title=name, title_justify="left")
-        for figure in MEASUREMENTS[name](size):
+        for figure in measurement():
             sign = "" if figure.met is None else "met" if figure.met else "missed"
             table.add_row(figure.what, figure.found, figure.wanted, sign)
             missed += figure.met is False

@@ -101,10 +101,15 @@ def random_model(name: str, seed: int = 0, **shape: Any) -> nn.Module:
     """
     mx.random.seed(seed)
     module = importlib.import_module(f"mlx_lm.models.{name}")
-    config = {"model_type": name, **_COMMON, **_CONFIGS[name], **shape}
-    if name == "llama4":
-        config = {"model_type": name, "text_config": {**config, "model_type": "llama4_text"}}
-    model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
+    model: nn.Module = module.Model(module.ModelArgs.from_dict(configuration(name, **shape)))
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())
     return model
+
+
+def configuration(name: str, **shape: Any) -> dict[str, Any]:
+    """The ``config.json`` of such a model."""
+    config = {"model_type": name, **_COMMON, **_CONFIGS[name], **shape}
+    if name == "llama4":
+        return {"model_type": name, "text_config": {**config, "model_type": "llama4_text"}}
+    return config

@@ -19,7 +19,7 @@ import mlxgen
 from .architectures import random_model
 
 WIDE = 151_936
-_SYLLABLES = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")]
+SYLLABLES = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")]
 _SIGNS = ['{"', '":', '": "', '", "', '"}', "},", "},{", "[", '["', '"]', "]", '""', ", ", ": "]
 
 
@@ -65,12 +65,12 @@ def tiny(name: str, layers: int = 4) -> mlxgen.LanguageModel:
 
 def fake_tokenizer(size: int, seed: int = 0) -> TokenizerWrapper:
     """A byte-level tokenizer of made-up words, numbers and JSON signs, with one end token."""
-    byte_names = {b: c for c, b in _byte_alphabet().items()}
-    tokens: dict[str, int] = {byte_names[b]: b for b in range(256)}
+    names = byte_names()
+    tokens: dict[str, int] = {names[b]: b for b in range(256)}
 
     def add(text: str) -> None:
         if len(tokens) < size - 1:
-            tokens.setdefault("".join(byte_names[b] for b in text.encode()), len(tokens))
+            tokens.setdefault("".join(names[b] for b in text.encode()), len(tokens))
 
     for sign in _SIGNS:
         add(sign)
@@ -78,8 +78,8 @@ def fake_tokenizer(size: int, seed: int = 0) -> TokenizerWrapper:
         add(str(number))
     chance = random.Random(seed)
     for length in itertools.count(1):
-        for _ in range(min(20_000, len(_SYLLABLES) ** length)):
-            word = "".join(chance.choices(_SYLLABLES, k=length))
+        for _ in range(min(20_000, len(SYLLABLES) ** length)):
+            word = "".join(chance.choices(SYLLABLES, k=length))
             for form in (word, " " + word, word.capitalize()):
                 add(form)
         if len(tokens) >= size - 1:
@@ -94,11 +94,8 @@ def fake_tokenizer(size: int, seed: int = 0) -> TokenizerWrapper:
     return TokenizerWrapper(fast, BPEStreamingDetokenizer)
 
 
-def _byte_alphabet() -> dict[str, int]:
-    return {c: b for b, c in enumerate(_characters())}
-
-
-def _characters() -> Any:
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+def byte_names() -> list[str]:
+    """The character by which byte-level tokenizers name each byte."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
-    return [chr(b) if b in set(printable) else chr(next(others)) for b in range(256)]
+    return [chr(b) if b in printable else chr(next(others)) for b in range(256)]

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from importlib import resources
@@ -67,9 +67,10 @@ BAD: dict[str, bytes | dict[str, Any]] = {
 
 @dataclass
 class Server:
-    """One server process on a free port."""
+    """One server process on a free port, started with these arguments."""
 
     name: Literal["mlxgen", "mlx_lm"]
+    arguments: Sequence[str] = ()
     port: int = 0
     resets: int = 0  # connections of good requests that it did not take
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -78,13 +79,9 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
+        level = "error" if self.name == "mlxgen" else "ERROR"
         command = [sys.executable, "-m", f"{self.name}.server", "--port", str(self.port)]
-        if self.name == "mlx_lm":
-            model = resources.files("mlxgen") / "demo" / "model"
-            command += ["--model", str(model), "--max-tokens", str(TOKENS)]
-            command += ["--log-level", "ERROR"]
-        else:
-            command += ["--log-level", "error"]
+        command += ["--log-level", level, *self.arguments]
         with Path(tempfile.gettempdir(), f"bench-{self.name}.log").open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         end = time.monotonic() + START
@@ -132,7 +129,9 @@ class Server:
 @contextlib.contextmanager
 def both() -> Iterator[tuple[Server, Server]]:
     """Both servers, running."""
-    servers = Server("mlxgen"), Server("mlx_lm")
+    model = resources.files("mlxgen") / "demo" / "model"
+    theirs = ("--model", str(model), "--max-tokens", str(TOKENS))
+    servers = Server("mlxgen"), Server("mlx_lm", theirs)
     try:
         for server in servers:
             server.start()

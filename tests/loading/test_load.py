@@ -20,6 +20,7 @@ import pytest
 from mlx.utils import tree_map
 
 import mlxgen
+from mlxgen.load import folder_of, weights_of
 from mlxgen.loading import hub
 
 from ..fakes.checkpoints import arrays, tiny_model, write_adapter, write_checkpoint
@@ -535,3 +536,26 @@ def test_what_is_neither_a_folder_nor_a_hub_id_is_refused(
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
     with pytest.raises(mlxgen.ModelNotFoundError, match="hub id looks like owner/name"):
         mlxgen.load(name)
+
+
+@pytest.mark.usefixtures("cache")
+def test_whether_a_model_exists_is_found_out_without_fetching_it(
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def snapshot_download(repo: str, **options: Any) -> NoReturn:
+        raise AssertionError("nothing is to be fetched")
+
+    assert folder_of(str(pristine)) == pristine
+    with pytest.raises(mlxgen.ModelNotFoundError, match="there is no folder"):
+        folder_of("./not/here")
+    hub_answers(monkeypatch, ConnectionError("no route"))
+    assert folder_of("someone/tiny") is None  # it is in the cache
+    with pytest.raises(mlxgen.LoadError, match="no complete copy"):
+        folder_of("someone/else")
+    hub_answers(monkeypatch, None)
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    assert folder_of("someone/else") is None
+
+
+def test_the_bytes_of_the_weights_are_known_before_they_are_read(pristine: Path) -> None:
+    assert weights_of(pristine) == mlxgen.load(pristine).weight_bytes

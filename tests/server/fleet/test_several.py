@@ -361,7 +361,7 @@ def test_the_only_model_is_unloaded_when_idle_and_comes_back(shelf: Path) -> Non
 def test_a_signal_ends_a_server_with_several_models_that_answer_and_load(shelf: Path) -> None:
     with running("--model", str(shelf / "one"), "--model-dir", str(shelf)) as server:
         assert server.greeting.endswith("serving one, and 3 more when asked for")
-        body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
+        body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True}
         links = [server.send("/v1/completions", body | {"model": name}) for name in LETTERS]
         server.wait_until(lambda: server.rows() > 0, "nothing runs")
         assert server.end(signal.SIGTERM) == 0

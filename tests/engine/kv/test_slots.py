@@ -31,7 +31,7 @@ def alone(model: nn.Module, make: Callable[[], list[Any]], history: list[int]) -
     return Alone(make).forward(model, mx.array([history]))[0, -1]
 
 
-def same(got: mx.array, expected: mx.array, atol: float) -> None:
+def same(got: mx.array, expected: mx.array, atol: float = 2e-4) -> None:
     np.testing.assert_allclose(np.array(got), np.array(expected), atol=atol, rtol=2e-3)
 
 

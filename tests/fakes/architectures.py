@@ -7,13 +7,13 @@ from typing import Any
 
 import mlx.nn as nn
 from benchmarks.architectures import VOCAB, random_model
-from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache
+from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, RotatingKVCache
 
 from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 
 __all__ = ["SIDE_BY_SIDE", "VOCAB", "cache_kinds", "random_model"]
 
-SIDE_BY_SIDE = ("plain", "quantised", "quantised later")
+SIDE_BY_SIDE = ("plain", "quantised", "quantised later", "quantised by mlx-lm")
 """The kinds that can be cut anywhere."""
 
 
@@ -42,6 +42,7 @@ def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[A
         "plain": own("llama"),
         "quantised": llama_with(lambda: QuantisedKeys(Quantisation(8, 32, packed=True))),
         "quantised later": llama_with(lambda: QuantisedKeys(Quantisation(4, 32, 7))),
+        "quantised by mlx-lm": llama_with(lambda: QuantizedKVCache(group_size=32, bits=8)),
         "rotating": llama_with(lambda: RotatingKVCache(max_size=16)),
         "concatenating": llama_with(ConcatenateKVCache),
         "sliding window": own("gemma3_text"),

@@ -124,21 +124,16 @@ def _width(layer: Any, experts: int) -> int:
     return width
 
 
-def _seen(leaf: LayerCache) -> tuple[mx.array, mx.array]:
-    """The keys and values that a long pass computes with."""
-    if isinstance(leaf, InRuns):
-        return leaf.keys_and_values()
-    ((keys, values),) = keys_and_values(leaf)
-    return keys, values
-
-
 def _per_made(leaf: LayerCache) -> int:
     return bytes_a_place(leaf.keys_and_values()) if isinstance(leaf, InRuns) else 0
 
 
 def _is_fused(leaf: LayerCache, heads: int) -> bool:
     """Whether MLX computes attention to these keys and values without holding the scores."""
-    keys, values = _seen(leaf)
+    (arrays,) = [leaf.keys_and_values()] if isinstance(leaf, InRuns) else keys_and_values(leaf)
+    if len(arrays) > 2:  # mlx-lm's attention to packed ones holds them
+        return False
+    keys, values = arrays
     groups = int(keys.shape[1])
     shape = (1, max(1, heads // groups) * groups, _MANY, keys.shape[-1])
     queries = mx.zeros(shape, keys.dtype)

@@ -17,6 +17,7 @@ from mlx_lm.models.cache import (
     ChunkedKVCache,
     ConcatenateKVCache,
     KVCache,
+    QuantizedKVCache,
     RotatingKVCache,
 )
 
@@ -109,7 +110,7 @@ def owned(array: mx.array) -> mx.array:
 def sliceable(leaf: LayerCache) -> bool:
     """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
     # A subclass of mlx-lm's may hold more than that.
-    return type(leaf) is KVCache or isinstance(leaf, InRuns)
+    return type(leaf) in (KVCache, QuantizedKVCache) or isinstance(leaf, InRuns)
 
 
 def keys_and_values(leaf: LayerCache) -> Runs:
@@ -146,7 +147,9 @@ def fill(leaf: LayerCache, piece: Runs, length: int) -> None:
     if isinstance(leaf, InRuns):
         leaf.fill(piece, length)
         return
-    ((leaf.keys, leaf.values),) = piece
+    (run,) = piece
+    half = len(run) // 2
+    leaf.keys, leaf.values = run if half == 1 else (run[:half], run[half:])
     leaf.offset = length
     if isinstance(leaf, RotatingKVCache):
         leaf._idx = leaf.keys.shape[2]

@@ -192,11 +192,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verbose:
         sampling = {k: v for k, v in options.items() if k in SamplingOptions.__annotations__}
         say(f"sampling:    {in_words(defaults | sampling)}")
-    if arguments.chat:
-        return run_chat(lm, text, options, defaults, arguments)
-    assert text is not None
-    prompt = make_prompt(lm, text, arguments)
-    return stream_text(lm, prompt, {**defaults, **options}, arguments)
+    try:
+        if arguments.chat:
+            return run_chat(lm, text, options, defaults, arguments)
+        assert text is not None
+        prompt = make_prompt(lm, text, arguments)
+        return stream_text(lm, prompt, {**defaults, **options}, arguments)
+    finally:
+        if arguments.cache_dir is not None:
+            lm.prefix_cache.flush()
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], LanguageModel]:
@@ -239,10 +243,7 @@ def run_chat(
     conversation.configure(options, _forms(arguments))
     told = partial(report, drafts=arguments.draft_model is not None) if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
-    try:
-        return converse(lm, conversation, first=first, notice=notice, report=told)
-    finally:
-        lm.prefix_cache.flush()
+    return converse(lm, conversation, first=first, notice=notice, report=told)
 
 
 def stream_text(

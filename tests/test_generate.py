@@ -207,6 +207,19 @@ def test_a_conversation_begins_with_what_the_makers_recommend(
     ]
 
 
+@pytest.mark.parametrize("chat", [[], ["--chat"]])
+def test_what_was_said_before_comes_from_the_folder(
+    chat: list[str], cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    long = "tell me a story about the cat and the dog, " * 30
+    feed(monkeypatch, b"")
+    argv = (*chat, "--cache-dir", str(tmp_path), "--max-tokens", "4", "--verbose", long)
+    first = cli(*argv)
+    assert first.status == 0 and "cached" not in first.err
+    again = cli(*argv)  # loads the model again
+    assert again.out == first.out and "(256 of them cached)" in again.err
+
+
 def test_the_demo_model_says_what_it_is(
     lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +414,8 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a", "--num-draft-tokens", "3"], "--num-draft-tokens: has no effect without"),
         (["a", "--draft", "ngram", "--num-draft-tokens", "65"], "--num-draft-tokens: .*1 to 64"),
         (["a", "--draft", "/nowhere"], "there is no folder /nowhere"),
+        (["a", "--cache-dir", "/dev/null"], "--cache-dir: /dev/null cannot be used as a folder"),
+        (["a", "--cache-dir-bytes", "7GiB"], "--cache-dir-bytes: has no meaning without cache_dir"),
         (["--chat", "--raw"], "--raw: cannot be used with --chat"),
         (["--chat", "--json"], "--json: cannot be used with --chat"),
         (["--chat", "--show-probs"], "--show-probs: cannot be used with --chat"),

@@ -80,7 +80,7 @@ def come(hall: Hall, condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize("kind", cache_kinds())
 def test_with_the_disk_a_model_says_what_it_says_without(kind: str, tmp_path: Path) -> None:
     model, make = cache_kinds()[kind]()
-    prompts = [LONG, [*LONG[:300], 5, 6, 7], LONG[: CELL + 20]]
+    prompts = [LONG, [*LONG[: CELL + 20], 5, 6, 7]]
 
     def said(cache_dir: Path | None) -> tuple[list[list[int]], list[int]]:
         lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=cache_dir)
@@ -177,14 +177,14 @@ def test_what_takes_longer_to_read_than_to_run_is_run(tmp_path: Path) -> None:
     hall, disk = hall_with(tmp_path)
     disk.let()
     cost = hall.speaker.lm.prefix_cache.read_cost
-    cost.saw(1, 1000.0)  # seconds, and a token takes one
+    cost.saw(disk.nbytes, 800.0)  # seconds, and a token takes one
     handle = hall.submit([*prompt, 1], max_tokens=2)
     hall.finish()
     assert handle.usage.cached_tokens == 0 and disk.reads == []
     assert hall.stats.restores_refused == 1
-    for end in range(2, 200):  # it is tried again
+    for end in range(2, 9):  # it is tried again
         hall.speaker.lm.prefix_cache.clear()
-        handle = hall.submit([*prompt, end % 90], max_tokens=2)
+        handle = hall.submit([*prompt, end], max_tokens=2)
         hall.finish()
         if handle.cached:
             break

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from pathlib import Path
 from typing import Any, ClassVar
 
 import mlx.core as mx
@@ -13,11 +15,12 @@ import pytest
 from mlxgen import LanguageModel, PostSamplingResult, Regex
 from mlxgen import model as model_module
 from mlxgen.engine.kv import Slots
-from mlxgen.engine.kv.commands import Command, Keep, Run, Take, Trim, read, written
+from mlxgen.engine.kv.commands import Command, Keep, Restore, Run, Take, Trim, read, written
 from mlxgen.engine.kv.feed import Shown
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.folder import Folder
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.plan import Standing, StepPlan
 from mlxgen.engine.step.runner import Runner
@@ -59,14 +62,14 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def crowd(lm: LanguageModel, dice: random.Random) -> None:
+def crowd(lm: LanguageModel, dice: random.Random, length: int = 20) -> None:
     """Requests of all kinds, with rewinds and forks on the way."""
     hall = Scheduler(lm, Limits(max_batch=4))
-    common = [dice.randrange(90) for _ in range(40)]
+    common = [dice.randrange(90) for _ in range(length + 20)]
     handles = []
     for number, options in enumerate(OPTIONS):
         checked = Options.of({"max_tokens": 14, "seed": number, "ignore_eos": True, **options})
-        handles.append(hall.submit(lm.prepare([*common[: 20 + 4 * number], number], checked)))
+        handles.append(hall.submit(lm.prepare([*common[: length + 4 * number], number], checked)))
     for step in range(200):
         hall.step()
         running = [handle for handle in handles if not handle.closed]
@@ -109,6 +112,34 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
             if found is not None:
                 held[line.get("twin", line["kv"])] = again  # nobody else holds it
     assert cache.nbytes == lm.prefix_cache.nbytes
+
+
+@pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.slow)])
+def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, make = cache_kinds()[kind]()
+    lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path / "one")
+    crowd(lm, random.Random(5), 300)
+    assert lm.prefix_cache.flush(20)
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    monkeypatch.setattr(model_module, "Runner", Recorder)
+    monkeypatch.setattr(Recorder, "made", [])
+    lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path / "one")
+    crowd(lm, random.Random(5), 300)
+    (first,) = Recorder.made
+    assert Restore in {type(command) for command, _ in first.heard}
+
+    folder = Folder(tmp_path / "other", 1 << 30, make=make, model=model)
+    cache = PrefixCache(make, lm.prefix_cache.max_bytes, folder=folder)
+    slots = Slots(make, lm.footprint.spare) if first.slots is not None else None
+    second, held = Runner(model, make, slots, lambda: cache), []
+    for command, found in first.heard:
+        again = second.do(read(json.loads(json.dumps(written(command)))))
+        held.append(again)
+        if isinstance(found, mx.array):
+            np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
+    assert cache.disk.restored_tokens == lm.prefix_cache.disk.restored_tokens > 0
 
 
 def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:

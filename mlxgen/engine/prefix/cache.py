@@ -167,6 +167,7 @@ class PrefixCache:
     ) -> list[Node]:
         tree = self._tree
         limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
+        self._has_room(limit)
         found = tree.find(ids, len(ids))
         if found is not None and found.length == len(ids):
             tree.touch(found.holder)
@@ -217,6 +218,10 @@ class PrefixCache:
     def close(self, timeout: float | None = None) -> bool:
         """``flush``, and write nothing more to the folder from then on."""
         return self._write_back is None or self._write_back.close(timeout)
+
+    def _has_room(self, nbytes: int) -> None:
+        if self._write_back is not None:
+            self._write_back.room = nbytes
 
     def _wake(self) -> None:
         if self._write_back is not None:
@@ -314,6 +319,7 @@ class PrefixCache:
     def shrink(self, max_bytes: int) -> None:
         """Evict until at most ``max_bytes`` are held; the limit does not change."""
         with self._lock:
+            self._has_room(max_bytes)
             self._tree.evict(max_bytes)
 
     def clear(self) -> None:

@@ -2,7 +2,7 @@
 
 Owns what is written when. Must never know what a file looks like (``folder`` does). Written is:
 
-- what would be evicted first, as soon as more than half of what memory may hold is held. So room
+- what would be evicted first, as soon as more than half of what there is room for is held. So room
   is made at once later, by dropping what is on disk;
 - what is evicted before that, as long as only so many bytes of it wait. More is lost to the disk,
   and never waited for;
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from .folder import Folder
 from .segments import Placed, Snapshot, spliced
 from .tree import Node, PrefixTree, TokenIds
 
-SHARE = 1 / 2  # of the bytes that memory may hold, from which on it is written back
+SHARE = 1 / 2  # of the bytes that there is room for, from which on they are written back
 RESCUED = 1 / 16  # of them, that may wait to be written after they were evicted
 MOST_RESCUED = 256 << 20  # bytes
 LEAVING = 10.0  # seconds for a flush when the interpreter ends
@@ -80,7 +81,8 @@ class Job(NamedTuple):
 class WriteBack:
     """See the module. ``lock`` is that of the ``tree``: hold it for ``wake`` and ``rescue``.
 
-    ``limit`` says how many bytes the tree may hold. ``written``: how many pieces were written.
+    ``limit`` says how many bytes the tree may hold, and ``room`` how many there were for it when
+    that was last known. ``written``: how many pieces were written.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class WriteBack:
         self._folder = folder
         self._changed = threading.Condition(lock)
         self._limit = limit
+        self.room: float = math.inf
         self._thread: threading.Thread | None = None
         self._writes = False
         self._rescued: deque[Job] = deque()
@@ -115,9 +118,11 @@ class WriteBack:
         while (job := self._first_unsaved(node)) is not None:
             if self._bytes + job.nbytes > room:
                 job.node.saved = False
-                return
+                break
             self._rescued.append(job)
             self._bytes += job.nbytes
+        if self._rescued:
+            self.wake()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write all that is held; returns whether that was done within ``timeout`` seconds."""
@@ -151,7 +156,7 @@ class WriteBack:
             rescued = self._rescued.popleft()
             self._bytes -= rescued.nbytes
             return rescued
-        held = self._tree.nbytes - SHARE * self._limit()
+        held = self._tree.nbytes - SHARE * min(self._limit(), self.room)
         if not self._flushes and held <= 0:
             return None
         nodes = self._tree.places()
@@ -184,6 +189,7 @@ class WriteBack:
                     logger.warning("a prefix could not be written to the disk", exc_info=True)
                 job = None  # not held while the lock is waited for
                 with self._changed:
+                    self._writes = False  # whatever happens
                     job = self._next()
                     self._writes = job is not None
         finally:

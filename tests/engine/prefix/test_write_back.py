@@ -126,6 +126,14 @@ def test_what_goes_first_is_written_before_it_has_to_go(tmp_path: Path) -> None:
     assert gives(cache, old) == 1500
 
 
+def test_more_is_written_ahead_if_others_need_the_memory(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path, plain_layers, 16 * 100_000, block=CELL)
+    ids = sequence(2048)
+    cache.prove(cache.insert(ids, holding(plain_layers, ids), room=16 * 3000))
+    rest(cache)
+    assert list(tmp_path.iterdir())
+
+
 def test_what_may_not_have_been_computed_is_not_written(tmp_path: Path) -> None:
     cache = cache_in(tmp_path, plain_layers, 16 * 3000)
     ids = sequence(2048)

@@ -23,6 +23,7 @@ How many bytes a call copies:
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -30,9 +31,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import ref
 
 import mlx.core as mx
-import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from ...errors import LoadError, OptionError, StateError
@@ -47,8 +48,9 @@ from .layout import Layout
 from .piece import Piece, checked_path
 from .segments import Segment, Snapshot, holds, rebuilt, spliced
 from .tree import BLOCK, Found, Node, PrefixTree, TokenIds, as_ids
-from .write_back import WriteBack
+from .write_back import LAST_FILE, WriteBack
 
+LEAVING = 10.0  # seconds for a flush when the interpreter ends
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 
 
@@ -103,6 +105,7 @@ class PrefixCache:
         if folder is not None:
             self._write_back = WriteBack(self._tree, folder, self._lock, lambda: self.max_bytes)
             self._tree.leaving = self._write_back.rescue
+            atexit.register(_leave, ref(self))
 
     @property
     def entries(self) -> int:
@@ -216,8 +219,13 @@ class PrefixCache:
         return self._write_back is None or self._write_back.flush(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
-        """``flush``, and write nothing more to the folder from then on."""
-        return self._write_back is None or self._write_back.close(timeout)
+        """``flush``, and neither read nor write anything more from then on."""
+        done = self._write_back is None or self._write_back.close(timeout)
+        for fetch in self._fetches:
+            fetch.cancel()
+        for fetch in self._fetches:
+            fetch.is_running(LAST_FILE)
+        return done
 
     def _has_room(self, nbytes: int) -> None:
         if self._write_back is not None:
@@ -249,7 +257,8 @@ class PrefixCache:
                 cost=self.read_cost,
                 now=now,
             )
-            self._fetches = [each for each in self._fetches if not each.is_over] + [fetch]
+            going = [each for each in self._fetches if each.reached or each.is_running()]
+            self._fetches = [*going, fetch]
         return fetch
 
     def restore(self, tokens: Sequence[Token], *, room: int | None = None) -> list[Node]:
@@ -258,7 +267,7 @@ class PrefixCache:
         Returns what ``insert`` does.
         """
         ids = as_ids(tokens)
-        fetches = [each for each in self._fetches if np.array_equal(each.ids[: len(ids)], ids)]
+        fetches = [each for each in self._fetches if each.leads_to(ids)]
         fetch = max(fetches, key=lambda each: each.reached) if fetches else self.fetch(tokens)
         pieces = fetch.take(len(ids)) if fetch is not None else []
         if not pieces:
@@ -382,3 +391,9 @@ class PrefixCache:
 
 def _reason(error: Exception) -> object:
     return error.strerror if isinstance(error, OSError) else error
+
+
+def _leave(held: ref[PrefixCache]) -> None:
+    """At the interpreter's end, which threads that use MLX should not see."""
+    if (cache := held()) is not None:
+        cache.close(LEAVING)

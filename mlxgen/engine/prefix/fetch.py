@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import mlx.core as mx
+import numpy as np
 
 from .entry import Entry
 from .folder import Folder
@@ -86,7 +87,8 @@ class Fetch:
         self._whole = self._ends = self._cancelled = False
         self.count = 0
         self.goal: int | None = None
-        threading.Thread(target=self._run, name="prefix cache reader", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="prefix cache reader", daemon=True)
+        self._thread.start()
 
     @property
     def is_over(self) -> bool:
@@ -131,6 +133,15 @@ class Fetch:
             self._pieces.clear()
             self._bytes = 0
             self._moved.notify_all()
+
+    def leads_to(self, ids: TokenIds) -> bool:
+        """Whether these are the first of its tokens, and it was not cancelled."""
+        return not self._cancelled and np.array_equal(self.ids[: len(ids)], ids)
+
+    def is_running(self, timeout: float = 0.0) -> bool:
+        """Whether its thread does not end within so many seconds."""
+        self._thread.join(timeout)
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         try:

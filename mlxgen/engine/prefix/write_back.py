@@ -15,14 +15,12 @@ nothing before what leads to it, so that what is in the folder can be found.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
-from weakref import ref
 
 import mlx.core as mx
 import numpy as np
@@ -35,7 +33,6 @@ from .tree import Node, PrefixTree, TokenIds
 SHARE = 1 / 2  # of the bytes that there is room for, from which on they are written back
 RESCUED = 1 / 16  # of them, that may wait to be written after they were evicted
 MOST_RESCUED = 256 << 20  # bytes
-LEAVING = 10.0  # seconds for a flush when the interpreter ends
 LAST_FILE = 5.0  # seconds for what is being written then
 logger = logging.getLogger(__name__)
 
@@ -100,7 +97,6 @@ class WriteBack:
         self._flushes = 0
         self.written = 0
         self._closed = False
-        atexit.register(_leave, ref(self))
 
     def wake(self) -> None:
         """Have written what is to be written now."""
@@ -196,9 +192,3 @@ class WriteBack:
             mx.clear_streams()
             with self._changed:
                 self._changed.notify_all()
-
-
-def _leave(held: ref[WriteBack]) -> None:
-    """At the interpreter's end."""
-    if (own := held()) is not None:
-        own.close(LEAVING)

@@ -7,11 +7,13 @@ told to forget what it has read (Linux).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,13 +45,15 @@ MODELS = {
 
 class Found(NamedTuple):
     """``first``: seconds to the first token, restored against run. ``read`` and ``written``: bytes
-    a second. ``beside``: tokens a second of a row while KV is written, over those without."""
+    a second. ``beside``: tokens a second of a row while KV is written, over those without;
+    ``stalled``: over those beside a thread that only hashes, and takes a core as well."""
 
     nbytes: int
     first: Comparison
     read: Spread
     written: Spread
     beside: Spread
+    stalled: Spread
 
 
 def measured(shape: dict[str, int], folder: Path, turns: int, tokens: int = TOKENS) -> Found:
@@ -81,14 +85,9 @@ def measured(shape: dict[str, int], folder: Path, turns: int, tokens: int = TOKE
 
     compared = compare(lambda: first("kept", tokens - 1), lambda: first(None, 0), turns)
     read = [_read(fresh("kept").prefix_cache, prompt, folder) for _ in range(turns)]
-    beside = [_written(fresh(f"turn {turn}"), lm, prompt[:tokens]) for turn in range(turns)]
-    return Found(
-        nbytes,
-        compared,
-        Spread.of(read),
-        Spread.of([rate for rate, _ in beside]),
-        Spread.of([share for _, share in beside]),
-    )
+    written = [_written(fresh(f"turn {turn}"), lm, prompt[:tokens]) for turn in range(turns)]
+    rates, beside, stalled = (Spread.of(list(each)) for each in zip(*written, strict=True))
+    return Found(nbytes, compared, Spread.of(read), rates, beside, stalled)
 
 
 def forget(folder: Path) -> None:
@@ -125,9 +124,9 @@ def _read(cache: PrefixCache, prompt: list[int], folder: Path) -> float:
 
 def _written(
     lm: mlxgen.LanguageModel, holder: mlxgen.LanguageModel, prompt: list[int]
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Bytes a second of writing what ``holder`` has of a prompt to the folder of ``lm``, and tokens
-    a second of a row meanwhile, over those before and after."""
+    a second of a row meanwhile, over those without and over those beside a thread that hashes."""
     cache, kv = lm.prefix_cache, holder.prefix_cache.take([*prompt, 0])
     assert kv is not None
     nodes = cache.insert(prompt, kv)
@@ -135,28 +134,31 @@ def _written(
     cache.prove(nodes)
     stream = iter(lm.stream(prompt[:REST], max_tokens=1 << 16, ignore_eos=True, temperature=0))
 
-    def rate(goes_on: Callable[[int, float], bool]) -> float:
+    def rate(goes_on: Callable[[], bool]) -> float:
         count, start = 0, time.perf_counter()
-        while goes_on(count, time.perf_counter() - start):
+        while not count or goes_on():
             next(stream)
             count += 1
         return count / (time.perf_counter() - start)
 
-    def for_a_second(count: int, seconds: float) -> bool:
-        return count < 20 or seconds < 1
+    def beside(work: Callable[[], object]) -> tuple[float, float]:
+        start = time.perf_counter()
+        worker = threading.Thread(target=work)
+        worker.start()
+        found = rate(worker.is_alive)
+        worker.join()
+        return found, time.perf_counter() - start
 
-    rate(for_a_second)
-    before = rate(for_a_second)
-    seconds: list[float] = []
-    writer = threading.Thread(target=_timed, args=(cache.flush, seconds))
-    writer.start()
-    during = rate(lambda count, _: writer.is_alive() or not count)
-    writer.join()
-    after = rate(for_a_second)
-    return cache.nbytes / seconds[0], 2 * during / (before + after)
+    beside(partial(time.sleep, 1))
+    rates = [[beside(work)[0] for work in (partial(time.sleep, 1), _hash)]]
+    during, seconds = beside(cache.flush)
+    rates.append([beside(work)[0] for work in (partial(time.sleep, 1), _hash)])
+    alone, hashing = (sum(each) / 2 for each in zip(*rates, strict=True))
+    return cache.nbytes / seconds, during / alone, during / hashing
 
 
-def _timed(work: Callable[[], object], seconds: list[float]) -> None:
-    start = time.perf_counter()
-    work()
-    seconds.append(time.perf_counter() - start)
+def _hash() -> None:
+    """Hash for a second."""
+    data, end = bytes(8 << 20), time.perf_counter() + 1
+    while time.perf_counter() < end:
+        hashlib.sha256(data)

@@ -12,7 +12,7 @@ from benchmarks import disk
 def test_what_is_restored_is_compared_with_what_is_run(tmp_path: Path) -> None:
     found = disk.measured(disk.MODELS["tiny"], tmp_path, 2, 600)
     assert found.nbytes == 600 * 2 * 2 * 2 * 32 * 4  # layers, keys and values, heads, floats
-    rates = (found.read, found.written, found.beside)
+    rates = (found.read, found.written, found.beside, found.stalled)
     assert all(rate.low > 0 for rate in rates) and found.first.ours.median > 0
 
 

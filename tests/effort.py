@@ -12,7 +12,7 @@ TABLE = 8  # cases of a test beyond which every third is tried
 
 def tries(count: int) -> int:
     """How many of ``count`` random cases to try in this run."""
-    return count if ALL else max(3, count // 12)
+    return count if ALL else max(3, count // 16)
 
 
 def left_out(items: Sequence[pytest.Item], *, slow: bool) -> Iterable[pytest.Item]:

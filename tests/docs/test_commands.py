@@ -30,6 +30,7 @@ NOT_RUN = {
     r"^python3 -m venv |^\.venv/bin/pip ": "installs packages",
     r"^\.venv/bin/python scripts/examples/": "tests/test_examples.py runs it",
     r"--model mlx-community/|--draft mlx-community/": "a hub model; its arguments are parsed",
+    r"--model \./my-model": "a model of the reader's; likewise",
     r"^(aider|claude)\b": "another program",
 }
 """Commands that do not run here, and why; those of our own programs are parsed all the same."""

@@ -153,6 +153,7 @@ def test_runs_of_some_rows_leave_the_others_as_they_are(kind: str, places: tuple
     rows.step([4, 5, 6])
 
 
+@pytest.mark.slow
 def test_padding_counts_as_having_been_where_a_ring_forgets() -> None:
     rows = Rows("rotating")
     for start in (1, 30):

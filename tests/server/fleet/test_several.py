@@ -276,6 +276,7 @@ def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
     run(test, model_dirs=(str(shelf),))
 
 
+@pytest.mark.slow
 def test_models_that_make_room_for_each_other_lose_no_request(
     shelf: Path, room: Callable[[int], None]
 ) -> None:

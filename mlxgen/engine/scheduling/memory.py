@@ -81,6 +81,12 @@ class Memory:
             )
         check_pieces(self._activations, length, self.plan.activations)
 
+    def lends(self, tokens: int) -> bool:
+        """Whether so many tokens may be held twice for a moment, beyond the limit: while they go
+        from a sequence to the prefix cache, or back."""
+        free = self.plan.left - self.plan.caches - self.plan.activations
+        return self._footprint.alone(tokens) <= free
+
     def piece(self, held: int) -> int:
         """The most tokens of a prompt that may run at once after ``held`` others."""
         room = max(self.plan.activations, self._before.activations)

@@ -85,6 +85,11 @@ class Prefill:
         if begun:
             self._begun[handle] = []
 
+    def begin(self, handle: Handle) -> None:
+        """Let a handle take now what memory has of it, unless it waits for more."""
+        if handle not in self._begun and not self._waits(handle, []) and self._look_up(handle):
+            handle.kv.wait()  # both copies are held until then
+
     def remove(self, handle: Handle) -> None:
         """Take a handle out."""
         self._turns.remove(handle)

@@ -125,6 +125,7 @@ class Scheduler:
             if not handle.has_ended:
                 self._queue.remove(handle)
                 self._prefill.add(handle)
+                self._memory.leave_for_cache(self._room_for_cache())
         if handle.closed or handle.has_ended:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self.room:
@@ -143,6 +144,7 @@ class Scheduler:
                 self._queue.append(twin)
             else:
                 self._loop.join(twin)
+        self._memory.leave_for_cache(self._room_for_cache())
         return twins
 
     def rewind(self, handle: Handle, to: int) -> None:
@@ -355,14 +357,20 @@ class Scheduler:
                 self._close(handle)
                 continue
             self._prefill.add(handle)
+            self._take_early(handle)
 
     def _fits(self, handle: Handle) -> bool:
-        """Whether a sequence could be prefilled and run now; makes room in the prefix cache."""
+        """Whether a sequence could be prefilled and run now, if the prefix cache makes room."""
         needed = self._needed_soon(handle)
-        if needed > self._memory.limit:
-            return not (self._loop.handles or len(self._prefill))
-        self._memory.leave_for_cache(self._memory.limit - needed)
-        return True
+        return needed <= self._memory.limit or not (self._loop.handles or len(self._prefill))
+
+    def _take_early(self, handle: Handle) -> None:
+        """Let a sequence take what it begins with, if that would be evicted to make room for it."""
+        if self.cache is None or self._memory.cached <= self._room_for_cache():
+            return
+        count = self.cache.match(handle.history)
+        if 2 * count >= len(handle.history) and self._memory.lends(count):
+            self._prefill.begin(handle)
 
     def _make_room(self, events: list[Event]) -> None:
         """See to it that every request can grow; the last one to come goes back to the queue."""
@@ -402,9 +410,13 @@ class Scheduler:
         handle.restart()
         self._preempted += 1
 
-    def _needed_soon(self, *more: Handle) -> int:
-        running = [*self._loop.handles, *more]
-        needed = self._memory.needed_soon(running, self._prefill, self._parked)
+    def _needed_soon(self, more: Handle | None = None, without: Handle | None = None) -> int:
+        """Bytes of all KV a few steps from now, with one sequence more or without one."""
+        places = (self._loop.handles, self._prefill, self._parked)
+        running, prefilled, parked = ([h for h in p if h is not without] for p in places)
+        if more is not None:
+            running.append(more)
+        needed = self._memory.needed_soon(running, prefilled, parked)
         return needed + self._prefill.nbytes_read
 
     def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
@@ -447,7 +459,8 @@ class Scheduler:
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
-                self._keep(handle)
+                lent = handle.slot is None and self._memory.lends(handle.kv.length)
+                self._prefill.keep(handle, self._room_for_cache(handle if lent else None))
             self._take_out(handle)
             self._close(handle)
 
@@ -463,7 +476,7 @@ class Scheduler:
         budget = budget._replace(tokens=min(budget.tokens, fits))
         for handle in self._prefill.step(budget):
             self._loop.join(handle)
-            self._keep(handle)
+            self._prefill.keep(handle, self._room_for_cache())
         self._loop.meter.leave()
 
     def _send_back(self) -> bool:
@@ -475,11 +488,9 @@ class Scheduler:
             self._prefill.add(handle, begun=handle.kv.length > 0)
         return bool(behind)
 
-    def _keep(self, handle: Handle) -> None:
-        self._prefill.keep(handle, self._room_for_cache())
-
-    def _room_for_cache(self) -> int:
-        return self._memory.limit - self._needed_soon()
+    def _room_for_cache(self, leaving: Handle | None = None) -> int:
+        """Bytes that the prefix cache may hold; those of who is ``leaving`` are free."""
+        return self._memory.limit - self._needed_soon(without=leaving)
 
     # ---- when the model fails --------------------------------------------------------------
 

@@ -324,6 +324,20 @@ def test_prefixes_go_before_any_row_has_to() -> None:
     assert hall.stats.cache_bytes < full
 
 
+def test_a_conversation_goes_on_though_there_is_no_room_for_it_and_a_copy() -> None:
+    hall = Hall(endless(), max_bytes=12 * STEP)  # 9 of which it needs to run
+    first = hall.submit([63] * 2000, max_tokens=5)
+    hall.finish()
+    said = first.request.tokens
+    second = hall.submit([*[63] * 2000, *said, *[64] * 100], max_tokens=5)
+    other = hall.submit([65] * 10, max_tokens=5)
+    hall.finish()
+    third = hall.submit([*[63] * 2000, *said, *[64] * 100, *second.request.tokens, 66])
+    hall.steps(2)
+    cached = [handle.usage.cached_tokens for handle in (first, second, other, third)]
+    assert cached == [0, 2004, 0, 2109]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_a_cancelled_row_frees_its_bytes_wherever_it_is(steps: int) -> None:
     hall = Hall(endless(), max_batch=2, keep_prefixes=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 ALL = os.environ.get("MLXGEN_TESTS") == "all"
-TABLE = 8  # cases of a test beyond which every third is tried
+TABLES = {32: 8, 8: 4}  # cases of a test beyond which every eighth or fourth is tried
 
 
 def tries(count: int) -> int:
@@ -16,7 +16,7 @@ def tries(count: int) -> int:
 
 
 def left_out(items: Sequence[pytest.Item], *, slow: bool) -> Iterable[pytest.Item]:
-    """Those not to try in this run: two thirds of large tables of cases, and, unless they are asked
+    """Those not to try in this run: most of large tables of cases, and, unless they are asked
     for, the ``slow`` tests."""
     table = Counter(map(_test_of, items))
     seen: Counter[str] = Counter()
@@ -24,7 +24,8 @@ def left_out(items: Sequence[pytest.Item], *, slow: bool) -> Iterable[pytest.Ite
         test = _test_of(item)
         place, seen[test] = seen[test], seen[test] + 1
         is_slow = not slow and item.get_closest_marker("slow") is not None
-        if is_slow or (table[test] > TABLE and place % 3):
+        every = next((share for size, share in TABLES.items() if table[test] > size), 1)
+        if is_slow or place % every:
             yield item
 
 

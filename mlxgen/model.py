@@ -28,7 +28,6 @@ from .engine.history import History
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .engine.kv.activations import ImageActivations
 from .engine.kv.alone import Alone
-from .engine.kv.commands import Settle
 from .engine.kv.feed import Shown, Unseen
 from .engine.kv.measures import Measures
 from .engine.kv.quantised import Quantisation
@@ -443,7 +442,7 @@ class LanguageModel:
             kv.run(tokens[kv.length : kv.length + runner.piece(kv.length)])
             kv.wait()
         kv.keep(History(tokens))
-        runner.do(Settle())
+        runner.settle()
         return self.prefix_cache.save(file, tokens)
 
     def load_prefix(self, path: str | os.PathLike[str]) -> int:

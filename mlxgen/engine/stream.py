@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from ..errors import StateError
 from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
-from .kv.commands import Settle
 from .pulled import Pulled
 from .request.accept import rewind
 from .step.accepting import Event
@@ -181,7 +180,7 @@ class Stream(Pulled[Chunk, Chunk]):
             self._run(tokens)
         kv.keep(history)
         if cache is not None and cache().folder is not None:
-            self._loop.runner.do(Settle())  # so that it may be written
+            self._loop.runner.settle()  # so that it may be written
 
     def _run(self, tokens: int) -> None:
         try:

@@ -123,16 +123,27 @@ class Restore(NamedTuple):
     room: int | None = None
 
 
-class Settle(NamedTuple):
-    """Wait until all that was put into the prefix cache is computed."""
+class Prove(NamedTuple):
+    """Of what was put into the prefix cache, the first ``nodes`` that were not known to be
+    computed are."""
+
+    nodes: int
+
+
+class Forget(NamedTuple):
+    """Drop what was put into the prefix cache and is not known to be computed."""
+
+
+class Empty(NamedTuple):
+    """Drop all that the prefix cache holds."""
 
 
 class Clear(NamedTuple):
-    """Free all slots, whatever is in them, and drop prefixes that may not have been computed."""
+    """Free all slots, whatever is in them, and ``Forget``."""
 
 
 Place: TypeAlias = Join | Leave | Free | Copy | Take
-Kept: TypeAlias = Keep | Shrink | Restore | Settle
+Kept: TypeAlias = Keep | Shrink | Restore | Prove | Forget | Empty
 Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Kept | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 

@@ -22,6 +22,7 @@ import mlx.core as mx
 
 from ...tokens import Token, in_common
 from ..kv import PREFILL_STEP
+from ..kv.commands import Empty
 from ..prefix.cache import PrefixCache
 from ..prefix.places import LEAST, ahead
 from ..step.handle import Handle
@@ -296,7 +297,7 @@ class Prefill:
         try:
             return ask(self._cache)
         except Exception:
-            self._cache.clear()
+            self._loop.runner.do(Empty())
             return instead
 
 

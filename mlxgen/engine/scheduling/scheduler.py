@@ -30,7 +30,6 @@ from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason, Usage
 from ..kv import KV, Slots
-from ..kv.commands import Settle
 from ..limits import Limits, Stats
 from ..prefix.cache import NO_DISK, PrefixCache
 from ..request.accept import append, end, rewind, take_back
@@ -249,7 +248,7 @@ class Scheduler:
     def rest(self) -> None:
         """Have what was kept last written to disk when it may be: call this while nothing runs."""
         if self.cache is not None and self.cache.folder is not None:
-            self._loop.runner.do(Settle())
+            self._loop.runner.settle()
 
     @property
     def room(self) -> int:

@@ -23,14 +23,17 @@ from ..kv.commands import (
     Command,
     Copy,
     Device,
+    Empty,
     Expect,
+    Forget,
     Free,
     Join,
     Keep,
+    Kept,
     Leave,
+    Prove,
     Restore,
     Run,
-    Settle,
     Shrink,
     Snapshot,
     Submit,
@@ -76,11 +79,11 @@ class Runner(Device):
         self.feed = feed
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
-        # Nodes of the prefix cache that wait for copies, each with how many draws came before it
-        self._unproven: deque[tuple[int, ref[Node]]] = deque()
-        # Submitted and not read, while there are such nodes
+        # Nodes of the prefix cache that wait for copies, in order, and how many there ever were
+        self._unproven: deque[ref[Node]] = deque()
+        self._kept = 0
+        # Submitted and not read, each with how many such nodes there ever were before it
         self._draws: deque[tuple[int, mx.array]] = deque()
-        self._drawn = 0
 
     def number(self) -> int:
         """A number for a new cache."""
@@ -89,23 +92,30 @@ class Runner(Device):
     def submit(self, arrays: Iterable[mx.array | None]) -> None:
         mx.async_eval(arrays := tuple(arrays))
         if self._unproven:
-            self._drawn += 1
-            self._draws += [(self._drawn, array) for array in arrays[:1] if array is not None]
+            self._draws += [(self._kept, array) for array in arrays[:1] if array is not None]
 
     def read(self, array: mx.array) -> list[int]:
         tokens = super().read(array)
         # If nodes wait for this draw, all before it is computed as well
         if self._draws and any(array is draw for _, draw in self._draws):
-            number, draw = self._draws.popleft()
+            kept, draw = self._draws.popleft()
             while draw is not array:
-                number, draw = self._draws.popleft()
-            proven = []
-            while self._unproven and self._unproven[0][0] < number:
-                proven.append(self._unproven.popleft()[1])
-            self._prove(proven)
-            if not self._unproven:
-                self._draws.clear()
+                kept, draw = self._draws.popleft()
+            if (count := kept - (self._kept - len(self._unproven))) > 0:
+                self.do(Prove(count))
         return tokens
+
+    def settle(self) -> None:
+        """Wait until all that was put into the prefix cache is computed; if that fails, in the
+        model's last pass, which nobody waits for, drop it."""
+        if not self._unproven:
+            return
+        try:
+            mx.eval([part for node in _there(self._unproven) for part in node.arrays()])
+        except Exception:
+            self.do(Forget())
+        else:
+            self.do(Prove(len(self._unproven)))
 
     def do(self, command: Command) -> Any:
         """Carry out a command: the logits of a pass, the new place of a cache that moves or is made
@@ -140,52 +150,55 @@ class Runner(Device):
                 if isinstance(held, Slot):
                     held.slots.leave(held)
                 return self._put(kv, Alone(self.make))
-            case Take(kv, tokens):
-                assert self.cache is not None
-                found = self.cache().take(tokens)
-                return None if found is None else self._put(kv, found)
-            case Keep(kv, tokens, room):
-                assert self.cache is not None
-                store = self._stores[kv]
-                alone = store if isinstance(store, Alone) else store.slots.copy_of(store)
-                nodes = self.cache().insert(tokens, alone, room=room)
-                self._unproven += [(self._drawn, ref(node)) for node in nodes]
-            case Shrink(to):
-                assert self.cache is not None
-                self.cache().shrink(to)
-            case Restore(tokens, room):
-                assert self.cache is not None
-                nodes = self.cache().restore(tokens, room=room)
-                self._unproven += [(self._drawn, ref(node)) for node in nodes]
-            case Settle():
-                self._settle()
             case Clear():
                 if self.slots is not None:
                     self.slots.clear()
                 self._forget()
                 if self.feed is not None:
                     self.feed.forget()
+            case Empty():
+                assert self.cache is not None
+                self._unproven.clear()
+                self._draws.clear()
+                self.cache().clear()
+            case _:
+                assert self.cache is not None
+                return self._do_with_prefixes(command, self.cache())
         return None
 
-    def _settle(self) -> None:
-        unproven = [held for _, held in self._unproven]
+    def _do_with_prefixes(self, command: Take | Kept, cache: PrefixCache) -> Alone | Slot | None:
         try:
-            mx.eval([part for node in _there(unproven) for part in node.arrays()])
-        except Exception:  # of the model's last pass, which nobody waits for
-            self._forget()
-            return
-        self._unproven.clear()
-        self._draws.clear()
-        self._prove(unproven)
+            match command:
+                case Take(kv, tokens):
+                    found = cache.take(tokens)
+                    return None if found is None else self._put(kv, found)
+                case Keep(kv, tokens, room):
+                    store = self._stores[kv]
+                    alone = store if isinstance(store, Alone) else store.slots.copy_of(store)
+                    self._wait_for(cache.insert(tokens, alone, room=room))
+                case Restore(tokens, room):
+                    self._wait_for(cache.restore(tokens, room=room))
+                case Shrink(to):
+                    cache.shrink(to)
+                case Prove(count):
+                    cache.prove(_there([self._unproven.popleft() for _ in range(count)]))
+                    if not self._unproven:
+                        self._draws.clear()
+                case Forget():
+                    self._forget()
+        except BaseException:
+            self.do(Empty())  # how far it came is not known, nor how far another runner did
+            raise
+        return None
 
-    def _prove(self, nodes: Iterable[ref[Node]]) -> None:
-        if (there := _there(nodes)) and self.cache is not None:
-            self.cache().prove(there)
+    def _wait_for(self, nodes: list[Node]) -> None:
+        """Note that nodes of the prefix cache are not known to be computed."""
+        self._unproven += map(ref, nodes)
+        self._kept += len(nodes)
 
     def _forget(self) -> None:
-        """Drop what may not have been computed from the prefix cache."""
         if self._unproven and self.cache is not None:
-            self.cache().drop(_there([held for _, held in self._unproven]))
+            self.cache().drop(_there(self._unproven))
         self._unproven.clear()
         self._draws.clear()
 

@@ -15,7 +15,7 @@ import pytest
 from mlxgen import LanguageModel, PostSamplingResult, Regex
 from mlxgen import model as model_module
 from mlxgen.engine.kv import Slots
-from mlxgen.engine.kv.commands import Command, Keep, Restore, Run, Take, Trim, read, written
+from mlxgen.engine.kv.commands import Command, Keep, Prove, Restore, Run, Take, Trim, read, written
 from mlxgen.engine.kv.feed import Shown
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
@@ -94,7 +94,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
     monkeypatch.setattr(Recorder, "made", [])
     crowd(lm, random.Random(5))
     (first,) = Recorder.made
-    assert {Run, Trim, Take, Keep} <= {type(command) for command, _ in first.heard}
+    assert {Run, Trim, Take, Keep, Prove} <= {type(command) for command, _ in first.heard}
 
     text = json.dumps([written(command) for command, _ in first.heard])
     cache = PrefixCache(make, lm.prefix_cache.max_bytes)
@@ -112,6 +112,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
             if found is not None:
                 held[line.get("twin", line["kv"])] = again  # nobody else holds it
     assert cache.nbytes == lm.prefix_cache.nbytes
+    assert len(second._unproven) == len(first._unproven)
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.slow)])
@@ -139,7 +140,12 @@ def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
         held.append(again)
         if isinstance(found, mx.array):
             np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
+    assert _computed(cache) == _computed(lm.prefix_cache)
     assert cache.disk.restored_tokens == lm.prefix_cache.disk.restored_tokens > 0
+
+
+def _computed(cache: PrefixCache) -> list[bool]:
+    return [node.computed for node in cache._tree.nodes()]
 
 
 def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -439,7 +439,7 @@ class LanguageModel:
         kv = KV(runner)
         kv.take(tokens)
         while kv.length < len(tokens):
-            kv.run(tokens[kv.length : kv.length + runner.piece(kv.length)])
+            kv.run(tokens[kv.length : kv.length + runner.piece(kv.length)], logits=False)
             kv.wait()
         kv.keep(History(tokens))
         runner.settle()

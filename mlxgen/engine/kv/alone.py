@@ -70,7 +70,7 @@ class Alone:
         try:
             logits = model(tokens, cache=self.caches)
         except BaseException:
-            self._clear()
+            self.spoil()
             raise
         self.length += tokens.shape[1]
         return logits
@@ -107,7 +107,7 @@ class Alone:
         if not all(can_trim(leaf, count) for leaf in trimmed):
             self._eager = True
             if nearest is None:
-                self._clear()
+                self.spoil()
                 return
             length, states = nearest
             restore(self.caches, states)
@@ -123,7 +123,8 @@ class Alone:
         twin._eager, twin._checkpoints = self._eager, self._checkpoints.fork()
         return twin
 
-    def _clear(self) -> None:
+    def spoil(self) -> None:
+        """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
         self.caches = self._make()
         self.length = 0
         self._checkpoints.clear()

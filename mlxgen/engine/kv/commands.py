@@ -24,10 +24,11 @@ class Run(NamedTuple):
     Caches in slots run together, and those in slots between them get padding only, which changes
     nothing: the result is the logits [slots, longest, vocab] from the first of the slots on. A
     cache on its own runs alone: logits [1, longest, vocab]. Several empty ones run together and
-    give no logits.
+    give no logits. Without ``logits``, nobody will ask for them.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]
+    logits: bool = True
 
 
 class Trim(NamedTuple):
@@ -138,13 +139,19 @@ class Empty(NamedTuple):
     """Drop all that the prefix cache holds."""
 
 
+class Spoil(NamedTuple):
+    """Hold nothing, where it is: a pass of this cache failed half-way through the layers."""
+
+    kv: int
+
+
 class Clear(NamedTuple):
     """Free all slots, whatever is in them, and ``Forget``."""
 
 
 Place: TypeAlias = Join | Leave | Free | Copy | Take
 Kept: TypeAlias = Keep | Shrink | Restore | Prove | Forget | Empty
-Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Kept | Clear
+Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Kept | Spoil | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 

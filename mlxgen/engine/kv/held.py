@@ -28,6 +28,11 @@ class Unread:
         self._here = here
         self._known: list[Token] | None = None
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the tokens are known."""
+        return self._known is not None
+
     def read(self) -> list[Token]:
         """The tokens; this waits for the device, once."""
         if self._known is None:

@@ -91,11 +91,13 @@ class KV:
 
     # ---- passes ----------------------------------------------------------------------------
 
-    def run(self, tokens: Sequence[Fed]) -> mx.array:
-        """Run the next tokens in caches of its own: logits [1, n, vocab], lazy."""
-        logits: mx.array = self.device.do(Run(((self.number, tuple(tokens)),)))
+    def run(self, tokens: Sequence[Fed], *, logits: bool = True) -> mx.array:
+        """Run the next tokens in caches of its own: logits [1, n, vocab], lazy, for nobody's use
+        if they are not asked for."""
+        run = Run(((self.number, tuple(tokens)),), logits)
+        result: mx.array = self.device.do(run)
         self._held.add(tokens)
-        return logits
+        return result
 
     def took(self, tokens: Iterable[Fed]) -> None:
         """Note that the next tokens have run, in one pass with those of other sequences."""

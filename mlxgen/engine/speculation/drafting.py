@@ -151,8 +151,9 @@ class ModelDrafter:
     def follow(self, history: History, count: int) -> None:
         piece = self._kv.align(history)[:-1][: min(count, self._piece(self._kv.length))]
         if piece:
-            self._run(piece)
+            self._kv.run(piece, logits=False)
             self._kv.submit()
+            self._kv.snapshot()
 
     @property
     def nbytes(self) -> int:

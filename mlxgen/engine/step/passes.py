@@ -100,7 +100,7 @@ class Passes:
         self.meter.run(len(piece), after=held)
         self._look(piece)
         try:
-            logits = kv.run(piece)
+            logits = kv.run(piece, logits=scores is not None)
             if scores is not None:
                 scores.add(held, logits[0])
         except Exception as error:
@@ -136,7 +136,7 @@ class Passes:
         for _, tokens in rows:
             self._look(tokens)
         try:
-            self.runner.do(_run(rows))
+            self.runner.do(_run(rows, logits=False))
         except Exception:  # then each in a pass of its own, so that it is known whose it was
             for handle in handles:
                 if len(pending := handle.align()) > 1:
@@ -276,7 +276,8 @@ class Passes:
         """Run what is next for several slots, in their order, side by side in one pass."""
         longest, first = max([len(each.tokens) for each in group]), _index(group[0])
         self.meter.run(_size(group), share=self._share(group))
-        logits: mx.array = self.runner.do(_run([(each.handle.kv, each.tokens) for each in group]))
+        run = _run([(w.handle.kv, w.tokens) for w in group], logits=any(w.wanted for w in group))
+        logits: mx.array = self.runner.do(run)
         width = logits.shape[1]
         logits = logits.reshape(-1, logits.shape[-1])
         for each in group:
@@ -286,8 +287,8 @@ class Passes:
         return logits
 
 
-def _run(rows: Sequence[Row]) -> Run:
-    return Run(tuple([(kv.number, tuple(tokens)) for kv, tokens in rows]))
+def _run(rows: Sequence[Row], *, logits: bool) -> Run:
+    return Run(tuple([(kv.number, tuple(tokens)) for kv, tokens in rows]), logits)
 
 
 def _ahead(work: Sequence[Work]) -> list[Work]:

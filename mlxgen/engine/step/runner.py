@@ -10,7 +10,7 @@ Nothing is evaluated unless a command waits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary, ref
@@ -36,13 +36,14 @@ from ..kv.commands import (
     Run,
     Shrink,
     Snapshot,
+    Spoil,
     Submit,
     Take,
     Trim,
     Wait,
 )
 from ..kv.feed import Feed
-from ..kv.held import gathered, stacked
+from ..kv.held import Fed, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
@@ -150,6 +151,8 @@ class Runner(Device):
                 if isinstance(held, Slot):
                     held.slots.leave(held)
                 return self._put(kv, Alone(self.make))
+            case Spoil(kv):
+                self._stores[kv].spoil()
             case Clear():
                 if self.slots is not None:
                     self.slots.clear()
@@ -220,18 +223,17 @@ class Runner(Device):
         model = self.model
         if self.feed is not None:
             rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
-            run = Run(
-                tuple([(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)])
-            )
+            numbered = [(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)]
+            run = run._replace(rows=tuple(numbered))
         kv, tokens = run.rows[0]
         store = self._stores[kv]
         if isinstance(store, Slot):
             return self._run_in_slots(run, model)
         if len(run.rows) == 1:
-            return store.forward(model, gathered(tokens)[None])
+            return store.forward(model, self._inputs([tokens]))
         rows = [tokens for _, tokens in run.rows]
         alone = [self._alone(kv) for kv, _ in run.rows]
-        run_padded(model, self.make, stacked(rows), [len(row) for row in rows], alone)
+        run_padded(model, self.make, self._inputs(rows), [len(row) for row in rows], alone)
         return None
 
     def _run_in_slots(self, run: Run, model: Model) -> mx.array:
@@ -239,7 +241,11 @@ class Runner(Device):
         first = min(runs)
         rows = [runs.get(index, ()) for index in range(first, max(runs) + 1)]
         assert self.slots is not None
-        return self.slots.run(model, stacked(rows), [len(row) for row in rows], first)
+        return self.slots.run(model, self._inputs(rows), [len(row) for row in rows], first)
+
+    def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
+        """The tokens of a pass [rows, longest]."""
+        return stacked(rows)
 
 
 def _there(nodes: Iterable[ref[Node]]) -> list[Node]:

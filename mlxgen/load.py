@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .errors import ModelNotFoundError, OptionError
 from .loading.cache_dir import CacheDir
-from .loading.checkpoint import Checkpoint, check_adapter, path_of
+from .loading.checkpoint import Checkpoint, Part, check_adapter, path_of
 from .loading.memory import check_memory, wirable
 from .options.kv import check_kv
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .model import LanguageModel
 
 ModelName: TypeAlias = str | os.PathLike[str]
+Reading: TypeAlias = Callable[[list[Any]], Iterable[Any]]
 logger = logging.getLogger(__name__)
 
 
@@ -141,11 +143,14 @@ def folder_of(name: str) -> Path | None:
 # ---- from a name to files ----
 
 
-def _find(name: ModelName | None, revision: str | None) -> tuple[str, Checkpoint]:
-    """The name of a model, for messages, and its files."""
+def _find(
+    name: ModelName | None, revision: str | None, part: Part | None = None
+) -> tuple[str, Checkpoint]:
+    """The name of a model, for messages, and its files; of the weights, only a ``part`` may be
+    fetched and checked."""
     if name is None:
         _refuse_revision(revision, "the demo model")
-        return "demo", _bundled()
+        return "demo", _bundled(part)
     if not isinstance(name, (str, os.PathLike)):
         raise OptionError(
             "path_or_hf_repo", f"expected a folder or a hub id, got {type(name).__name__}"
@@ -153,11 +158,11 @@ def _find(name: ModelName | None, revision: str | None) -> tuple[str, Checkpoint
     path = _folder(name)
     if path is not None:
         _refuse_revision(revision, f"the folder {path}")
-        return path.resolve().name, Checkpoint.open(path)
+        return path.resolve().name, Checkpoint.open(path, part)
     from .loading.hub import download
 
     text = os.fspath(name)
-    return text, Checkpoint.open(download(text, revision))
+    return text, Checkpoint.open(download(text, revision, part), part)
 
 
 def _folder(name: ModelName) -> Path | None:
@@ -172,10 +177,10 @@ def _folder(name: ModelName) -> Path | None:
     return None
 
 
-def _bundled() -> Checkpoint:
+def _bundled(part: Part | None) -> Checkpoint:
     folder = Path(str(files(__package__).joinpath("demo", "model")))
     try:
-        return Checkpoint.open(folder)
+        return Checkpoint.open(folder, part)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
             f"the demo model is missing from this installation ({error}); install mlxgen again"
@@ -197,6 +202,25 @@ def _refuse_revision(revision: str | None, what: str) -> None:
 
 
 # ---- memory ----
+
+
+def _reading(name: str, *, rank: int, ignore_memory_limit: bool) -> Reading:
+    """How a rank reads its part of a model; rank 0 shows a progress bar.
+
+    How many bytes it needs is known once mlx-lm has divided the model.
+    """
+
+    def read(arrays: list[Any]) -> Iterable[Any]:
+        if not ignore_memory_limit:
+            nbytes = sum(array.nbytes for array in arrays)
+            check_memory(f"the weights of this machine's part of {name}", nbytes)
+        if rank:
+            return arrays
+        from .progress import reading
+
+        return reading(arrays)
+
+    return read
 
 
 def _wired(limit: int | Literal["auto", "recommended"] | None) -> int | None:

@@ -1,13 +1,29 @@
-"""A progress bar for many prompts, on standard error."""
+"""Progress bars on standard error: of many prompts, and of weights that are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from .engine import Batch
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=_Sized)
 
 
 def progress_bar(total: int | None, console: Console | None = None) -> Callable[[Batch], object]:
@@ -32,3 +48,21 @@ def progress_bar(total: int | None, console: Console | None = None) -> Callable[
             progress.stop()
 
     return watch
+
+
+def reading(arrays: Sequence[S], console: Console | None = None) -> Iterator[S]:
+    """The arrays, each of which has been read when the next one is asked for; a bar shows their
+    bytes."""
+    progress = Progress(
+        TextColumn("weights"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=console or Console(stderr=True),
+        refresh_per_second=4,
+    )
+    with progress:
+        task = progress.add_task("weights", total=sum(array.nbytes for array in arrays))
+        for array in arrays:
+            yield array
+            progress.advance(task, array.nbytes)

@@ -17,11 +17,12 @@ from . import mlx_lm_first  # noqa: F401
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from ..errors import AdapterError
 from .checkpoint import tensor_shapes
 from .failing import failing
+from .sharding import is_part
 
 _LEAVES = ("lora_a", "lora_b", "m")
 
@@ -34,6 +35,11 @@ def adapted(model: Any, folder: Path) -> Any:
     unfit = f"the adapter {folder} does not fit the model"
     if not isinstance(model, nn.Module):
         raise AdapterError(f"{unfit}: expected a module of MLX, got {type(model).__name__}")
+    if is_part(model):
+        raise AdapterError(
+            f"the adapter {folder} cannot be added to a model that is on several machines already;"
+            " load the model with it"
+        )
     before = set(_shapes(model))
     if any(_leaf(name) in _LEAVES[:2] for name in before):
         raise AdapterError(f"{unfit}, which has an adapter already; use the model without it")
@@ -48,6 +54,24 @@ def adapted(model: Any, folder: Path) -> Any:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise AdapterError(f"{unfit}: {wrong[0]}{more}")
     return twin
+
+
+def fused(model: Any, folder: Path) -> Any:
+    """A model that ``adapted`` gave, with its adapter added to the weights, lazily.
+
+    Raises ``AdapterError`` if these are quantised, and so would have to be quantised anew.
+    """
+    layers = [(path, part) for path, part in model.named_modules() if hasattr(part, "fuse")]
+    for path, part in layers:
+        inner = getattr(part, "linear", None) or part.embedding
+        if hasattr(inner, "bits"):
+            raise AdapterError(
+                f"the adapter {folder} cannot be used with the quantised weights of a model on"
+                f" several machines ({path}); pass what mlx_lm.fuse makes of the two as the model"
+            )
+    with failing(AdapterError, f"the adapter {folder} cannot be added to the weights"):
+        model.update_modules(tree_unflatten([(path, part.fuse()) for path, part in layers]))
+    return model
 
 
 def _leaf(name: str) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import (
     AdapterError,
@@ -23,6 +23,10 @@ from ..errors import (
     WeightsError,
 )
 from .safetensors import read_head
+
+Part: TypeAlias = Callable[[Path], Collection[str] | None]
+"""Gives the names of the weight files that are necessary, or ``None`` for all, of a folder that may
+have none of them yet."""
 
 _DEEPEST = 100  # levels of a JSON file; no configuration has ten, and its readers may recurse
 # What unexpected JSON raises where it is read.
@@ -39,25 +43,32 @@ class Checkpoint:
     nbytes: int
 
     @classmethod
-    def open(cls, folder: Path) -> Checkpoint:
-        """Check the model in ``folder``.
+    def open(cls, folder: Path, part: Part | None = None) -> Checkpoint:
+        """Check the model in ``folder``, of whose weight files only a ``part`` may be necessary.
 
         Raises ``ModelNotFoundError`` if there is no model, ``WeightsError`` if its weights are
         missing or truncated, and ``LoadError`` if its configuration is broken.
         """
-        try:
-            _check_folder(folder)
-        except OSError as error:
-            raise ModelNotFoundError(f"{folder} cannot be read: {error.strerror}") from error
-        config = read_json(folder / "config.json")
-        kind = config.get("model_type")
-        if not isinstance(kind, str) or not kind:
-            raise UnsupportedModelError(
-                f"{folder / 'config.json'} has no model_type, so the architecture is unknown;"
-                " download the model again"
-            )
-        _check_end_tokens(folder / "config.json", config)
-        return cls(folder, config, sum(tensor_bytes(file) for file in _weight_files(folder)))
+        config = config_of(folder)
+        files = _weight_files(folder, None if part is None else part(folder))
+        return cls(folder, config, sum(tensor_bytes(file) for file in files))
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The configuration of the model in ``folder``, checked; raises as ``Checkpoint.open``."""
+    try:
+        _check_folder(folder)
+    except OSError as error:
+        raise ModelNotFoundError(f"{folder} cannot be read: {error.strerror}") from error
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise UnsupportedModelError(
+            f"{folder / 'config.json'} has no model_type, so the architecture is unknown;"
+            " download the model again"
+        )
+    _check_end_tokens(folder / "config.json", config)
+    return config
 
 
 def _check_folder(folder: Path) -> None:
@@ -110,8 +121,9 @@ def _check_end_tokens(path: Path, config: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """The weight files that mlx-lm will read; those that the index names must exist."""
+def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
+    """The weight files that mlx-lm will read; those that the index names must exist, or only those
+    that are ``needed``."""
     found = sorted(folder.glob("model*.safetensors"))
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -121,7 +133,7 @@ def _weight_files(folder: Path) -> list[Path]:
             raise WeightsError(
                 f"{index} does not map each tensor to a file name; download it again"
             )
-        names = sorted(set(named))
+        names = sorted(set(named) if needed is None else needed)
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -130,7 +142,7 @@ def _weight_files(folder: Path) -> list[Path]:
                 " download the model again"
             )
     if found:
-        return found
+        return [file for file in found if needed is None or file.name in needed]
     for pattern, name in _OTHER_FORMATS.items():
         if any(folder.glob(pattern)):
             raise WeightsError(

@@ -9,6 +9,7 @@ it could not, the log says that the cached copy is used.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
@@ -21,13 +22,14 @@ from huggingface_hub.errors import (
 )
 
 from ..errors import LoadError, ModelNotFoundError
+from .checkpoint import Part
 
 logger = logging.getLogger(__name__)
 
 # What mlx-lm fetches: weights, configuration, tokenizer and chat template.
-PATTERNS = (
+WEIGHTS = "model*.safetensors"
+OTHERS = (
     "*.json",
-    "model*.safetensors",
     "*.py",
     "tokenizer.model",
     "*.tiktoken",
@@ -39,16 +41,21 @@ PATTERNS = (
 _SECONDS_TO_ANSWER = 10.0
 
 
-def download(repo: str, revision: str | None = None) -> Path:
+def download(repo: str, revision: str | None = None, part: Part | None = None) -> Path:
     """The folder with the files of the model ``repo`` (``owner/name``), fetched if necessary.
+
+    Of the weights only a ``part`` may be fetched.
 
     It uses the user's cache and token, and shows progress as huggingface-hub does. If the hub
     cannot be reached or does not give the model, a complete copy in the cache is used. Raises
     ``ModelNotFoundError`` if the id or the revision does not exist for this user, and
     ``LoadError`` if the hub could not be asked.
     """
-    problem = _asked(repo, revision)
-    folder = _fetched(repo, revision, problem)
+    problem, weights = _asked(repo, revision), None
+    if part is not None:
+        weights = part(_fetched(repo, revision, problem, OTHERS))
+    names = [WEIGHTS] if weights is None else sorted(weights)
+    folder = _fetched(repo, revision, problem, [*OTHERS, *names])
     if problem is not None and not isinstance(problem, OfflineModeIsEnabled):
         logger.warning("%s; using the cached copy of %s", _reason(problem), repo)
     return folder
@@ -59,7 +66,7 @@ def check(repo: str) -> None:
     of it; nothing is fetched."""
     problem = _asked(repo, None)
     if problem is not None:
-        _fetched(repo, None, problem)
+        _fetched(repo, None, problem, [*OTHERS, WEIGHTS])
 
 
 def _asked(repo: str, revision: str | None) -> Exception | None:
@@ -73,14 +80,16 @@ def _asked(repo: str, revision: str | None) -> Exception | None:
     return None
 
 
-def _fetched(repo: str, revision: str | None, problem: Exception | None) -> Path:
+def _fetched(
+    repo: str, revision: str | None, problem: Exception | None, patterns: Collection[str]
+) -> Path:
     """The folder of a model, from the cache alone if there is a problem with the hub."""
     try:
         return Path(
             snapshot_download(
                 repo,
                 revision=revision,
-                allow_patterns=list(PATTERNS),
+                allow_patterns=list(patterns),
                 local_files_only=problem is not None,
             )
         )

@@ -9,47 +9,85 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from . import mlx_lm_first  # noqa: F401
 
 # isort: split
 import mlx.core as mx
 import mlx_lm.utils
+from mlx.utils import tree_flatten
 
 from ..errors import LoadError, UnsupportedModelError, WeightsError
-from .adapter import adapted
-from .checkpoint import Checkpoint
+from .adapter import adapted, fused
+from .checkpoint import Checkpoint, Part, config_of
 from .failing import failing
 from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
+from .sharding import Group, Split, partly
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
 
 
 def load_pair(
-    source: Checkpoint, *, adapter: Path | None, trust_remote_code: bool
+    source: Checkpoint,
+    *,
+    adapter: Path | None,
+    trust_remote_code: bool,
+    group: Group | None = None,
+    reading: Callable[[list[mx.array]], Iterable[Any]] = lambda arrays: [arrays],
 ) -> tuple[Any, Any, Mapping[str, Any], GenerationConfig]:
     """Build the pair and evaluate the weights.
 
+    With a ``group`` of several machines: only the part of the model that this one runs. ``reading``
+    gets all weights, and gives those to read next; only what it gives is read.
+
     Returns the model, its ``TokenizerWrapper``, the configuration as mlx-lm understood it, and what
     its makers recommend. Raises ``UnsupportedModelError`` if the architecture or tokenizer is not
-    supported, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not
-    describe a model.
+    supported, or cannot be divided, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the
+    configuration does not describe a model.
     """
     generation = GenerationConfig.read(source.folder, vocab_size=_vocab_size(source.config))
     _check_tokenizer(source.folder)
     with _readable(source.folder, generation) as folder:
-        model, config = _load_model(folder, source, trust_remote_code)
+        # An adapter is for all layers, so they are all there until it is in its place.
+        early = None if adapter is not None else group
+        model, config = _load_model(folder, source.config, trust_remote_code, early)
         tokenizer = _load_tokenizer(folder, source, generation, trust_remote_code)
     if adapter is not None:
         model = adapted(model, adapter)
+    if group is not None:
+        model = model if adapter is None else fused(model, adapter)
+        Split.of(model, group).cut(model, group)
+    named = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     with failing(WeightsError, f"the weights in {source.folder} cannot be read"):
-        mx.eval(model.parameters())  # only now are they read
+        for some in reading([array for _, array in named]):
+            mx.eval(some)  # only now are they read
     return model, tokenizer, config, generation
+
+
+def part_of(group: Group, *, adapter: bool, trust_remote_code: bool) -> Part:
+    """Tells which weight files this machine's part of a model needs.
+
+    ``adapter``: it gets one, which takes all layers. Raises ``UnsupportedModelError`` if the model
+    cannot be divided, and ``LoadError`` if its configuration does not describe a model.
+    """
+
+    @cache  # a model is made for it
+    def files(folder: Path) -> Collection[str] | None:
+        config = config_of(folder)
+        model, _ = _load_model(folder, config, trust_remote_code, strict=False)
+        split = Split.of(model, group)
+        split.cut(model, group)
+        if adapter or config.get("model_file") is not None:
+            return None
+        return split.files(model, folder / "model.safetensors.index.json")
+
+    return files
 
 
 def _vocab_size(config: Mapping[str, Any]) -> int | None:
@@ -93,21 +131,35 @@ def _load_tokenizer(
 
 
 def _load_model(
-    folder: Path, source: Checkpoint, trust_remote_code: bool
+    folder: Path,
+    config: Mapping[str, Any],
+    trust_remote_code: bool,
+    group: Group | None = None,
+    *,
+    strict: bool = True,
 ) -> tuple[Any, Mapping[str, Any]]:
-    """mlx-lm's model with its weights not evaluated yet; each failure has its own error."""
-    config = source.config
+    """mlx-lm's model with its weights not evaluated yet; each failure has its own error.
+
+    ``group``: take the weights of this machine's layers only, if the model is divided by layers.
+    ``strict``: there must be all weights.
+    """
     if config.get("model_file") is not None and not trust_remote_code:
         raise UnsupportedModelError(
-            f"{source.folder} has its own Python code ({config['model_file']}); load it with"
+            f"{folder} has its own Python code ({config['model_file']}); load it with"
             " trust_remote_code if you trust its makers"
         )
     unfit = f"do not fit its config.json (model_type {config['model_type']})"
-    with failing(WeightsError, f"the weights in {source.folder} {unfit}"):
+
+    def classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
+        model, arguments = _classes(config)
+        return (model, arguments) if group is None else (partly(model, group), arguments)
+
+    with failing(WeightsError, f"the weights in {folder} {unfit}"):
         loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
             folder,
             lazy=True,
-            get_model_classes=_classes,
+            strict=strict,
+            get_model_classes=classes,
             trust_remote_code=trust_remote_code,
         )
     return loaded

@@ -30,7 +30,8 @@ _TIMED = (RotatingKVCache, ChunkedKVCache, ConcatenateKVCache)  # on axis -2, as
 
 def digest(model: Any) -> str:
     """A hash of a model's configuration, of the numbers and names that its modules have (the scale
-    of an adapter, for example), and of the name, type and some values of each array.
+    of an adapter, for example, and which part of a model on several machines it is), and of the
+    name, type and some values of each array.
 
     Empty for a model without parameters, which only its layers distinguish from others.
     """
@@ -64,7 +65,8 @@ def _configuration(model: Any) -> str:
         known.append(dataclasses.asdict(arguments))
     for path, module in model.named_modules():
         public = {k: v for k, v in vars(module).items() if isinstance(v, PLAIN) and k[0] != "_"}
-        known.append((path, public))
+        groups = [v for v in vars(module).values() if isinstance(v, mx.distributed.Group)]
+        known.append((path, public, *((each.rank(), each.size()) for each in groups)))
     return json.dumps(known, sort_keys=True, default=lambda value: type(value).__name__)
 
 

@@ -1,0 +1,164 @@
+"""The part of a model that one of several machines runs.
+
+Owns which way mlx-lm divides an architecture, and every check that it divides it evenly. Must never
+know how machines talk to each other: a group is only asked for its size and the rank in it.
+Invariant: a part that is returned computes what the whole model does, together with the others.
+
+*Tensor* parallel: every machine has all layers, and a part of the heads and of the hidden units of
+each. *Pipeline*: every machine has some of the layers, whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
+
+from . import mlx_lm_first  # noqa: F401
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from ..errors import UnsupportedModelError
+from .checkpoint import read_json
+from .failing import failing
+
+Group: TypeAlias = Any  # mx.distributed.Group, or whatever has its ``rank()`` and ``size()``
+Kind: TypeAlias = Literal["tensor", "pipeline"]
+
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_ADVICE = "load it on one machine or another number of them, or load another model"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which part of a model this is: number ``rank`` of ``size``."""
+
+    kind: Kind
+    rank: int
+    size: int
+
+    @classmethod
+    def of(cls, model: Any, group: Group) -> Split:
+        """How ``model`` is divided among a group: by tensors if mlx-lm can do that, else by layers.
+
+        Raises ``UnsupportedModelError`` if mlx-lm can do neither.
+        """
+        if hasattr(model, "shard"):
+            return cls("tensor", group.rank(), group.size())
+        if hasattr(getattr(model, "model", None), "pipeline"):
+            return cls("pipeline", group.rank(), group.size())
+        raise UnsupportedModelError(
+            f"mlx-lm cannot divide the architecture {_name(model)!r} among machines: its Model in"
+            " mlx_lm.models has no method shard (those of llama, qwen3 and gpt_oss, for example,"
+            f" have one), and no pipeline; load it on one machine, or load another model"
+        )
+
+    def __str__(self) -> str:
+        return f"part {self.rank + 1} of {self.size} ({self.kind} parallel)"
+
+    def cut(self, model: Any, group: Group) -> None:
+        """Leave only this part of a model; nothing is evaluated.
+
+        Raises ``UnsupportedModelError`` if it cannot be divided evenly.
+        """
+        cannot = f"mlx-lm cannot divide this {_name(model)} model among {self.size} machines"
+        with failing(UnsupportedModelError, f"{cannot} ({_ADVICE})"):
+            if self.kind == "tensor":
+                self._shard(model, group)
+            elif model.model.pipeline_size == 1:
+                model.model.pipeline(group)
+
+    def _shard(self, model: Any, group: Group) -> None:
+        """Let mlx-lm cut a model, and check what it does without an error."""
+        if any(isinstance(module, nn.QQLinear) for module in model.modules()):
+            raise ValueError("it quantises activations (quantize_activations)")
+        numbers, shapes = list(_numbers_in(model)), _shapes_in(model)
+        try:
+            model.shard(group)
+        finally:  # its own errors may be of what comes of this
+            for module, name, number in numbers:
+                if not _is_divided(number, vars(module).get(name), self.size):
+                    raise ValueError(f"{name} is {number}, which is not a multiple of {self.size}")
+        for path, shape in _shapes_in(model).items():
+            before = shapes.get(path, shape)
+            # A scale for each expert is cut like a bias, but each machine has all experts.
+            scale = path.endswith(".global_scale")
+            if math.prod(before) % max(1, math.prod(shape)) or (scale and shape != before):
+                raise ValueError(f"{path} of shape {before} would be cut wrongly")
+
+    def files(self, model: Any, index: Path) -> Collection[str] | None:
+        """The names of the weight files that a part needs, from the index of a checkpoint; ``None``
+        for all. ``model`` has been cut."""
+        promised = read_json(index).get("weight_map") if index.is_file() else None
+        if self.kind == "tensor" or not isinstance(promised, dict):
+            return None
+        start, end = model.model.start_idx, model.model.end_idx
+        layers = {name: _LAYER.search(name) for name in promised}
+        return {
+            str(file)
+            for name, file in promised.items()
+            if (found := layers[name]) is None or start <= int(found[1]) < end
+        }
+
+
+def partly(make: Callable[[Any], Any], group: Group) -> Callable[[Any], Any]:
+    """``make`` for models that, if they are divided by layers, take no weights but those of theirs.
+
+    mlx-lm makes all layers, and then calls the model's ``load_weights`` with all that it found.
+    """
+
+    def made(arguments: Any) -> Any:
+        model = make(arguments)
+        split = Split.of(model, group)
+
+        def load_weights(weights: Iterable[tuple[str, mx.array]], strict: bool = True) -> Any:
+            del model.load_weights
+            split.cut(model, group)
+            own = _shapes_in(model)
+            mine = [each for each in weights if each[0] in own or not _LAYER.search(each[0])]
+            return model.load_weights(mine, strict=strict)
+
+        if split.kind == "pipeline":
+            model.load_weights = load_weights
+        return model
+
+    return made
+
+
+def is_part(model: Any) -> bool:
+    """Whether a model has been cut."""
+    return any(
+        isinstance(value, mx.distributed.Group) or (name == "pipeline_size" and value > 1)
+        for module in model.modules()
+        for name, value in vars(module).items()
+    )
+
+
+def _name(model: Any) -> str:
+    """The architecture, as mlx-lm calls it."""
+    return type(model).__module__.rpartition(".")[2]
+
+
+def _numbers_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
+    """The whole numbers that modules have, such as how many heads there are."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                yield module, name, value
+
+
+def _shapes_in(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    named = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    return {name: tuple(array.shape) for name, array in named if isinstance(array, mx.array)}
+
+
+def _is_divided(before: int, after: Any, size: int) -> bool:
+    """Whether a number stayed, was divided without a rest, or became that of one head, which some
+    machines all hold."""
+    return after in (before, before / size) or (after == 1 and size % before == 0)

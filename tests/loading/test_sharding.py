@@ -1,0 +1,255 @@
+"""A part of a model: which there is, and how one machine gets it. See also ``tests/machines``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from benchmarks.architectures import configuration, random_model
+
+import mlxgen
+from mlxgen.engine.prefix.layout import digest
+from mlxgen.load import _find, _reading
+from mlxgen.loading import hub
+from mlxgen.loading.checkpoint import Checkpoint
+from mlxgen.loading.pair import load_pair, part_of
+from mlxgen.loading.sharding import Split
+
+from ..fakes.checkpoints import arrays, write_adapter, write_checkpoint
+from ..fakes.tokenizers import byte_level_tokenizer
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A group of machines that only says which one this is."""
+
+    number: int
+    of: int
+
+    def rank(self) -> int:
+        return self.number
+
+    def size(self) -> int:
+        return self.of
+
+
+def part(folder: Path, group: Ranks, **options: Any) -> nn.Module:
+    """A rank's part of a model."""
+    given: dict[str, Any] = {"adapter": None, "trust_remote_code": False, **options}
+    return cast(nn.Module, load_pair(Checkpoint.open(folder), group=group, **given)[0])
+
+
+def quantised(model: nn.Module, config: dict[str, Any]) -> None:
+    nn.quantize(model, group_size=32, bits=4)
+    config["quantization"] = {"group_size": 32, "bits": 4}
+
+
+def write_random(folder: Path, name: str, files: int = 1, **shape: Any) -> Path:
+    """A random model of an architecture on disk, with every layer's weights in one of the files."""
+    tokenizer = byte_level_tokenizer()
+    config = configuration(name, vocab_size=len(tokenizer), **shape)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer.save_pretrained(folder)
+    places: dict[str, str] = {}
+    tensors: list[dict[str, mx.array]] = [{} for _ in range(files)]
+    for key, array in arrays(random_model(name, vocab_size=len(tokenizer), **shape)).items():
+        layer = key.split("layers.")[1].split(".")[0] if "layers." in key else "0"
+        at = int(layer) % files if "layers." in key else 0
+        tensors[at][key], places[key] = array, f"model-{at}.safetensors"
+    for i, some in enumerate(tensors):
+        mx.save_safetensors(str(folder / f"model-{i}.safetensors"), some)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+# ---- what cannot be divided ----
+
+
+def test_an_architecture_that_cannot_be_divided_is_named() -> None:
+    with pytest.raises(mlxgen.UnsupportedModelError, match=r"'mamba' among machines.*shard.*llama"):
+        Split.of(random_model("mamba"), Ranks(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "reason"),
+    [
+        ("llama", 3, "size 64 across 3"),
+        ("llama", 4, "n_heads is 2, which is not a multiple of 4"),
+        ("gpt_oss", 4, "num_attention_heads is 2, which is not a multiple of 4"),
+        ("qwen3_next", 5, r"split \[1, 1, 1, 1, 0\] must be positive"),
+    ],
+)
+def test_a_model_that_does_not_divide_evenly_is_refused(name: str, count: int, reason: str) -> None:
+    model, group = random_model(name), Ranks(1, count)
+    with pytest.raises(mlxgen.UnsupportedModelError, match=rf"this {name} model.*: .*{reason}"):
+        Split.of(model, group).cut(model, group)
+
+
+def test_heads_that_would_be_cut_into_others_are_refused() -> None:
+    # 3 heads of 32 are 96 rows, which mlx-lm would make into one head of 48 each
+    model = random_model("llama", num_attention_heads=3, num_key_value_heads=3)
+    with pytest.raises(mlxgen.UnsupportedModelError, match="n_heads is 3, which is not a multiple"):
+        Split.of(model, Ranks(0, 2)).cut(model, Ranks(0, 2))
+
+
+def test_groups_of_quantised_weights_that_cannot_be_cut_are_refused(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "quantised", change=quantised)
+
+    def reading(arrays: list[mx.array]) -> NoReturn:
+        raise AssertionError("it is read")
+
+    with pytest.raises(mlxgen.UnsupportedModelError, match="this llama model among 2 machines"):
+        part(folder, Ranks(0, 2), reading=reading)
+
+
+def test_what_cannot_be_divided_is_refused_before_its_weights_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_random(tmp_path / "model", "mamba")
+    for weights in folder.glob("model*"):
+        weights.unlink()
+    fetched: list[str] = []
+
+    def snapshot_download(repo: str, **options: Any) -> str:
+        fetched.extend(options["allow_patterns"])
+        return str(folder)
+
+    monkeypatch.setattr(hub, "_asked", lambda repo, revision: None)
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    asked = part_of(Ranks(0, 2), adapter=False, trust_remote_code=False)
+    with pytest.raises(mlxgen.UnsupportedModelError, match="cannot divide the architecture"):
+        _find("someone/mamba", None, asked)
+    assert "*.json" in fetched
+    assert not any("safetensors" in pattern for pattern in fetched)
+
+
+# ---- parts ----
+
+
+def test_a_rank_reads_its_part_of_every_matrix(pristine: Path) -> None:
+    whole = arrays(load_pair(Checkpoint.open(pristine), adapter=None, trust_remote_code=False)[0])
+    parts = [arrays(part(pristine, Ranks(rank, 2))) for rank in range(2)]
+    for name, array in whole.items():
+        mine = [each[name] for each in parts]
+        if mine[0].shape == array.shape:
+            assert all(mx.array_equal(each, array) for each in mine)
+        else:
+            axis = next(i for i, n in enumerate(array.shape) if n != mine[0].shape[i])
+            assert mx.array_equal(mx.concatenate(mine, axis=axis), array), name
+    projection = "model.layers.0.self_attn.q_proj.weight"
+    assert 2 * parts[0][projection].size == whole[projection].size
+
+
+def test_what_a_part_needs_is_known_before_it_is_read(pristine: Path) -> None:
+    asked: list[int] = []
+
+    def reading(arrays: list[mx.array]) -> NoReturn:
+        asked.append(sum(array.nbytes for array in arrays))
+        raise mlxgen.MemoryLimitError("too much")
+
+    with pytest.raises(mlxgen.MemoryLimitError):
+        part(pristine, Ranks(1, 2), reading=reading)
+    assert asked[0] < Checkpoint.open(pristine).nbytes
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_part_is_refused_if_it_does_not_fit_and_only_rank_0_shows_a_bar(
+    rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [mx.zeros((1000, 1000)), mx.zeros((500, 500))]
+    read = _reading("tiny", rank=rank, ignore_memory_limit=False)
+    assert list(read(some)) == some
+    assert ("5.0" in capsys.readouterr().err) is (rank == 0)
+    monkeypatch.setattr("mlxgen.loading.memory.memory_limit", lambda: (10_000, "this machine has"))
+    with pytest.raises(mlxgen.MemoryLimitError, match=r"this machine's part of tiny need 0.01 GB"):
+        read(some)
+    assert _reading("tiny", rank=1, ignore_memory_limit=True)(some) == some
+
+
+# ---- layers ----
+
+
+def test_a_part_of_the_layers_needs_only_the_files_of_these(tmp_path: Path) -> None:
+    folder = write_random(tmp_path / "model", "qwen3_next", files=4)
+    split: list[Collection[str]] = []
+    for rank in range(2):
+        found = part_of(Ranks(rank, 2), adapter=False, trust_remote_code=False)(folder)
+        assert found is not None
+        split.append(found)
+    # The last layers are those of rank 0; embeddings and head are in the first file
+    assert [sorted(each) for each in split] == [
+        ["model-0.safetensors", "model-2.safetensors", "model-3.safetensors"],
+        ["model-0.safetensors", "model-1.safetensors"],
+    ]
+    whole = part_of(Ranks(1, 2), adapter=True, trust_remote_code=False)(folder)
+    assert whole is None, "an adapter is for all layers"
+
+
+def test_layers_are_loaded_without_the_files_of_others(tmp_path: Path) -> None:
+    folder = write_random(tmp_path / "model", "qwen3_next", files=4)
+    for number in (2, 3):
+        (folder / f"model-{number}.safetensors").unlink()
+    group = Ranks(1, 2)
+    with pytest.raises(mlxgen.WeightsError, match=r"lacks model-2.safetensors and 1 more"):
+        Checkpoint.open(folder)
+    source = Checkpoint.open(folder, part_of(group, adapter=False, trust_remote_code=False))
+    model = load_pair(source, adapter=None, trust_remote_code=False, group=group)[0]
+    assert len(model.layers) == 2
+    assert source.nbytes >= sum(
+        array.nbytes for array in arrays(model).values() if array is not None
+    )
+    assert "load_weights" not in vars(model)
+
+
+def test_a_missing_tensor_of_ones_own_layers_is_an_error(tmp_path: Path) -> None:
+    folder = write_random(tmp_path / "model", "qwen3_next", files=4)
+    file = folder / "model-1.safetensors"
+    weights = cast(dict[str, mx.array], mx.load(str(file)))
+    weights.pop("model.layers.1.input_layernorm.weight")
+    mx.save_safetensors(str(file), weights)
+    part(folder, Ranks(0, 2))
+    with pytest.raises(
+        mlxgen.WeightsError, match=r"Missing 1 parameters.*layers.1.input_layernorm"
+    ):
+        part(folder, Ranks(1, 2))
+
+
+# ---- adapters ----
+
+
+def test_an_adapter_is_added_to_the_weights_before_they_are_cut(
+    pristine: Path, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", pristine)
+    name = "model.layers.1.self_attn.q_proj"
+    whole = load_pair(Checkpoint.open(pristine), adapter=adapter, trust_remote_code=False)[0]
+    layer = dict(whole.named_modules())[name]
+    fused = layer.fuse().weight
+    mine = [arrays(part(pristine, Ranks(r, 2), adapter=adapter))[f"{name}.weight"] for r in (0, 1)]
+    assert mx.allclose(mx.concatenate(mine), fused)
+    assert not mx.allclose(fused, layer.linear.weight)
+
+
+def test_an_adapter_for_quantised_weights_is_refused(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", change=quantised)
+    adapter = write_adapter(tmp_path / "adapter", folder)
+    with pytest.raises(mlxgen.AdapterError, match=r"quantised weights of a model on several.*fuse"):
+        part(folder, Ranks(0, 2), adapter=adapter)
+
+
+# ---- which part it is ----
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_every_part_has_a_digest_of_its_own(name: str) -> None:
+    same = [random_model(name) for _ in range(3)]
+    for rank, model in enumerate(same[:2]):
+        Split.of(model, Ranks(rank, 2)).cut(model, Ranks(rank, 2))
+    assert len({digest(model) for model in same}) == 3

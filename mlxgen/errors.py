@@ -21,6 +21,7 @@ that says what was expected, what came and what to do.
      ├── QueueFullError                429   the queue of waiting requests is full
      ├── CapacityError                 413   a KV cache can never fit the memory allowed for it
      ├── HookError                     500   a hook failed or asked for something invalid
+     ├── MachineError                  503   one of several machines is lost, or differs from others
      └── StateError (RuntimeError)     500   a call on a closed, finished or busy object
 
 The number is ``status``, the HTTP status of a server's answer. All errors can be pickled and
@@ -147,6 +148,12 @@ class CapacityError(MlxgenError):
 
 class HookError(MlxgenError):
     """A hook raised an exception or asked for something invalid."""
+
+
+class MachineError(MlxgenError):
+    """One of the machines that run a model together is lost, or they do not fit together."""
+
+    status = 503
 
 
 class StateError(MlxgenError, RuntimeError):

@@ -16,6 +16,7 @@ from ..errors import (
     DeadEndError,
     FilterError,
     HookError,
+    MachineError,
     MlxgenError,
     ModelError,
     OptionError,
@@ -143,6 +144,7 @@ _CODES: tuple[tuple[type[MlxgenError], str], ...] = (
     (FilterError, "invalid_grammar"),
     (QueueFullError, "rate_limit_exceeded"),
     (HookError, "hook_failed"),
+    (MachineError, "machine_lost"),
 )
 
 

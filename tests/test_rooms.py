@@ -20,7 +20,7 @@ ROOT = ""
 
 FLOORS = (
     ("errors", "open_files", "recent"),
-    ("tokens",),
+    ("tokens", "machines"),
     ("text", "filters", "sampling", "images"),
     ("options",),
     ("loading", "chat"),

@@ -1,0 +1,153 @@
+"""The ranks that run one model together.
+
+Must never know what they run. MLX is imported when ranks join, not before.
+
+What becomes of a rank whose peer is gone depends on MLX's back end, as read in its source: on the
+ring whoever evaluates a sum gets a ``RuntimeError``; JACCL polls for ever, since its connections
+are unreliable ones that report nothing; NCCL waits for ever, or ends the process with a line on
+stderr; MPI ends it. A peer that hangs makes all of them wait for ever. So nothing may rely on a
+collective to find a fault: that is what ``Channel`` is for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MachineError
+from .launch import Launch
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+JOIN_TIME = 60.0
+"""Seconds that a rank waits for the others to start. The ring's own attempts to connect end after
+31 s, but it would accept for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All ranks, as seen by one of them; rank 0 leads.
+
+    ``hosts`` has a name of each rank's machine for messages, and ``addresses`` what ``mlx.launch``
+    knows of where each rank listens (see ``Launch``).
+    """
+
+    raw: mx.distributed.Group
+    rank: int
+    size: int
+    backend: str
+    hosts: tuple[str, ...]
+    addresses: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def launched(cls) -> bool:
+        """Whether this process was started as one of several; quick, and without MLX."""
+        return Launch.of() is not None
+
+    @classmethod
+    def join(cls) -> Group | None:
+        """Meet the other ranks: collective. ``None`` if this process was started alone.
+
+        Raises ``MachineError`` if they cannot be met.
+        """
+        launch = Launch.of()
+        if launch is None:
+            return None
+        import mlx.core as mx
+
+        with _no_longer_than(JOIN_TIME):
+            try:
+                raw = mx.distributed.init(strict=True, backend=launch.backend)
+            except (RuntimeError, ValueError) as error:
+                raise MachineError(_reason(launch, str(error))) from error
+        group = cls(raw, raw.rank(), raw.size(), launch.backend, (), launch.addresses)
+        known = launch.addresses[group.rank : group.rank + 1] if launch.backend == "ring" else ()
+        name = known[0][0] if known and known[0] else socket.gethostname()
+        return replace(group, hosts=tuple(group.exchange(name)))
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def name(self, rank: int) -> str:
+        """A rank for messages, with its machine."""
+        return f"rank {rank} ({self.hosts[rank]})" if self.hosts else f"rank {rank}"
+
+    def exchange(self, value: Any) -> list[Any]:
+        """The JSON values of all ranks, by rank: collective.
+
+        It waits for what was submitted to this thread's stream before, as every collective does.
+        """
+        import mlx.core as mx
+        import numpy as np
+
+        mine = json.dumps(value).encode()
+        try:
+            gather = partial(mx.distributed.all_gather, group=self.raw)
+            sizes = np.array(gather(mx.array([len(mine)]))).tolist()
+            width = max(sizes)
+            padded = np.frombuffer(mine.ljust(width), np.uint8)
+            rows = np.array(gather(mx.array(padded))).tobytes()
+        except RuntimeError as error:
+            raise MachineError(
+                f"another rank ended at the start ({error}); see what it printed"
+            ) from error
+        return [
+            json.loads(rows[rank * width : rank * width + size]) for rank, size in enumerate(sizes)
+        ]
+
+
+def _reason(launch: Launch, text: str) -> str:
+    """What to do about an error of MLX, whose own text has a number at best."""
+    found = re.search(r"error: (\d+)", text)
+    why = os.strerror(int(found[1])) if found else text
+    rank, peer = launch.rank, (launch.rank + 1) % launch.size
+    mine, its = (
+        ", ".join(launch.addresses[i]) if i < len(launch.addresses) else "its address"
+        for i in (rank, peer)
+    )
+    if "Accept failed" in text:
+        return (
+            f"no other rank connected to rank {rank} at {mine} within {JOIN_TIME:.0f} s; see"
+            " whether all of them were started, and check the addresses and the cables"
+        )
+    if "Couldn't connect" in text:
+        return (
+            f"rank {rank} cannot connect to rank {peer} at {its}: {why}; see whether it was"
+            " started, and check the address, the cable and the firewall"
+        )
+    if "Couldn't bind" in text:
+        return (
+            f"rank {rank} cannot listen at {mine}: {why}; check the address, and end what uses the"
+            " port or pass another --starting-port to mlx.launch"
+        )
+    return f"rank {rank} cannot join the others by {launch.backend}: {text}"
+
+
+@contextmanager
+def _no_longer_than(seconds: float) -> Iterator[None]:
+    """End a call of MLX that waits for a connection, and holds the interpreter's lock meanwhile.
+
+    Only a signal can: it interrupts ``accept``, which then fails. (It does not end ``connect``,
+    so it comes again.) Signals belong to the main thread; elsewhere the call may wait for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,188 @@
+"""Messages between ranks, and what becomes of them when one is gone."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mlxgen.errors import MachineError
+from mlxgen.machines.channel import Channel
+
+from .pretended import channels
+
+SOON = 10.0
+"""Seconds after which a test fails; nothing here takes that long."""
+
+
+@contextmanager
+def leader(**options: Any) -> Iterator[tuple[Channel, socket.socket]]:
+    """A leader, and the socket of the only other rank."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = socket.create_connection(listener.getsockname(), timeout=SOON)
+        mine, _ = listener.accept()
+    with other:
+        peers = {1: ("rank 1 (host-1)", mine)}
+        channel = Channel("rank 0 (host-0)", peers, leads=True, **options)
+        try:
+            yield channel, other
+        finally:
+            other.close()
+            channel.close()
+
+
+def lost(channel: Channel) -> str:
+    error = channel.wait_lost(SOON)
+    assert error is not None
+    return str(error)
+
+
+def test_messages_come_in_order_and_whole() -> None:
+    sent = [b"", b"first", bytes(5_000_000), *(b"%d" % number for number in range(100))]
+    with channels(3) as (first, *others):
+        for message in sent:
+            first.send(message)
+        for other in others:
+            assert [other.receive(SOON) for _ in sent] == sent
+        assert first.messages == others[0].messages == len(sent)
+        assert first.sent_bytes == 2 * sum(map(len, sent))
+
+
+def test_replies_come_by_rank_one_of_each_at_a_time() -> None:
+    with channels(3) as (first, second, third):
+        for message in (b"2a", b"2b"):
+            third.reply(message)
+        for message in (b"1a", b"1b"):
+            second.reply(message)
+        assert first.replies(SOON) == [b"1a", b"2a"]
+        assert first.replies(SOON) == [b"1b", b"2b"]
+        second.reply(b"1c")
+        with pytest.raises(MachineError, match=r"^rank 2 \(host-2\) did not reply within 0.01 s"):
+            first.replies(0.01)
+
+
+def test_a_goodbye_comes_after_the_messages_before_it() -> None:
+    with channels() as (first, second):
+        first.send(b"last")
+        first.close()
+        first.close()
+        assert [second.receive(SOON), second.receive(SOON)] == [b"last", None]
+        assert first.lost is None and second.lost is None
+        with pytest.raises(MachineError, match="were told to end"):
+            first.send(b"more")
+
+
+def test_receiving_waits_no_longer_than_it_may() -> None:
+    with channels() as (first, second):
+        with pytest.raises(TimeoutError):
+            second.receive(0.01)
+        first.send(b"a message")
+        assert second.receive(SOON) == b"a message"
+
+
+def test_a_rank_that_fails_tells_all_others_why() -> None:
+    heard: list[MachineError] = []
+    with channels(3) as (first, second, third):
+        first.on_loss(heard.append)
+        second.fail("the weights cannot be read")
+        for channel in (first, third):
+            assert lost(channel) == "rank 1 (host-1) failed: the weights cannot be read"
+        with pytest.raises(MachineError, match="the weights cannot be read"):
+            third.receive(SOON)
+        with pytest.raises(MachineError, match="the weights cannot be read"):
+            first.send(b"a message")
+        first.on_loss(heard.append)
+    assert list(map(str, heard)) == ["rank 1 (host-1) failed: the weights cannot be read"] * 2
+
+
+def test_a_leader_that_fails_tells_the_others_why() -> None:
+    with channels() as (first, second):
+        first.fail("no memory is left")
+        assert lost(second) == "rank 0 (host-0) failed: no memory is left"
+
+
+def test_a_rank_that_closes_without_a_goodbye_has_ended() -> None:
+    with channels(3) as (first, second, third):
+        second.close()
+        assert lost(first) == lost(third) == "rank 1 (host-1) has ended"
+
+
+def test_a_rank_that_is_silent_is_lost() -> None:
+    with leader(patience=0.05) as (channel, _):
+        assert lost(channel).startswith("rank 1 (host-1) has not answered for 0.05 s; check")
+
+
+def test_ranks_that_wait_for_nothing_stay_together() -> None:
+    with channels(3, patience=0.1) as opened:
+        time.sleep(0.3)
+        assert [channel.lost for channel in opened] == [None] * 3
+
+
+def test_a_rank_that_beats_but_does_not_finish_a_message_is_lost() -> None:
+    with channels(patience=0.2, busy=0.15) as (first, second):
+        for _ in range(4):  # as long as it gets on, it may take longer altogether
+            first.send(b"a step")
+            first.send(b"a step")
+            time.sleep(0.06)
+            assert second.receive(SOON) == second.receive(SOON) == b"a step"
+        assert first.lost is None
+        assert lost(first).startswith("rank 1 (host-1) has not finished a message for 0.15 s")
+
+
+def test_a_leader_that_is_gone_ends_a_rank_that_hangs_in_a_message() -> None:
+    with channels(patience=0.1) as (first, second):
+        first.send(b"a step")
+        assert second.receive(SOON) == b"a step"
+        first.close()
+        assert lost(second) == "rank 0 (host-0) has ended while another rank was still at work"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("!BI", 1, 2**32 - 1),
+        struct.pack("!BI", 99, 0),
+        struct.pack("!BI", 3, 2) + b"ab",
+    ],
+)
+def test_garbage_ends_the_group(garbage: bytes) -> None:
+    with leader() as (channel, other):
+        other.sendall(garbage)
+        assert lost(channel) == "rank 1 (host-1) sent something else than a message of mlxgen"
+
+
+def test_half_a_frame_is_waited_for() -> None:
+    with leader() as (channel, other):
+        frame = struct.pack("!BI", 2, 5) + b"reply"
+        for byte in frame[:-1]:
+            other.sendall(bytes([byte]))
+        with pytest.raises(MachineError):
+            channel.replies(0.02)
+        other.sendall(frame[-1:])
+        assert channel.replies(SOON) == [b"reply"]
+
+
+def test_a_slow_reader_holds_nobody_up() -> None:
+    messages = [bytes([number]) * 500_000 for number in range(20)]
+    with leader() as (channel, other):
+        for message in messages:
+            channel.send(message)
+        come = b""
+        while len(come) < 20 * 500_005:
+            come += other.recv(1 << 20)
+        frames = b"".join(struct.pack("!BI", 1, len(each)) + each for each in messages)
+        assert come.replace(struct.pack("!BIQQ", 3, 16, 0, 0), b"") == frames
+
+
+def test_nothing_is_left_of_a_channel_that_is_closed() -> None:
+    before = threading.active_count()
+    with channels(3):
+        assert threading.active_count() == before + 3
+    assert threading.active_count() == before

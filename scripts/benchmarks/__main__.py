@@ -31,6 +31,7 @@ from . import (
     batch,
     control,
     disk,
+    expected,
     hostile,
     kv,
     primitives,
@@ -42,6 +43,7 @@ from . import (
     speculation,
     steering,
 )
+from .links import LINKS
 from .models import TINY, WIDE, fake_tokenizer, random_llama, tiny
 from .process import DRAFT, served
 
@@ -450,6 +452,27 @@ def run_simulate(_: int) -> Iterator[Figure]:
             yield Figure(what, f"{simulate.ours(device, shape, load)}; mlx-lm's policy: {peer}")
 
 
+def run_machines(_: int) -> Iterator[Figure]:
+    """What is to be expected of several Macs."""
+    for mac, model in itertools.product(expected.MACS, expected.MODELS):
+        for cluster in expected.clusters(mac):
+            found = "does not fit"
+            if cluster.holds(model, 4):
+                one, many = (cluster.tokens(model, 4, rows) for rows in (1, 16))
+                prompt = cluster.prompt(model, 4)
+                found = f"1 row {one:.0f}, 16 rows {many:,.0f}, a prompt {prompt:,.0f} tokens/s"
+            yield Figure(f"{model.name}, 4 bits, {cluster}", found)
+    for published in expected.PUBLISHED:
+        value = published.expected()
+        text = f"{value / published.found:.2f}: {value:.1f} over {published.found:.1f} tokens/s"
+        yield Figure(f"{published}: over that published ({published.source})", text)
+    for mac, link in itertools.product(expected.MACS, LINKS):
+        for count in (2, 4):
+            whole, cut = (1e3 * each for each in expected.draft_passes(mac, link, count))
+            what = f"a draft model of 0.6B, {expected.Cluster(mac, count, link)}: a pass"
+            yield Figure(what, f"{whole:.1f} ms whole on one machine, {cut:.1f} ms cut")
+
+
 def run_soak(requests: int) -> Iterator[Figure]:
     """A server with a draft model under mixed requests, and what it holds afterwards."""
     limits = ("--cache-bytes", "32MiB", "--log-level", "warning")
@@ -502,15 +525,16 @@ MEASUREMENTS: dict[str, Callable[..., Iterator[Figure]]] = {
     "server": run_server,
     "agents": run_agents,
     "disk": run_disk,
+    "machines": run_machines,
     "soak": run_soak,
     "hostile": run_hostile,
 }
-LONG = ("agents", "disk", "soak", "hostile")  # run only if named; hostile follows soak
+LONG = ("agents", "disk", "machines", "soak", "hostile")  # run only if named; hostile follows soak
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.splitlines()[0])
-    listed = f"{', '.join(MEASUREMENTS)} (all but the last four, which take long)"
+    listed = f"{', '.join(MEASUREMENTS)} (all but the last five, which take long)"
     parser.add_argument("names", nargs="*", metavar="NAME", help=listed)
     parser.add_argument("--turns", type=int, default=15, help="alternations of each pair (15)")
     parser.add_argument(

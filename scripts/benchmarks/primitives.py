@@ -33,8 +33,8 @@ from .batch import prompt_of
 WARM = 12  # steps until all rows run, and the look-ahead with them
 LENGTH = 70  # tokens of the shortest prompt
 KV_PLACES = 64  # the least that keys and values have on their third axis; states have fewer
-VIEWS = {"AsStrided", "Broadcast", "Depends", "ExpandDims", "Flatten", "Reshape", "Slice"}
-VIEWS |= {"Split", "Squeeze", "StopGradient", "Transpose", "Unflatten", "View"}
+VIEWS = {"AsStrided", "Broadcast", "CustomTransforms", "Depends", "ExpandDims", "Flatten"}
+VIEWS |= {"Reshape", "Slice", "Split", "Squeeze", "StopGradient", "Transpose", "Unflatten", "View"}
 UPDATES = {"SliceUpdate", "DynamicSliceUpdate", "Scatter", "ScatterAxis"}
 READS = {"Matmul", "AddMM", "QuantizedMatmul", "ScaledDotProductAttention"}
 _LABEL = re.compile(r'label ="([^"]*)"')
@@ -57,17 +57,18 @@ class Traffic(NamedTuple):
 def count(steps: Callable[[], object]) -> Count:
     """The primitives of what ``steps`` submits."""
     found: list[str] = []
-
-    def look(arrays: list[mx.array]) -> None:
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "graph.dot"
-            mx.export_to_dot(str(path), *arrays)
-            found.extend(_LABEL.findall(path.read_text(encoding="utf-8")))
-
-    with _kernels_of_a_gpu() as made, _submitted(look):
+    with kernels_of_a_gpu() as made, _submitted(lambda arrays: found.extend(names(arrays))):
         steps()
     views = sum(name in VIEWS for name in found)
     return Count(len(found), len(found) - views + len(made))
+
+
+def names(arrays: list[mx.array]) -> list[str]:
+    """Those of the primitives in the graph that makes ``arrays``."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.dot"
+        mx.export_to_dot(str(path), *arrays)
+        return _LABEL.findall(path.read_text(encoding="utf-8"))
 
 
 def traffic(step: Callable[[], object]) -> Traffic:
@@ -103,7 +104,7 @@ def traffic(step: Callable[[], object]) -> Traffic:
 
     mx.disable_compile()  # what was compiled cannot be exported
     try:
-        with _kernels_of_a_gpu(), mock.patch.object(mx, "contiguous", _copy):
+        with kernels_of_a_gpu(), mock.patch.object(mx, "contiguous", _copy):
             for _ in range(WARM):
                 step()  # nothing is left of what was built before
             with _submitted(look):
@@ -147,7 +148,7 @@ def _submitted(look: Callable[[list[mx.array]], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _kernels_of_a_gpu() -> Iterator[list[mx.array]]:
+def kernels_of_a_gpu() -> Iterator[list[mx.array]]:
     """Puts one primitive for each function that is one on a GPU; what it computes is wrong.
 
     The list has those that were made.

@@ -7,7 +7,7 @@ policies pay the same for a pass.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -77,11 +77,11 @@ class Outcome:
         return ", ".join([*parts, f"{self.rate:.0f} tokens/s"])
 
 
-def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = None) -> Outcome:
-    """What the scheduler makes of a workload."""
+def _begin(
+    device: Device, shape: Shape, limits: Limits | None = None
+) -> tuple[Scheduler, Timeline, Callable[[Asked, int], Any]]:
     lm = SimulatedModel(device, shape)
     scheduler = Scheduler(lm, replace(limits or Limits(), keep_prefixes=False, max_bytes=1 << 50))
-    line, found = lm.timeline, Outcome()
 
     def submit(asked: Asked, seed: int) -> Any:
         given = {
@@ -93,6 +93,13 @@ def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = N
         prompt = prompt_of(asked.prompt, seed)
         return scheduler.submit(lm.prepare(prompt, Options.of(given)))
 
+    return scheduler, lm.timeline, submit
+
+
+def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = None) -> Outcome:
+    """What the scheduler makes of a workload."""
+    scheduler, line, submit = _begin(device, shape, limits)
+    found = Outcome()
     running = {submit(asked, i): 0.0 for i, asked in enumerate(load.running)}
     endless = [
         handle for handle, asked in zip(running, load.running, strict=True) if asked.tokens == LONG
@@ -125,6 +132,19 @@ def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = N
 def alone(device: Device, shape: Shape, prompt: int) -> float:
     """Seconds to the first token of a prompt if nobody else runs."""
     return ours(device, shape, Workload("", [], [Asked(prompt, 2)])).first[0]
+
+
+def steady(device: Device, shape: Shape, rows: int) -> float:
+    """Tokens a second of so many rows that all generate."""
+    scheduler, line, submit = _begin(device, shape)
+    handles = [submit(Asked(64, LONG), i) for i in range(rows)]
+    while any(handle.request.position < WARM for handle in handles):
+        scheduler.step()
+    start, tokens = line.now, 0
+    while tokens < WARM * rows:
+        tokens += sum(len(event.chunks) for event in scheduler.step())
+    scheduler.close()
+    return tokens / (line.now - start)
 
 
 @dataclass(slots=True, eq=False)

@@ -22,6 +22,7 @@ from mlxgen.engine.kv import Footprint, Slots
 from mlxgen.engine.kv.commands import Command, Copy, Join, Keep, Leave, Run, Take, Wait
 from mlxgen.engine.step.runner import Runner
 
+from .links import Link
 from .models import fake_tokenizer
 
 LAUNCHES = 16  # kernels of a layer of a Llama: see the count of primitives
@@ -32,12 +33,13 @@ HOST_ROW = 20e-6  # and those in which a token is decided on, masks included; a 
 @dataclass(frozen=True, slots=True)
 class Device:
     """``bandwidth`` in bytes a second, ``throughput`` in flops a second, as they are reached, and
-    ``overhead`` in seconds a kernel launch."""
+    ``overhead`` in seconds a kernel launch; the ``link`` is that to others of its kind."""
 
     name: str
     bandwidth: float
     throughput: float
     overhead: float
+    link: Link | None = None
 
 
 # Apple's figures of bandwidth are 400, 546 and 153 GB/s. What is reached of them, and the
@@ -76,13 +78,27 @@ class Shape:
         """Of a token, in 16 bits."""
         return 2 * 2 * self.layers * self.kv_heads * self.width
 
+    @property
+    def launches(self) -> int:
+        """Kernels of a pass."""
+        return LAUNCHES * self.layers + 10
+
+    def read(self, tokens: int) -> float:
+        """Bytes of weights that a pass of so many tokens reads."""
+        return self.nbytes
+
+    def waiting(self, device: Device, tokens: int) -> float:
+        """Seconds in which a pass of so many tokens waits for other machines."""
+        return 0.0
+
     def seconds(self, device: Device, rows: int, tokens: int, places: int) -> float:
         """A pass of so many tokens for each of ``rows``, which look at ``places`` of KV each."""
-        nbytes = self.nbytes + rows * places * self.kv_bytes
+        count = rows * tokens
+        nbytes = self.read(count) + rows * places * self.kv_bytes
         attention = 4 * self.layers * self.heads * self.width * places
-        flops = rows * tokens * (2 * self.weights + attention)
+        flops = count * (2 * self.weights + attention)
         busy = max(nbytes / device.bandwidth, flops / device.throughput)
-        return busy + (LAUNCHES * self.layers + 10) * device.overhead
+        return busy + self.launches * device.overhead + self.waiting(device, count)
 
     def copying(self, device: Device, tokens: int) -> float:
         """A copy of so many tokens' KV."""

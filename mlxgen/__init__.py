@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         GrammarError as GrammarError,
         HookError as HookError,
         LoadError as LoadError,
+        MachineError as MachineError,
         MemoryLimitError as MemoryLimitError,
         MlxgenError as MlxgenError,
         ModelError as ModelError,

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
-from importlib.resources import files
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from .errors import ModelNotFoundError, OptionError
 from .loading.cache_dir import CacheDir
@@ -23,7 +25,11 @@ from .loading.memory import check_memory, wirable
 from .options.kv import check_kv
 
 if TYPE_CHECKING:
+    from .machines.machines import Machines
+    from .machines.share import Share
     from .model import LanguageModel
+
+T = TypeVar("T")
 
 ModelName: TypeAlias = str | os.PathLike[str]
 Reading: TypeAlias = Callable[[list[Any]], Iterable[Any]]
@@ -45,6 +51,7 @@ def load(
     kv_bits: int | None = None,
     kv_group_size: int | None = None,
     kv_quant_start: int = 0,
+    distributed: bool | None = None,
 ) -> LanguageModel:
     """Load a model that mlx-lm supports, with its tokenizer, and evaluate its weights.
 
@@ -69,6 +76,9 @@ def load(
       ``draft`` as well if it is loaded here. ``kv_group_size`` (32, 64 or 128) is how many numbers
       share a scale; ``kv_quant_start``: how many tokens at the beginning of every sequence stay as
       they are. See ``LanguageModel``.
+    - ``distributed``: whether each of the machines that ``mlx.launch`` has started this program on
+      loads a part of the model; by default they do. Only rank 0 returns then: the others do as it
+      says, and exit when it ends. A ``draft`` is loaded by rank 0 alone.
 
     The sampling options that the model's makers recommend are in ``recommended`` of the result.
     Invalid values in their ``generation_config.json`` are ignored, with a warning in the log.
@@ -78,36 +88,34 @@ def load(
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
     CacheDir.of(cache_dir, cache_dir_bytes)  # now, as reading weights takes long
-    name, source = _find(path_or_hf_repo, revision)
-    adapter_folder = None if adapter is None else path_of(adapter)
-    if adapter_folder is not None:
-        check_adapter(adapter_folder)
-    if not ignore_memory_limit:
-        check_memory(f"the weights of {name}", source.nbytes)
     wired = _wired(wired_limit)
-
-    from .loading.pair import load_pair
-    from .model import LanguageModel
-
-    model, tokenizer, config, generation = load_pair(
-        source, adapter=adapter_folder, trust_remote_code=trust_remote_code
+    wanted = _Wanted(
+        source=_portable(path_or_hf_repo),
+        adapter=_portable(adapter),
+        revision=revision,
+        ignore_memory_limit=ignore_memory_limit,
+        trust_remote_code=trust_remote_code,
+        options={
+            "cache_bytes": cache_bytes,
+            "cache_dir": _portable(cache_dir),
+            "cache_dir_bytes": cache_dir_bytes,
+            "kv_bits": kv_bits,
+            "kv_group_size": kv_group_size,
+            "kv_quant_start": kv_quant_start,
+        },
     )
-    if generation.notice is not None:
-        logger.warning("%s", generation.notice)
-    lm = LanguageModel(
-        model,
-        tokenizer,
-        name=name,
-        config=config,
-        recommended=generation.recommended,
-        cache_bytes=cache_bytes,
-        cache_dir=cache_dir,
-        cache_dir_bytes=cache_dir_bytes,
-        is_demo=path_or_hf_repo is None,
-        kv_bits=kv_bits,
-        kv_group_size=kv_group_size,
-        kv_quant_start=kv_quant_start,
-    )
+    machines = join(wanted) if distributed is None or distributed else None
+    if machines is not None:
+        from .machines.share import shared
+
+        lm = shared(machines, partial(_load, wanted), asdict(wanted))
+    elif distributed:
+        raise OptionError(
+            "distributed",
+            "needs several machines, but this process was started alone; start it with mlx.launch",
+        )
+    else:
+        lm = _load(wanted)
     if isinstance(draft, (str, os.PathLike)) and draft != "ngram":
         draft = load(
             draft,
@@ -116,11 +124,133 @@ def load(
             kv_bits=kv_bits,
             kv_group_size=kv_group_size,
             kv_quant_start=kv_quant_start,
+            distributed=False,
         )
     lm.use_draft(draft)
     if wired_limit is not None:
         lm.wire(wired)
     return lm
+
+
+def join(wanted: _Wanted | None = None) -> Machines | None:
+    """Join the machines that ``mlx.launch`` has started this program on, if it has.
+
+    Only rank 0 returns. Another rank does as rank 0 says, and exits when that ends; so programs
+    call this before anything else. ``wanted``: what this rank's program would load.
+    """
+    from .machines.group import Group
+
+    if not Group.launched():
+        return None
+    from .machines.machines import Machines
+
+    machines = Machines.here()
+    if machines is not None and not machines.leads:
+        from .machines.following import Follower
+
+        def load_part(share: Share, told: Mapping[str, Any]) -> LanguageModel:
+            return _load(_Wanted(**told), share, own=wanted)
+
+        Follower(machines, load_part).serve()
+    return machines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is to be loaded, and how; the same on all machines. The paths are ``_portable``."""
+
+    source: str | None
+    adapter: str | None
+    revision: str | None
+    ignore_memory_limit: bool
+    trust_remote_code: bool
+    options: Mapping[str, Any]
+    """Of the ``LanguageModel``."""
+
+
+def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = None) -> LanguageModel:
+    """The model, or the part of it that is this rank's share; ``own`` is what this rank's program
+    wants, if it has said so."""
+    together = share.machines.together if share is not None else _alone
+    adapter = None if wanted.adapter is None else path_of(wanted.adapter)
+    trusted = wanted.trust_remote_code
+
+    def find() -> tuple[str, Checkpoint]:
+        part = None
+        if share is not None:
+            from .loading.pair import part_of
+
+            with_adapter = adapter is not None
+            part = part_of(share.group, adapter=with_adapter, trust_remote_code=trusted)
+        name, found = _find(wanted.source, wanted.revision, part)
+        if adapter is not None:
+            check_adapter(adapter)
+        if share is None and not wanted.ignore_memory_limit:
+            check_memory(f"the weights of {name}", found.nbytes)
+        return name, found
+
+    name, found = together(find)
+    if share is not None:
+        _agree(share, found, wanted if own is None else own)
+
+    def build() -> LanguageModel:
+        from .loading.pair import load_pair
+        from .model import LanguageModel
+
+        how: dict[str, Any] = {}
+        if share is not None:
+            ignore = wanted.ignore_memory_limit
+            reading = _reading(name, rank=share.group.rank(), ignore_memory_limit=ignore)
+            how = {"group": share.group, "reading": reading}
+        model, tokenizer, config, generation = load_pair(
+            found, adapter=adapter, trust_remote_code=trusted, **how
+        )
+        if generation.notice is not None:
+            logger.warning("%s", generation.notice)
+        return LanguageModel(
+            model,
+            tokenizer,
+            name=name,
+            config=config,
+            recommended=generation.recommended,
+            is_demo=wanted.source is None,
+            share=share,
+            **wanted.options,
+        )
+
+    lm = together(build)
+    if share is not None:
+        together(lambda: lm.batches)  # tried out by all ranks, as there are sums in it
+    return lm
+
+
+def _alone(do: Callable[[], T]) -> T:
+    return do()
+
+
+def _agree(share: Share, found: Checkpoint, wanted: _Wanted) -> None:
+    """Raise ``MachineError`` on all ranks if they differ in what they are about to load."""
+    from .loading.fingerprint import fingerprint
+    from .machines.agreement import MODEL_FILE, agree, versions
+
+    machines = share.machines
+    files = machines.together(lambda: fingerprint(found.folder))
+    facts: dict[str, Any] = {**versions(), **asdict(wanted), **wanted.options}
+    facts |= {MODEL_FILE + name: digest for name, digest in files.items()}
+    del facts["options"]
+    agree(machines.group, facts)
+
+
+def _portable(name: ModelName | None) -> Any:
+    """A folder or hub id as other machines know it, where the user's home may lie elsewhere."""
+    if not isinstance(name, (str, os.PathLike)):
+        return name  # to be refused, unless it is None
+    path, home = Path(name), Path.home()
+    if path.is_absolute() and path.is_relative_to(home):
+        return f"~/{path.relative_to(home)}"
+    if isinstance(name, os.PathLike) and not path.is_absolute():
+        return f"./{path}"  # no hub id
+    return os.fspath(name)
 
 
 def weights_of(path_or_hf_repo: ModelName | None = None, *, revision: str | None = None) -> int:
@@ -178,7 +308,7 @@ def _folder(name: ModelName) -> Path | None:
 
 
 def _bundled(part: Part | None) -> Checkpoint:
-    folder = Path(str(files(__package__).joinpath("demo", "model")))
+    folder = Path(str(resources.files(__package__).joinpath("demo", "model")))
     try:
         return Checkpoint.open(folder, part)
     except ModelNotFoundError as error:

@@ -9,7 +9,7 @@ can be wrong with a request is found here, before anything runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Unpack
 
@@ -61,6 +61,7 @@ from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
 from .loading.memory import MemoryPlan, check_memory, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
+from .machines.share import Share
 from .options.kv import check_kv
 from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
@@ -111,6 +112,7 @@ class LanguageModel:
         cache_dir_bytes: int | None = None,
         draft: Any = None,
         is_demo: bool = False,
+        share: Share | None = None,
     ) -> None:
         check_kv(kv_bits, kv_group_size, kv_quant_start)
         self._cache_dir = CacheDir.of(cache_dir, cache_dir_bytes)
@@ -123,6 +125,7 @@ class LanguageModel:
         self.recommended = frozen_options(recommended)
         self.max_context = max_context or number_of(self.config, MAX_CONTEXT)
         self.is_demo = is_demo
+        self.share = share
         self.use_draft(draft)
         self._cache_bytes = cache_bytes
         self._quantisation: Quantisation | None = None
@@ -414,7 +417,8 @@ class LanguageModel:
         piece = partial(self.activations.most, self.memory.activations)
         cache, head = (lambda: self.prefix_cache), self._measures.head
         feed = None if self.images is None else Shown()
-        return Runner(self.model, self.make_cache, slots, cache, piece, head, feed)
+        make: Callable[..., Runner] = Runner if self.share is None else self.share.runner
+        return make(self.model, self.make_cache, slots, cache, piece, head, feed)
 
     def _draft_of(self, options: Options) -> Any:
         """The draft that the options ask for; ``OptionError`` for a model with other tokens."""

@@ -20,12 +20,12 @@ ROOT = ""
 
 FLOORS = (
     ("errors", "open_files", "recent"),
-    ("tokens", "machines"),
+    ("tokens",),
     ("text", "filters", "sampling", "images"),
     ("options",),
     ("loading", "chat"),
     ("engine",),
-    ("progress",),
+    ("machines", "progress"),
     ("model",),
     ("load", "programs"),
     (ROOT,),

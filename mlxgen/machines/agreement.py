@@ -37,7 +37,7 @@ def agree(group: Group, facts: Mapping[str, Any]) -> None:
     told: list[dict[str, Any]] = group.exchange(dict(facts))
     names = list(dict.fromkeys(name for each in told for name in each))
     differing = [
-        name for name in names if any(_text(each, name) != _text(told[0], name) for each in told)
+        name for name in names if len({_text(each, name) for each in told if _has(each, name)}) > 1
     ]
     if not differing:
         return
@@ -49,6 +49,11 @@ def agree(group: Group, facts: Mapping[str, Any]) -> None:
     kinds = (next(kind for kind in _ADVICE if name.startswith(kind)) for name in differing)
     lines += [_ADVICE[kind] for kind in dict.fromkeys(kinds)]
     raise MachineError("\n".join(["the machines differ:", *lines]))
+
+
+def _has(facts: Mapping[str, Any], name: str) -> bool:
+    """Whether a rank has to have the same; not a file of a model, of which it may need others."""
+    return name in facts or not name.startswith(MODEL_FILE)
 
 
 def _text(facts: Mapping[str, Any], name: str) -> str:

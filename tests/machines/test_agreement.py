@@ -37,7 +37,7 @@ def test_ranks_that_are_alike_agree_in_any_order_of_facts() -> None:
 def test_what_differs_is_named_with_its_values_and_what_to_do() -> None:
     version, file = f"{VERSION}mlx", f"{MODEL_FILE}config.json"
     first, second, third = said(
-        {version: "0.32.4", "max_batch": 8, "seed": 1},
+        {version: "0.32.4", "max_batch": 8, "seed": 1, file: "2b"},
         {version: "0.32.2", "max_batch": 8, "seed": 1, file: "1a"},
         {version: "0.32.4", "max_batch": 16, "seed": 1, file: "1a"},
     )
@@ -46,7 +46,7 @@ def test_what_differs_is_named_with_its_values_and_what_to_do() -> None:
         '  version of mlx: "0.32.4" on rank 0 (host-0) and rank 2 (host-2);'
         ' "0.32.2" on rank 1 (host-1)\n'
         "  max_batch: 8 on rank 0 (host-0) and rank 1 (host-1); 16 on rank 2 (host-2)\n"
-        "  model file config.json: missing on rank 0 (host-0);"
+        '  model file config.json: "2b" on rank 0 (host-0);'
         ' "1a" on rank 1 (host-1) and rank 2 (host-2)\n'
         "install the same versions on all machines\n"
         "start all ranks with the same options\n"

@@ -128,7 +128,11 @@ class Slots:
     @property
     def nbytes(self) -> int:
         """The bytes of all buffers."""
-        return sum(array.nbytes for layer in self._flat for array in layer.arrays())
+        return sum(array.nbytes for array in self.arrays())
+
+    def arrays(self) -> list[mx.array]:
+        """All buffers."""
+        return [array for layer in self._flat for array in layer.arrays()]
 
     def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
         """The bytes of all buffers once the suitable ones of some sequences have joined and the

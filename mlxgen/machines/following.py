@@ -1,0 +1,135 @@
+"""What the other ranks do: carry out what rank 0 tells them, until it says goodbye.
+
+Owns the models, runners and caches that rank 0 made here, by its numbers. Must never know requests,
+text or settings beyond those of a model. Invariant: nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import mlx.core as mx
+import numpy as np
+
+from ..engine.kv import Footprint, LayerCache, Slots
+from ..engine.kv.commands import Command, Copy, Place, Run, read
+from ..engine.kv.held import Fed, Later, Unread
+from ..engine.step.runner import Runner
+from ..errors import MachineError, MlxgenError
+from ..images import Image
+from .machines import Machines
+from .share import Share
+
+CLEAR_EVERY = 256  # passes between two releases of MLX's buffer cache
+
+
+class Shared(Protocol):
+    """What is asked of a model; a ``LanguageModel`` is one."""
+
+    @property
+    def footprint(self) -> Footprint: ...
+    def make_cache(self) -> list[LayerCache]: ...
+    def runner(self, slots: Slots | None = None) -> Runner: ...
+
+
+class Follower:
+    """See the module. ``load`` makes this rank's part of a model, by its settings."""
+
+    def __init__(
+        self, machines: Machines, load: Callable[[Share, Mapping[str, Any]], Shared]
+    ) -> None:
+        self._machines = machines
+        self._load = load
+        self._models: dict[int, Shared] = {}
+        self._runners: dict[int, Runner] = {}
+        self._held: dict[int, dict[int, Any]] = {}  # of each runner, so that it lives
+        self._images: dict[str, Image] = {}
+        self._passes = 0
+
+    def serve(self) -> NoReturn:
+        """Do as rank 0 says, and end the process when it ends, with what it is told by then."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is meant for rank 0
+        channel = self._machines.channel
+        channel.on_loss(_end)  # this thread may wait for a sum for ever
+        try:
+            while (message := channel.receive()) is not None:
+                for word, *given in json.loads(message):
+                    self.obey(word, given)
+        except Exception as error:
+            channel.fail(f"{type(error).__name__}: {error}")
+            raise
+        sys.exit(0)
+
+    def obey(self, word: str, given: Sequence[Any]) -> None:
+        """Carry out one item of a message."""
+        match word, given:
+            case "run", (runner, held, run):
+                self._run(runner, held, run)
+            case "do", (runner, command):
+                done = read(command, self._images)
+                result = self._runners[runner].do(done)
+                if isinstance(done, Place) and result is not None:
+                    self._held[runner][done.twin if isinstance(done, Copy) else done.kv] = result
+            case "drop", (runner, caches):
+                for kv in caches:
+                    self._held[runner].pop(kv, None)
+            case "open", (runner, model, slots):
+                lm = self._models[model]
+                own = Slots(lm.make_cache, lm.footprint.spare) if slots else None
+                self._runners[runner] = lm.runner(own)
+                self._held[runner] = {}
+            case "close", (runner,):
+                del self._runners[runner], self._held[runner]
+            case "load", (model, settings):
+                try:
+                    self._models[model] = self._load(Share(self._machines, model), settings)
+                except MlxgenError:  # all ranks have it, and rank 0 says so
+                    mx.clear_cache()
+            case "unload", (model,):
+                self._models.pop(model, None)
+                mx.clear_cache()
+            case "show", (digest, pixels, shape, count, token):
+                array = np.frombuffer(base64.b85decode(pixels), np.float32).reshape(shape)
+                self._images[digest] = Image(array, count, token, digest)
+            case "hide", (digest,):
+                self._images.pop(digest, None)
+            case _:
+                raise MachineError(f"rank 0 said {word!r}, which this version does not know")
+
+    def _run(self, number: int, held: Sequence[int], text: Mapping[str, Any]) -> None:
+        rows = text["rows"]
+        own = [self._held[number][kv].length for kv, _ in rows]
+        if own != held:
+            raise MachineError(
+                f"it holds {own} tokens where rank 0 holds {held}; this is an error in mlxgen, so"
+                " please report it"
+            )
+        if isinstance(rows[0][1], int):
+            run: Command = Run(_zeros(rows), text["logits"])
+        else:
+            run = read(text, self._images)
+        self._runners[number].do(run)
+        self._passes += 1
+        if self._passes % CLEAR_EVERY == 0:
+            mx.clear_cache()
+
+
+def _end(lost: MachineError) -> None:
+    print(f"mlxgen: {lost}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _zeros(rows: Sequence[tuple[int, int]]) -> tuple[tuple[int, tuple[Fed, ...]], ...]:
+    """The rows of a pass over tokens that only rank 0 has, by their numbers."""
+    zeros, start = Unread(mx.zeros(sum([count for _, count in rows]), mx.int32)), 0
+    result = []
+    for kv, count in rows:
+        result.append((kv, tuple([Later(zeros, start + i) for i in range(count)])))
+        start += count
+    return tuple(result)

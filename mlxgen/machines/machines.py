@@ -1,0 +1,181 @@
+"""The ranks that hold one model together, as one process knows them.
+
+Owns this process's place among them, and what it tells the others. Must never know requests or
+text. Invariant: rank 0 tells all others the same things in one order, and whatever it does itself
+between two of them comes in that order as well. A failure that leaves a rank behind ends them all.
+
+A message is a JSON list of items: a word, and what belongs to it. ``Follower`` carries them out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count
+from typing import Any, TypeAlias, TypeVar, cast
+
+import mlx.core as mx
+
+from ..errors import LoadError, MachineError
+from .channel import Channel
+from .group import Group
+
+LATE = 3.0  # seconds in which the channel notices why an evaluation fails, or it ends after a loss
+T = TypeVar("T")
+Item: TypeAlias = list[Any]
+
+
+class Machines:
+    """See the module. ``here`` gives those of this process."""
+
+    def __init__(self, group: Group, channel: Channel) -> None:
+        self.group = group
+        self.channel = channel
+        self._lock = threading.RLock()
+        self._items: list[Item] = []  # of the next message
+        self._dead: deque[Item] = deque()  # what nobody holds any more, noted by finalizers
+        self._numbers = count()
+        self._at_work: tuple[int, mx.Stream] | None = None  # the thread that had the last turn
+        self._waiting = 0  # threads that may wait for sums
+        if self.leads:
+            channel.on_loss(self._end_if_stuck)
+
+    @staticmethod
+    @cache  # a process belongs to one group for as long as it lives
+    def here() -> Machines | None:
+        """Join the others, if there are any; every rank calls this, and only the first call waits.
+
+        Raises ``MachineError`` if the others cannot be reached.
+        """
+        if not Group.launched():
+            return None
+        group = Group.join()
+        if group is None:
+            return None
+        return Machines(group, Channel.open(group))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.group.rank == 0
+
+    @property
+    def lost(self) -> MachineError | None:
+        """What has happened, once a rank is lost; then nothing can run any more."""
+        return self.channel.lost
+
+    def on_loss(self, call: Callable[[MachineError], None]) -> None:
+        """Call this once a rank is lost, from a thread of its own."""
+        self.channel.on_loss(call)
+
+    def close(self) -> None:
+        """Let the other ranks end."""
+        self.channel.close()
+
+    # ---- rank 0 ------------------------------------------------------------------------------
+
+    def number(self) -> int:
+        """A number for a model or a runner."""
+        return next(self._numbers)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """What a thread does and tells, before another thread has its turn.
+
+        Sums of two threads would go through the group at the same time; so what the last one has
+        submitted is waited for.
+        """
+        with self._waits(), self._lock:
+            if self.lost is not None:
+                raise MachineError(*self.lost.args)
+            thread = threading.get_ident()
+            if self._at_work is None or self._at_work[0] != thread:
+                if self._at_work is not None:
+                    mx.synchronize(self._at_work[1])
+                self._at_work = thread, mx.default_stream(mx.cpu)
+            yield
+
+    def note(self, item: Item) -> None:
+        """Tell the others with the next message; only in one's turn."""
+        self._items.append(item)
+
+    def tell(self, item: Item) -> None:
+        """Tell the others now; only in one's turn."""
+        self._items.append(item)
+        self.flush()
+
+    def flush(self) -> None:
+        """Tell what is noted."""
+        while self._dead:
+            self._items.append(self._dead.popleft())
+        if self._items:
+            items, self._items = self._items, []
+            self.channel.send(json.dumps(items, separators=(",", ":")).encode())
+
+    def dispose(self, item: Item) -> None:
+        """Tell that nobody holds something any more, from any thread, when there is a message."""
+        self._dead.append(item)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """A context for what waits for sums: what fails in it has failed for all ranks."""
+        with self._waits():
+            try:
+                yield
+            except Exception as error:
+                raise self.blamed(error) from error
+
+    @contextlib.contextmanager
+    def _waits(self) -> Iterator[None]:
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    def blamed(self, error: Exception) -> MachineError:
+        """The loss that this failure comes from; if there is none, all ranks are given up."""
+        lost = self.channel.wait_lost(LATE)
+        if lost is None:
+            lost = MachineError(f"rank 0 failed in an evaluation: {error}")
+            self.channel.fail(str(error))
+        return MachineError(*lost.args)
+
+    def _end_if_stuck(self, lost: MachineError) -> None:
+        """End the process if a thread waits for a sum that will never come: nothing else can."""
+
+        def end() -> None:
+            if self._waiting:
+                print(f"mlxgen: {lost}", file=sys.stderr, flush=True)
+                os._exit(1)
+
+        timer = threading.Timer(LATE, end)
+        timer.daemon = True
+        timer.start()
+
+    # ---- all ranks ---------------------------------------------------------------------------
+
+    def together(self, do: Callable[[], T]) -> T:
+        """Do what every rank does now, and may fail with: if one does, all have failed.
+
+        Then rank 0 raises its own error, or a ``LoadError`` that names the rank and says its error.
+        """
+        result: T | None = None
+        failed: Exception | None = None
+        try:
+            result = do()
+        except Exception as error:
+            failed = error
+        said = self.group.exchange(None if failed is None else str(failed))
+        if failed is not None:
+            raise failed
+        for rank, sentence in enumerate(said):
+            if sentence is not None:
+                raise LoadError(f"{self.group.name(rank)}: {sentence}")
+        return cast(T, result)

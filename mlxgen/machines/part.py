@@ -1,0 +1,54 @@
+"""A runner of one rank's part of a model.
+
+Owns the order of what the ranks compute together. Must never know which rank leads. Invariant: what
+a pass adds up with the other ranks follows from the commands alone, and it is submitted as a whole
+while its command is carried out. So whoever gives all ranks the same commands in one order has them
+add up the same things in one order; if one left out a sum, all would wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from ..engine.kv.alone import Alone
+from ..engine.kv.commands import Run
+from ..engine.kv.held import Fed, Later
+from ..engine.step.runner import Runner
+
+
+class Part(Runner):
+    """See the module.
+
+    ``group``: the ranks that have a part of the model. ``piped``: the parts are of layers, and each
+    gets its input from the one before; then all of a pass has to be computed, or nothing is passed
+    on.
+    """
+
+    def __init__(self, *given: Any, group: mx.distributed.Group, piped: bool = False) -> None:
+        super().__init__(*given)
+        self._group = group
+        self._piped = piped
+
+    def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
+        """The tokens; where some are not known yet, those of rank 0, as the others have zeros."""
+        tokens = super()._inputs(rows)
+        if any(isinstance(token, Later) for row in rows for token in row):
+            tokens = mx.distributed.all_sum(tokens.astype(mx.int32), group=self._group)
+        return tokens
+
+    def _run(self, run: Run) -> mx.array | None:
+        logits = super()._run(run)
+        self._built(run)
+        wanted = logits is not None and (run.logits or self._piped)
+        mx.async_eval(logits if wanted else [self._arrays(kv) for kv, _ in run.rows])
+        return logits
+
+    def _built(self, run: Run) -> None:
+        """A pass was built without a failure, and is about to be submitted."""
+
+    def _arrays(self, kv: int) -> list[Any]:
+        store = self._stores[kv]
+        return store.arrays() if isinstance(store, Alone) else store.slots.arrays()

@@ -1,0 +1,49 @@
+"""What a model on several machines is: the ranks that have it, and its number among theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import finalize
+
+import mlx.core as mx
+
+from ..engine.kv.layers import Model
+from ..loading.sharding import Split
+from .leading import Leading
+from .machines import Machines
+from .part import Part
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of model ``number`` that is here."""
+
+    machines: Machines
+    number: int
+
+    @property
+    def group(self) -> mx.distributed.Group:
+        """The ranks, for mlx-lm."""
+        return self.machines.group.raw
+
+    def runner(self, model: Model, *given: Any) -> Part:
+        """A runner as ``Runner`` would be, that goes through all parts."""
+        piped = Split.of(model, self.group).kind == "pipeline"
+        if self.machines.leads:
+            return Leading(self.machines, self.number, model, *given, piped=piped)
+        return Part(model, *given, group=self.group, piped=piped)
+
+
+def shared(machines: Machines, load: Callable[[Share], M], settings: Mapping[str, Any]) -> M:
+    """A model of which every rank loads its part; ``load`` does so here, and ``settings`` are for
+    that of the others."""
+    with machines.turn():
+        number = machines.number()
+        machines.tell(["load", number, settings])
+        model = load(Share(machines, number))
+    finalize(model, machines.dispose, ["unload", number])
+    return model

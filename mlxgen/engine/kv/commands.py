@@ -116,12 +116,42 @@ class Shrink(NamedTuple):
     to: int
 
 
-class Restore(NamedTuple):
-    """Put what the prefix cache's folder has of these tokens into the prefix cache, which may use
-    ``room`` bytes."""
+class Limit(NamedTuple):
+    """Let the prefix cache hold at most ``to`` bytes from now on."""
 
+    to: int
+
+
+class Seek(NamedTuple):
+    """Begin ``fetch``: see what the prefix cache's folder has of these tokens and memory has not.
+
+    It has a number of its own, like a cache.
+    """
+
+    fetch: int
     tokens: tuple[Token, ...]
+
+
+class Aim(NamedTuple):
+    """Read what was found, up to ``stop`` tokens."""
+
+    fetch: int
+    stop: int
+
+
+class Restore(NamedTuple):
+    """Put what a fetch has read into the prefix cache, which may use ``room`` bytes: all of it up
+    to ``stop`` tokens, which is waited for."""
+
+    fetch: int
+    stop: int
     room: int | None = None
+
+
+class Cancel(NamedTuple):
+    """Read no more; what a fetch has read and not restored is dropped."""
+
+    fetch: int
 
 
 class Prove(NamedTuple):
@@ -139,6 +169,28 @@ class Empty(NamedTuple):
     """Drop all that the prefix cache holds."""
 
 
+class Flush(NamedTuple):
+    """Begin to write all that the prefix cache holds to its folder."""
+
+
+class Save(NamedTuple):
+    """Write what the prefix cache has of these tokens to a file; the result is how many."""
+
+    path: str
+    tokens: tuple[Token, ...]
+
+
+class Load(NamedTuple):
+    """Put what a file has into the prefix cache; the result is how many tokens.
+
+    Every machine reads its own file before one of them puts anything in; the tokens are those of
+    ``key``.
+    """
+
+    path: str
+    key: str
+
+
 class Spoil(NamedTuple):
     """Hold nothing, where it is: a pass of this cache failed half-way through the layers."""
 
@@ -150,7 +202,9 @@ class Clear(NamedTuple):
 
 
 Place: TypeAlias = Join | Leave | Free | Copy | Take
-Kept: TypeAlias = Keep | Shrink | Restore | Prove | Forget | Empty
+Fetched: TypeAlias = Seek | Aim | Restore | Cancel
+Changed: TypeAlias = Shrink | Limit | Empty | Flush | Save | Load
+Kept: TypeAlias = Keep | Prove | Forget | Fetched | Changed
 Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Kept | Spoil | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
@@ -165,7 +219,7 @@ class Device(Here, ABC):
     @abstractmethod
     def do(self, command: Command) -> Any:
         """Carry out a command; returns the logits of a ``Run``, the new place of a cache for
-        ``Place``, and None for all others."""
+        ``Place``, how many tokens for ``Save`` and ``Load``, and None for all others."""
 
 
 def written(command: Command) -> dict[str, Any]:

@@ -70,6 +70,10 @@ class Footprint:
         """The bytes of what a sequence cannot go back in: full windows, and recurrent states."""
         return sum(each * width for each, width in self.windows) + self.fixed
 
+    def snapshot_at(self, length: int) -> int:
+        """The bytes of windows and recurrent states after ``length`` tokens."""
+        return sum(each * min(length, width) for each, width in self.windows) + self.fixed
+
     def alone(self, length: int) -> int:
         """The most bytes of one sequence of ``length`` tokens in caches of its own.
 

@@ -30,8 +30,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakSet, ref
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -39,14 +40,17 @@ from mlx_lm.models.cache import KVCache
 from ...errors import LoadError, OptionError, StateError
 from ...tokens import Token
 from ..kv.alone import Alone
+from ..kv.commands import Changed, Empty, Flush, Limit, Load, Save, Shrink
+from ..kv.footprint import Footprint
 from ..kv.layers import CacheFactory, leaves, sliceable
 from . import piece as piece_file
-from .entry import CELL
-from .fetch import Fetch, ReadCost, Worth
+from .entry import CELL, Entry
+from .fetch import Fetch, ReadCost, Report, Worth
 from .folder import Folder
 from .layout import Layout
 from .piece import Piece, checked_path
 from .segments import Segment, Snapshot, holds, rebuilt, spliced
+from .sizes import Sizes
 from .tree import BLOCK, Found, Node, PrefixTree, TokenIds, as_ids
 from .write_back import LAST_FILE, WriteBack
 
@@ -80,7 +84,17 @@ class PrefixCache:
     whole of it can be taken, or any prefix of it as long as no window is full. As ``take`` never
     gives all of a prompt, insert the KV of such models at a place that other prompts will share,
     or at least one token before the end of the prompt.
+
+    If several machines have parts of the model, each has a cache of what its own layers hold, and
+    ``part`` says which of how many it is. All of them hold the same tokens: a runner tells them
+    what is put in and taken, and ``through`` carries out there as well what is asked for here.
+    ``together`` does what may fail on one machine only, such as reading a file: then it fails on
+    all. If the parts are not equally large, ``sizes`` are the footprints of all of them: then a
+    prefix counts as many bytes as where it has the most.
     """
+
+    through: Callable[[Changed], Any] | None = None
+    together: Callable[[Callable[[], Any]], Any]
 
     def __init__(
         self,
@@ -90,17 +104,21 @@ class PrefixCache:
         model: Any = None,
         block: int = BLOCK,
         folder: Folder | None = None,
+        part: tuple[int, int] = (0, 1),
+        sizes: Sequence[Footprint] = (),
     ) -> None:
         self._make = make
         self._model = model
         self._max_bytes = max_bytes
         any_length = all(sliceable(leaf) for leaf in leaves(make()))
-        self._tree = PrefixTree(any_length=any_length, block=block)
+        self._tree = PrefixTree(any_length=any_length, block=block, sizes=Sizes(sizes))
+        self._part = part
+        self.together = lambda do: do()
         self._lock = threading.RLock()  # for all access to the tree
         self.folder = folder
         self.read_cost = ReadCost()
         self._restored = 0
-        self._fetches: list[Fetch] = []
+        self._fetches: WeakSet[Fetch] = WeakSet()  # those that run live
         self._write_back: WriteBack | None = None
         if folder is not None:
             self._write_back = WriteBack(self._tree, folder, self._lock, lambda: self.max_bytes)
@@ -120,7 +138,7 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """The exact number of bytes of the arrays held."""
+        """The exact number of bytes of the arrays held; see ``sizes`` for parts of a model."""
         return self._tree.nbytes
 
     @property
@@ -129,8 +147,7 @@ class PrefixCache:
 
     @max_bytes.setter
     def max_bytes(self, limit: int) -> None:
-        self._max_bytes = limit
-        self.shrink(limit)
+        self._change(Limit(limit))
 
     @property
     def disk(self) -> DiskFigures:
@@ -168,7 +185,7 @@ class PrefixCache:
         room: int | None,
         block: int,
     ) -> list[Node]:
-        tree = self._tree
+        tree, size = self._tree, self._tree.sizes
         limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
         self._has_room(limit)
         found = tree.find(ids, len(ids))
@@ -181,7 +198,7 @@ class PrefixCache:
         segments = [part(a, b) for a, b in pairwise(cuts) if a < b]
         snapshot = None if state is None else state()
         new: list[Segment | Snapshot] = [*segments, *([snapshot] if snapshot else [])]
-        if tree.cost(place) + sum(part.nbytes for part in new) > limit:
+        if tree.cost(place) + sum(map(size.of, new)) > limit:
             return []
         node = tree.node_at(place)
         cut = [node, place.node] if node is not place.node else []
@@ -215,15 +232,17 @@ class PrefixCache:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write all that is held to the folder, if there is one; returns whether that was done
-        within so many seconds."""
-        return self._write_back is None or self._write_back.flush(timeout)
+        within so many seconds. Other machines begin to, and go on until it is done."""
+        self._change(Flush())
+        return self._write_back is None or self._write_back.wait(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
         """``flush``, and neither read nor write anything more from then on."""
         done = self._write_back is None or self._write_back.close(timeout)
-        for fetch in self._fetches:
+        fetches = list(self._fetches)
+        for fetch in fetches:
             fetch.cancel()
-        for fetch in self._fetches:
+        for fetch in fetches:
             fetch.is_running(LAST_FILE)
         return done
 
@@ -237,12 +256,13 @@ class PrefixCache:
 
     def fetch(
         self,
-        tokens: Sequence[Token],
-        worth: Worth = lambda found: found,
+        tokens: Sequence[Token] | TokenIds,
+        worth: Worth | None = lambda found: found,
         now: Callable[[], float] = time.perf_counter,
+        moved: Callable[[Report], object] = lambda report: None,
     ) -> Fetch | None:
         """Begin to read what the folder has of these tokens and memory has not; ``restore`` takes
-        it from there. ``None`` if there is no folder."""
+        it from there. ``None`` if there is no folder. The others as for ``Fetch``."""
         if self.folder is None:
             return None
         ids = as_ids(tokens)
@@ -256,19 +276,24 @@ class PrefixCache:
                 worth=worth,
                 cost=self.read_cost,
                 now=now,
+                moved=moved,
             )
-            going = [each for each in self._fetches if each.reached or each.is_running()]
-            self._fetches = [*going, fetch]
+            self._fetches.add(fetch)
         return fetch
 
-    def restore(self, tokens: Sequence[Token], *, room: int | None = None) -> list[Node]:
+    def restore(
+        self,
+        tokens: Sequence[Token] | TokenIds,
+        *,
+        fetch: Fetch | None = None,
+        room: int | None = None,
+    ) -> list[Node]:
         """Insert what the folder has of these tokens, which is waited for if it was not read yet.
 
-        Returns what ``insert`` does.
+        ``fetch``: what reads them, if something does already. Returns what ``insert`` does.
         """
         ids = as_ids(tokens)
-        fetches = [each for each in self._fetches if each.leads_to(ids)]
-        fetch = max(fetches, key=lambda each: each.reached) if fetches else self.fetch(tokens)
+        fetch = fetch or self.fetch(ids)
         pieces = fetch.take(len(ids)) if fetch is not None else []
         if not pieces:
             return []
@@ -327,13 +352,38 @@ class PrefixCache:
 
     def shrink(self, max_bytes: int) -> None:
         """Evict until at most ``max_bytes`` are held; the limit does not change."""
-        with self._lock:
-            self._has_room(max_bytes)
-            self._tree.evict(max_bytes)
+        self._change(Shrink(max_bytes))
 
     def clear(self) -> None:
+        self._change(Empty())
+
+    def _change(self, command: Changed) -> Any:
+        return (self.do if self.through is None else self.through)(command)
+
+    def do(self, command: Changed) -> Any:
+        """Carry out a command here."""
+        match command:
+            case Limit(limit):
+                self._max_bytes = limit
+                self._evict(limit)
+            case Shrink(to):
+                self._evict(to)
+            case Empty():
+                with self._lock:
+                    self._tree.clear()
+            case Flush():
+                if self._write_back is not None:
+                    self._write_back.begin_flush()
+            case Save(path, tokens):
+                return self.together(lambda: self._save(path, tokens))
+            case Load(path, key):
+                return self._put(path, self.together(lambda: self._read(path, key)))
+        return None
+
+    def _evict(self, to: int) -> None:
         with self._lock:
-            self._tree.clear()
+            self._has_room(to)
+            self._tree.evict(to)
 
     def save(self, path: str | os.PathLike[str], tokens: Sequence[Token]) -> int:
         """Write as many leading ``tokens`` as possible to a file; returns how many.
@@ -341,7 +391,10 @@ class PrefixCache:
         Unlike for ``take``, that may be all of them. Raises ``StateError`` if none of them is
         held, and ``OptionError`` if the path cannot be written.
         """
-        file = checked_path(path)
+        count: int = self._change(Save(str(checked_path(path)), tuple(map(int, tokens))))
+        return count
+
+    def _save(self, path: str, tokens: Sequence[Token]) -> int:
         with self._lock:
             found = self._tree.find(as_ids(tokens), len(tokens))
             if found is None:
@@ -353,10 +406,16 @@ class PrefixCache:
         snapshot = None if self.any_length else Snapshot.of(kv.caches, kv.length)
         prefix = Piece(0, as_ids(tokens[: kv.length]), segment, snapshot)
         try:
-            piece_file.write(file, prefix, Layout(self._make, self._model))
+            piece_file.write(self._file(path), prefix, Layout(self._make, self._model))
         except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
-            raise OptionError("path", f"{path} cannot be written: {_reason(error)}") from error
+            file = self._file(path)
+            raise OptionError("path", f"{file} cannot be written: {_reason(error)}") from error
         return kv.length
+
+    def _file(self, path: str) -> Path:
+        """The file of this machine's part, beside that of the first one."""
+        which, of = self._part
+        return Path(f"{path}.rank-{which}-of-{of}" if which else path)
 
     def load(self, path: str | os.PathLike[str]) -> int:
         """Insert the prefix that ``save`` wrote to a file; returns how many tokens it has.
@@ -365,13 +424,25 @@ class PrefixCache:
         than ``max_bytes``, and ``OptionError`` if the path cannot be that of a file; then nothing
         has changed.
         """
-        file = checked_path(path)
+        file = str(checked_path(path))
+        if self.through is None:
+            return self._put(file, self._read(file))
+        count: int = self.through(Load(file, _key(self._read(file))))
+        return count
+
+    def _read(self, path: str, key: str | None = None) -> Piece:
+        file = self._file(path)
         try:
             prefix = piece_file.read(file, Layout(self._make, self._model))
         except (OSError, ValueError) as error:
-            raise LoadError(f"{path} cannot be read: {_reason(error)}") from error
+            raise LoadError(f"{file} cannot be read: {_reason(error)}") from error
         if prefix.start or (prefix.snapshot is None and not self.any_length):
-            raise LoadError(f"{path} is a part of a prefix; pass a file that save_prefix wrote")
+            raise LoadError(f"{file} is a part of a prefix; pass a file that save_prefix wrote")
+        if key is not None and key != _key(prefix):
+            raise LoadError(f"{file} holds other tokens than {path} of rank 0; save it again")
+        return prefix
+
+    def _put(self, path: str, prefix: Piece) -> int:
         with self._lock:
             nodes = self._place([prefix], prefix.tokens, None)
             mx.eval([node.arrays() for node in nodes])
@@ -387,6 +458,10 @@ class PrefixCache:
     def _kv(self, found: Found, *, capacity: int) -> Alone:
         caches = rebuilt(self._make, found.runs, found.snapshot, found.length, capacity)
         return Alone(self._make, caches, found.length)
+
+
+def _key(prefix: Piece) -> str:
+    return Entry("", 0, prefix.tokens).key
 
 
 def _reason(error: Exception) -> object:

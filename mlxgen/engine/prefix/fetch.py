@@ -3,6 +3,9 @@
 Owns the thread and what it has read. Must never know why it is wanted, or what becomes of it: its
 owner says what is worth being read, and takes the pieces. Invariant: the pieces that are taken
 follow one another; if one cannot be read, none comes after it.
+
+If several machines have parts of a model, each reads its own. Then one of them says up to where,
+and takes no more than all of them have read (see ``shared_fetch``).
 """
 
 from __future__ import annotations
@@ -10,10 +13,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import mlx.core as mx
-import numpy as np
 
 from .entry import Entry
 from .folder import Folder
@@ -55,11 +57,39 @@ class ReadCost:
         self._bytes += nbytes - _WEIGHT * self._bytes
 
 
+class Report(NamedTuple):
+    """How far a ``Fetch`` has come. ``ends``: after how many tokens a sequence could go on from
+    what was found, when that has become known."""
+
+    ends: tuple[int, ...] | None = None
+    came: int = 0
+    reached: int = 0
+    is_over: bool = False
+
+
+class Fetching(Protocol):
+    """What the owner of a fetch sees of it; see ``Fetch``."""
+
+    @property
+    def goal(self) -> int | None: ...
+    @property
+    def came(self) -> int: ...
+    @property
+    def reached(self) -> int: ...
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def nbytes(self) -> int: ...
+    def wait(self, timeout: float | None = None) -> None: ...
+
+
 class Fetch:
     """See the module. ``ids``: the prompt; of them, ``held`` are in memory already.
 
-    ``in_parts``: whether the first pieces are of use without the last one. ``goal``: up to how many
-    tokens it reads, once that is known. ``count``: how many pieces it has read.
+    ``in_parts``: whether the first pieces are of use without the last one. ``worth``: which of what
+    was found is read; with ``None`` that waits for ``aim``, and ``moved`` is told how it goes on.
+    ``goal``: up to how many tokens it reads, once that is known. ``came``: how many pieces it has
+    read.
     """
 
     def __init__(
@@ -69,9 +99,10 @@ class Fetch:
         held: int,
         *,
         in_parts: bool,
-        worth: Worth,
+        worth: Worth | None,
         cost: ReadCost,
         now: Callable[[], float],
+        moved: Callable[[Report], object] = lambda report: None,
     ) -> None:
         self.ids = ids
         self._folder = folder
@@ -80,12 +111,14 @@ class Fetch:
         self._worth = worth
         self._cost = cost
         self._now = now
+        self._tell = moved
         self._moved = threading.Condition()
         self._pieces: list[Piece] = []
         self._bytes = 0  # of these
         self._wanted = 0  # up to how many tokens somebody waits for pieces
+        self._aim: int | None = None
         self._whole = self._ends = self._cancelled = False
-        self.count = 0
+        self.came = self._reached = 0
         self.goal: int | None = None
         self._thread = threading.Thread(target=self._run, name="prefix cache reader", daemon=True)
         self._thread.start()
@@ -96,15 +129,24 @@ class Fetch:
         return self._ends or self._cancelled
 
     @property
+    def _report(self) -> Report:
+        return Report(None, self.came, self.reached, self.is_over)
+
+    @property
     def nbytes(self) -> int:
         """The bytes of the pieces that have come and were not taken."""
         return self._bytes
 
     @property
     def reached(self) -> int:
-        """Up to how many tokens there are pieces to take; 0 if there are none."""
-        pieces = self._pieces
-        return pieces[-1].stop if pieces and (self._in_parts or self._whole) else 0
+        """Up to how many tokens there are pieces to take, or there were; 0 if there are none."""
+        return self._reached if self._in_parts or self._whole else 0
+
+    def aim(self, stop: int) -> None:
+        """Read up to so many tokens, which must be one of the ends that were found."""
+        with self._moved:
+            self._aim = stop
+            self._moved.notify_all()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until no more will come, or not before some of it was taken."""
@@ -134,10 +176,6 @@ class Fetch:
             self._bytes = 0
             self._moved.notify_all()
 
-    def leads_to(self, ids: TokenIds) -> bool:
-        """Whether these are the first of its tokens, and it was not cancelled."""
-        return not self._cancelled and np.array_equal(self.ids[: len(ids)], ids)
-
     def is_running(self, timeout: float = 0.0) -> bool:
         """Whether its thread does not end within so many seconds."""
         self._thread.join(timeout)
@@ -153,10 +191,23 @@ class Fetch:
             with self._moved:
                 self._ends = True
                 self._moved.notify_all()
+            self._tell(self._report)
+
+    def _chosen(self) -> list[Entry]:
+        """What to read."""
+        if self._worth is not None:
+            found = [each for each in self._folder.find(self.ids) if each.stop > self._held]
+            return self._worth(found) if found else []
+        ends = [end for end in self._folder.ends(self.ids) if end > self._held]
+        self._tell(Report(tuple(ends)))
+        with self._moved:
+            self._moved.wait_for(lambda: self._aim is not None or self._cancelled)
+        found = self._folder.find(self.ids, self._aim or 0)
+        is_there = bool(found) and found[-1].stop == self._aim  # it may have been removed
+        return [each for each in found if each.stop > self._held] if is_there else []
 
     def _read(self) -> bool:
-        found = [each for each in self._folder.find(self.ids) if each.stop > self._held]
-        if not found or not (found := self._worth(found)):
+        if not (found := self._chosen()):
             return False
         self.goal = found[-1].stop
         for entry in found:
@@ -169,10 +220,13 @@ class Fetch:
                 if self._cancelled:
                     return False
                 self._pieces.append(piece)
-                self.count += 1
+                self.came += 1
+                self._reached = piece.stop
                 self._bytes += piece.nbytes
                 self._moved.notify_all()
-                if self._in_parts:
+            self._tell(self._report)
+            if self._in_parts:
+                with self._moved:
                     self._moved.wait_for(self._goes_on)
         return True
 

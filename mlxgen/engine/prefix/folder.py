@@ -130,6 +130,14 @@ class Folder:
             self._renew(chain)
         return chain
 
+    def ends(self, ids: Sequence[Token] | TokenIds) -> list[int]:
+        """After how many of the tokens a sequence can go on from what there is: ``find`` gives as
+        many if these are ``most``."""
+        with self._lock:
+            self._rescanned()
+            cells = self._cells(as_ids(ids))
+            return sorted(end.stop for _, ends in cells for end in ends)
+
     def missing(self, ids: Sequence[Token] | TokenIds, *, has_state: bool = False) -> list[Entry]:
         """What to write, in order, so that ``find`` gives all of ``ids``.
 
@@ -202,15 +210,19 @@ class Folder:
 
     def _chain(self, ids: TokenIds) -> list[Entry]:
         """The chain of files with as many of the tokens as possible."""
-        best, cells, parent = list[Entry](), list[Entry](), self._root
+        best = list[Entry]()
+        for cells, ends in self._cells(ids):
+            if (end := next(ends, None)) is not None:
+                best = [*cells, end]
+        return best
+
+    def _cells(self, ids: TokenIds) -> Iterator[tuple[list[Entry], Iterator[Entry]]]:
+        """For each cell of the tokens, as far as there is one: what leads to it, and the pieces in
+        it after which a sequence can go on, the longest first."""
+        cells, parent = list[Entry](), self._root
         for start in range(0, len(ids), CELL):
             cell = ids[start : start + CELL]
-            counts = sorted(+self._counts[parent], reverse=True) if parent in self._counts else ()
-            for count in counts:
-                end = self._there(Entry(parent, start, cell[:count]))
-                if end is not None and (end.has_state or not self._needs_state):
-                    best = [*cells, end]
-                    break
+            yield cells, self._ends(parent, start, cell)
             whole = Entry(parent, start, cell)
             if self._has_segments:
                 found = self._there(whole)
@@ -218,7 +230,13 @@ class Folder:
                     break
                 cells.append(found)
             parent = whole.key
-        return best
+
+    def _ends(self, parent: str, start: int, cell: TokenIds) -> Iterator[Entry]:
+        counts = sorted(+self._counts[parent], reverse=True) if parent in self._counts else ()
+        for count in counts:
+            end = self._there(Entry(parent, start, cell[:count]))
+            if end is not None and (end.has_state or not self._needs_state):
+                yield end
 
     def _there(self, entry: Entry) -> Entry | None:
         """An entry as its file has it, if there is one."""

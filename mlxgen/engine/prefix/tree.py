@@ -2,8 +2,8 @@
 
 Owns the nodes, what each of them holds, and the order in which they are evicted. Must never know
 a model, or how much is too much: its owner says when to evict. Invariant: the common prefix of two
-sequences is in the tree once; ``nbytes`` is the sum of what the nodes hold; every leaf can be
-used.
+sequences is in the tree once; ``nbytes`` is the sum of what the nodes hold, as ``sizes`` count it;
+every leaf can be used.
 
 A node is a run of tokens (an *edge*) after those of its parent, of at most ``block`` tokens. So
 cutting an edge in two copies a bounded number of bytes, and a long sequence that nobody uses is
@@ -39,6 +39,7 @@ import numpy.typing as npt
 
 from ...tokens import Token
 from .segments import Segment, Snapshot
+from .sizes import Sizes
 
 TokenIds: TypeAlias = npt.NDArray[np.int64]  # as wide as those of patches of images
 
@@ -118,8 +119,10 @@ class PrefixTree:
         any_length: bool,
         block: int = BLOCK,
         leaving: Callable[[Node], object] = lambda node: None,
+        sizes: Sizes | None = None,
     ) -> None:
         self.any_length = any_length
+        self.sizes = sizes or Sizes()
         self.leaving = leaving
         self.block = block
         self.nbytes = 0
@@ -162,7 +165,7 @@ class PrefixTree:
     def cost(self, place: Place) -> int:
         """The bytes of the segments that lead to a place, which a sequence there needs."""
         return sum(
-            segment.nbytes if count == segment.count else segment.bytes_of(count)
+            self.sizes.of_first(segment, count)
             for segment, count in _runs(place.node, place.length)
         )
 
@@ -186,7 +189,7 @@ class PrefixTree:
         node = Node(ids.copy(), segment, parent, parent.depth + len(ids))
         assert int(ids[0]) not in parent.children
         parent.children[int(ids[0])] = node
-        self.nbytes += segment.nbytes
+        self.nbytes += self.sizes.of(segment)
         self._rank(parent)  # no longer a leaf
         return node
 
@@ -195,7 +198,7 @@ class PrefixTree:
         assert node.snapshot is None and node.depth == snapshot.length
         node.snapshot = snapshot
         node.computed = node.saved = False
-        self.nbytes += snapshot.nbytes
+        self.nbytes += self.sizes.of(snapshot)
         for below in _snapshots(node.children.values()):  # of less use now
             self._rank(below)
 
@@ -234,13 +237,13 @@ class PrefixTree:
         assert not (self.any_length and node.children)
         self._ranked.pop(node.rank, None)
         if node.snapshot is not None:
-            self.nbytes -= node.snapshot.nbytes
+            self.nbytes -= self.sizes.of(node.snapshot)
             node.snapshot = None
         while node.parent is not None and not node.children:
             parent = node.parent
             del parent.children[int(node.tokens[0])]
             node.parent = None
-            self.nbytes -= node.segment.nbytes
+            self.nbytes -= self.sizes.of(node.segment)
             node = parent
             if self._is_place(node):
                 break
@@ -277,10 +280,10 @@ class PrefixTree:
 
     def _priority(self, node: Node) -> float:
         """The lower, the sooner a node goes; infinite if nothing can be dropped with it."""
-        freed = node.snapshot.nbytes if node.snapshot is not None else 0
+        freed = self.sizes.of(node.snapshot) if node.snapshot is not None else 0
         above, is_end = node, not node.children and self._is_place(node)
         while above.parent is not None and (above is node or not self._is_place(above)):
-            freed += above.segment.nbytes if is_end else 0
+            freed += self.sizes.of(above.segment) if is_end else 0
             above = above.parent
             is_end = is_end and len(above.children) == 1
         if not freed:

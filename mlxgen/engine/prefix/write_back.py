@@ -6,7 +6,7 @@ Owns what is written when. Must never know what a file looks like (``folder`` do
   is made at once later, by dropping what is on disk;
 - what is evicted before that, as long as only so many bytes of it wait. More is lost to the disk,
   and never waited for;
-- on ``flush``, all the rest, what was used last first.
+- on a flush, all the rest, what was used last first.
 
 One thread writes, and ends when there is nothing left to write. The lock of the tree is not held
 meanwhile. Only what is known to be computed is written, so that the device is not waited for, and
@@ -94,7 +94,7 @@ class WriteBack:
         self._writes = False
         self._rescued: deque[Job] = deque()
         self._bytes = 0  # of these
-        self._flushes = 0
+        self._flushes = False  # until there is nothing left to write
         self.written = 0
         self._closed = False
 
@@ -120,23 +120,25 @@ class WriteBack:
         if self._rescued:
             self.wake()
 
-    def flush(self, timeout: float | None = None) -> bool:
-        """Write all that is held; returns whether that was done within ``timeout`` seconds."""
+    def begin_flush(self) -> None:
+        """Have all that is held written."""
         with self._changed:
-            if self._closed:
-                return False
-            self._flushes += 1
-            try:
-                for node in self._tree.nodes():
-                    node.saved = False  # the folder may have dropped it
-                self.wake()
-                return self._changed.wait_for(lambda: not self._writes, timeout)
-            finally:
-                self._flushes -= 1
+            self._flushes = True
+            for node in self._tree.nodes():
+                node.saved = False  # the folder may have dropped it
+            self.wake()
+            self._flushes = self._writes
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is written; returns whether that was so within ``timeout`` seconds."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._writes, timeout)
+            return done and not self._closed
 
     def close(self, timeout: float | None = None) -> bool:
-        """``flush``, and write nothing any more after that."""
-        done = self.flush(timeout)
+        """Write all that is held, and nothing any more after that; returns what ``wait`` does."""
+        self.begin_flush()
+        done = self.wait(timeout)
         with self._changed:
             self._closed = True
             thread = self._thread
@@ -188,6 +190,7 @@ class WriteBack:
                     self._writes = False  # whatever happens
                     job = self._next()
                     self._writes = job is not None
+                    self._flushes = self._flushes and self._writes
         finally:
             mx.clear_streams()
             with self._changed:

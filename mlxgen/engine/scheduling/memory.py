@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from ...errors import CapacityError
 from ...loading.memory import MemoryPlan
 from ..kv import SMALLEST, Activations, Footprint
-from ..kv.commands import Shrink
+from ..kv.commands import Limit, Shrink
 from ..prefix.cache import PrefixCache
 from ..step.handle import Handle
 from ..step.runner import Runner
@@ -54,7 +54,7 @@ class Memory:
         self.plan = plan
         self.leave_for_cache(self.limit)
         if self._cache is not None:
-            self._cache.max_bytes = self.limit
+            self._runner.do(Limit(self.limit))
 
     def forget(self) -> None:
         """Forget what was promised: nobody is left to whom it was."""

@@ -14,12 +14,13 @@ from functools import partial
 
 from ...tokens import Token, in_common
 from ..kv import PREFILL_STEP
-from ..kv.commands import Device, Restore
+from ..kv.commands import Aim, Cancel, Restore
 from ..prefix.cache import PrefixCache
 from ..prefix.entry import Entry
-from ..prefix.fetch import Fetch
+from ..prefix.fetch import Fetching
 from ..step.cost import PassCost
 from ..step.handle import Handle
+from ..step.runner import Runner
 
 WORTH_READING = 64  # tokens that memory has not
 PATIENCE = 5.0  # seconds without a piece, after which a disk is not waited for
@@ -29,11 +30,14 @@ PAUSE = 0.01  # seconds to wait for one at a time, if nothing else is to be done
 @dataclass(slots=True, eq=False)
 class _Reading:
     """What is read of ``tokens``: ``put`` of them are in the prefix cache. ``seen`` pieces had come
-    when that was last looked at, and a next one is waited for until ``end``."""
+    when that was last looked at, and a next one is waited for until ``end``. ``aimed``: all know
+    how far to read."""
 
-    fetch: Fetch
+    number: int
+    fetch: Fetching
     tokens: tuple[Token, ...]
     end: float
+    aimed: bool = False
     seen: int = 0
     put: int = 0
 
@@ -42,7 +46,7 @@ class Restores:
     """See the module. ``room`` says how many bytes the prefix ``cache`` may have now."""
 
     def __init__(
-        self, device: Device, cache: PrefixCache, cost: PassCost, room: Callable[[], int]
+        self, device: Runner, cache: PrefixCache, cost: PassCost, room: Callable[[], int]
     ) -> None:
         self._device = device
         self._cache = cache
@@ -82,11 +86,12 @@ class Restores:
                 return True
         self._asked.add(handle)
         worth = partial(self._worth, wanted - WORTH_READING, self._room())
-        now = self._device.now
-        fetch = self._cache.fetch(tokens, worth, now)
+        number = self._device.number()
+        fetch = self._device.fetch(number, tokens, worth)
         if fetch is None:
             return False
-        self._waiting[handle] = _Reading(fetch, tokens, now() + PATIENCE), len(tokens)
+        end = self._device.now() + PATIENCE
+        self._waiting[handle] = _Reading(number, fetch, tokens, end), len(tokens)
         return True
 
     def move(self) -> None:
@@ -120,7 +125,7 @@ class Restores:
     def _leave(self, handle: Handle) -> None:
         reading, _ = self._waiting.pop(handle)
         if reading not in self._readings:
-            reading.fetch.cancel()
+            self._device.do(Cancel(reading.number))
 
     def _serves(self, reading: _Reading, common: int) -> bool:
         """Whether there is anything in it, as far as is known, for who has so much in common."""
@@ -130,13 +135,16 @@ class Restores:
     def _goes_on(self, reading: _Reading) -> bool:
         """Put what has come into the prefix cache; whether more will come."""
         fetch, now = reading.fetch, self._device.now()
-        over, seen, reached = fetch.is_over, fetch.count, fetch.reached
+        over, seen, reached = fetch.is_over, fetch.came, fetch.reached
         if seen > reading.seen:
             reading.seen, reading.end = seen, now + PATIENCE
+        if fetch.goal is not None and not reading.aimed:
+            reading.aimed = True
+            self._device.do(Aim(reading.number, fetch.goal))
         if reached > reading.put:
             reading.put, tokens = reached, reading.tokens[:reached]
             try:
-                self._device.do(Restore(tokens, self._room() + fetch.nbytes))
+                self._device.do(Restore(reading.number, reached, self._room() + fetch.nbytes))
             except Exception:  # it is never worth a sequence
                 return False
             over = over or self._cache.match((*tokens, 0)) < reached  # there is no room for more

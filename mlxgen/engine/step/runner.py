@@ -11,29 +11,38 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
 import mlx.core as mx
 
+from ...tokens import Token
 from ..kv.alone import Alone
 from ..kv.commands import (
+    Aim,
+    Cancel,
     Clear,
     Command,
     Copy,
     Device,
     Empty,
     Expect,
+    Flush,
     Forget,
     Free,
     Join,
     Keep,
     Kept,
     Leave,
+    Limit,
+    Load,
     Prove,
     Restore,
     Run,
+    Save,
+    Seek,
     Shrink,
     Snapshot,
     Spoil,
@@ -48,6 +57,7 @@ from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
 from ..prefix.cache import PrefixCache
+from ..prefix.fetch import Fetch, Fetching, Report, Worth
 from ..prefix.tree import Node
 
 
@@ -85,9 +95,11 @@ class Runner(Device):
         self._kept = 0
         # Submitted and not read, each with how many such nodes there ever were before it
         self._draws: deque[tuple[int, mx.array]] = deque()
+        self._fetches: dict[int, Fetch] = {}
+        self._worths: dict[int, Worth] = {}  # of fetches that are about to begin here
 
     def number(self) -> int:
-        """A number for a new cache."""
+        """A number for a new cache, or a new fetch."""
         return next(self._numbers)
 
     def submit(self, arrays: Iterable[mx.array | None]) -> None:
@@ -105,6 +117,19 @@ class Runner(Device):
             if (count := kept - (self._kept - len(self._unproven))) > 0:
                 self.do(Prove(count))
         return tokens
+
+    def fetch(self, number: int, tokens: tuple[Token, ...], worth: Worth) -> Fetching | None:
+        """Begin to read what the prefix cache's folder has of these tokens and memory has not, as
+        far as that is ``worth`` it; ``None`` if there is no folder.
+
+        ``Restore`` takes what was read, and ``Cancel`` ends it.
+        """
+        self._worths[number] = worth
+        self.do(Seek(number, tuple(map(int, tokens))))  # of patches only what they are called
+        return self._fetches.get(number)
+
+    def moved(self, fetch: int, report: Report) -> None:
+        """How a fetch goes on that another runner began, in the thread that reads."""
 
     def settle(self) -> None:
         """Wait until all that was put into the prefix cache is computed; if that fails, in the
@@ -163,13 +188,16 @@ class Runner(Device):
                 assert self.cache is not None
                 self._unproven.clear()
                 self._draws.clear()
-                self.cache().clear()
+                self.cache().do(command)
+            case Shrink() | Limit() | Flush() | Save() | Load():
+                assert self.cache is not None
+                return self.cache().do(command)
             case _:
                 assert self.cache is not None
                 return self._do_with_prefixes(command, self.cache())
         return None
 
-    def _do_with_prefixes(self, command: Take | Kept, cache: PrefixCache) -> Alone | Slot | None:
+    def _do_with_prefixes(self, command: Take | Kept, cache: PrefixCache) -> Any:
         try:
             match command:
                 case Take(kv, tokens):
@@ -179,10 +207,16 @@ class Runner(Device):
                     store = self._stores[kv]
                     alone = store if isinstance(store, Alone) else store.slots.copy_of(store)
                     self._wait_for(cache.insert(tokens, alone, room=room))
-                case Restore(tokens, room):
-                    self._wait_for(cache.restore(tokens, room=room))
-                case Shrink(to):
-                    cache.shrink(to)
+                case Seek(number, tokens):
+                    self._seek(number, tokens, cache)
+                case Aim(number, stop):
+                    self._fetches[number].aim(stop)
+                case Restore(number, stop, room):
+                    fetch = self._fetches[number]
+                    self._wait_for(cache.restore(fetch.ids[:stop], fetch=fetch, room=room))
+                case Cancel(number):
+                    if (ended := self._fetches.pop(number, None)) is not None:
+                        ended.cancel()
                 case Prove(count):
                     cache.prove(_there([self._unproven.popleft() for _ in range(count)]))
                     if not self._unproven:
@@ -193,6 +227,14 @@ class Runner(Device):
             self.do(Empty())  # how far it came is not known, nor how far another runner did
             raise
         return None
+
+    def _seek(self, number: int, tokens: tuple[Token, ...], cache: PrefixCache) -> None:
+        worth = self._worths.pop(number, None)
+        fetch = cache.fetch(tokens, worth, self.now, partial(self.moved, number))
+        if fetch is not None:
+            self._fetches[number] = fetch
+        elif worth is None:
+            self.moved(number, Report((), is_over=True))
 
     def _wait_for(self, nodes: list[Node]) -> None:
         """Note that nodes of the prefix cache are not known to be computed."""

@@ -1,0 +1,388 @@
+"""Runners that are given the same commands keep the same prefixes, whatever their disks do."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+
+from mlxgen.engine.history import History
+from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.commands import (
+    Aim,
+    Cancel,
+    Clear,
+    Command,
+    Empty,
+    Flush,
+    Limit,
+    Load,
+    Place,
+    Restore,
+    Save,
+    Shrink,
+    read,
+    written,
+)
+from mlxgen.engine.kv.footprint import Footprint
+from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.entry import CELL, Entry
+from mlxgen.engine.prefix.fetch import Fetching, Report, Worth
+from mlxgen.engine.prefix.folder import Folder
+from mlxgen.engine.prefix.shared_fetch import SharedFetch
+from mlxgen.engine.step.runner import Runner
+from mlxgen.errors import LoadError, MlxgenError
+from mlxgen.tokens import Token
+from tests.fakes.prefix_integrity import check_integrity
+
+from ...effort import tries
+
+PLENTY = 1 << 40
+Make = Callable[[], list[Any]]
+
+
+def plain() -> list[Any]:
+    return [KVCache()]
+
+
+def states() -> list[Any]:
+    return [KVCache(), RotatingKVCache(max_size=100), ArraysCache(1)]
+
+
+def more() -> list[Any]:
+    return [KVCache(), *states(), ArraysCache(1)]
+
+
+PARTS = [(plain, plain), (states, states), (more, states), (states, more)]
+"""What the layers of two parts of a model hold."""
+SIZES = {states: Footprint(8, ((8, 100),), 4, 0), more: Footprint(16, ((8, 100),), 8, 1)}
+
+
+def model(inputs: mx.array, cache: list[Any]) -> mx.array:
+    """Its layers hold the tokens, or the sum of them."""
+    keys = inputs.astype(mx.float32)[:, None, :, None]
+    for layer in cache:
+        if isinstance(layer, ArraysCache):
+            held = layer[0]
+            layer[0] = keys.sum(2) if held is None else held + keys.sum(2)
+        else:
+            layer.update_and_fetch(keys, keys)
+    return keys[:, 0]
+
+
+class Slow(Folder):
+    """Takes its time."""
+
+    pause = 0.0
+
+    def write(self, entry: Entry, *what: Any) -> bool:
+        time.sleep(random.random() * self.pause)
+        return super().write(entry, *what)
+
+    def read(self, entry: Entry) -> Any:
+        time.sleep(random.random() * self.pause)
+        return super().read(entry)
+
+
+class Follower(Runner):
+    """Holds what it made, and reports later."""
+
+    def __init__(self, cache: PrefixCache, leader: Leader) -> None:
+        super().__init__(leader.model, cache._make, None, lambda: cache)
+        self._leader = leader
+        self._held: dict[int, Any] = {}
+        self._reports: SimpleQueue[tuple[int, Report] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._report, daemon=True)
+        self._thread.start()
+
+    def hear(self, text: str) -> Any:
+        command = read(json.loads(text))
+        result = self.do(command)
+        if isinstance(command, Place) and result is not None:
+            self._held[command.kv] = result
+        return result
+
+    def moved(self, fetch: int, report: Report) -> None:
+        self._reports.put((fetch, report))
+
+    def _report(self) -> None:
+        while (said := self._reports.get()) is not None:
+            time.sleep(random.random() * 0.002)
+            self._leader.heard(*json.loads(json.dumps(said)))
+
+    def close(self) -> None:
+        self._reports.put(None)
+        self._thread.join(20)
+
+
+class Leader(Runner):
+    """Tells another runner what it did."""
+
+    def __init__(self, cache: PrefixCache, other: PrefixCache) -> None:
+        super().__init__(model, cache._make, None, lambda: cache)
+        self._shared: dict[int, SharedFetch] = {}
+        self._hall = ThreadPoolExecutor(1)
+        cache.through = self.do
+        failures, barrier = list[Exception](), threading.Barrier(2)
+        for each in (cache, other):
+            each.together = partial(_together, failures, barrier)
+        self.follower = Follower(other, self)
+
+    def do(self, command: Command) -> Any:
+        if isinstance(command, Save | Load):  # they wait for each other
+            theirs = self._hall.submit(self.follower.hear, json.dumps(written(command)))
+            try:
+                return super().do(command)
+            finally:
+                theirs.exception(20)
+        result = super().do(command)
+        theirs = self.follower.hear(json.dumps(written(command)))
+        if isinstance(command, Place):
+            assert (theirs and theirs.length) == (result and result.length)
+        return result
+
+    def fetch(self, number: int, tokens: tuple[Token, ...], worth: Worth) -> Fetching | None:
+        cache = self.cache and self.cache()
+        assert cache is not None and cache.folder is not None
+        shared = self._shared[number] = SharedFetch(cache.folder, tokens, worth, 1)
+        own = super().fetch(number, tokens, shared.choose)
+        assert own is not None
+        shared.own = own  # type: ignore[assignment]
+        return shared
+
+    def heard(self, fetch: int, report: list[Any]) -> None:
+        self._shared[fetch].heard(1, Report(*report))
+
+
+def _together(failures: list[Exception], barrier: threading.Barrier, do: Callable[[], Any]) -> Any:
+    """What ``do`` gives, if it fails on neither side."""
+    result = None
+    try:
+        result = do()
+    except MlxgenError as error:
+        failures.append(error)
+    barrier.wait(20)
+    failed = list(failures)
+    barrier.wait(20)
+    failures.clear()
+    if failed:
+        raise LoadError(f"a rank: {failed[0]}")
+    return result
+
+
+@contextmanager
+def pair(path: Path, makes: tuple[Make, Make]) -> Iterator[Leader]:
+    sizes = [SIZES[make] for make in makes] if len({*makes}) > 1 else []
+    caches = []
+    for rank, make in enumerate(makes):
+        folder = Slow(path / str(rank), PLENTY, make=make)
+        part = rank, len(makes)
+        made = PrefixCache(make, 1 << 20, folder=folder, block=CELL, part=part, sizes=sizes)
+        caches.append(made)
+    leader = Leader(*caches)
+    try:
+        yield leader
+    finally:
+        leader.follower.close()
+        for cache in caches:
+            cache.close(20)
+
+
+def shape(runner: Runner) -> Any:
+    """All that the next commands depend on."""
+    assert runner.cache is not None
+    cache = runner.cache()
+    check_integrity(cache)
+    nodes = [
+        (each.used, each.depth, each.tokens.tolist(), each.snapshot and each.snapshot.length)
+        for each in cache._tree.places()
+    ]
+    proven = sorted(
+        (each.depth, each.tokens.tolist(), each.computed) for each in cache._tree.nodes()
+    )
+    return nodes, proven, len(runner._unproven), cache.nbytes, cache.max_bytes
+
+
+def restore(leader: Leader, tokens: tuple[Token, ...], room: int | None = None) -> int:
+    """Put what every disk has into the prefix caches, as it comes; returns how far that went."""
+    number = leader.number()
+    fetch = leader.fetch(number, tokens, lambda found: found)
+    assert fetch is not None
+    put, aimed = 0, False
+    while True:
+        over, reached = fetch.is_over, fetch.reached
+        if fetch.goal is not None and not aimed:
+            aimed = True
+            leader.do(Aim(number, fetch.goal))
+        if reached > put:
+            put = reached
+            leader.do(Restore(number, put, room))
+        elif over:
+            break
+        fetch.wait(0.001)
+    leader.do(Cancel(number))
+    return put
+
+
+def run(leader: Leader, tokens: tuple[Token, ...]) -> KV:
+    kv = KV(leader)
+    kv.take((*tokens, 0))
+    if kv.length < len(tokens):
+        kv.run(tokens[kv.length :])
+    return kv
+
+
+BASES = [tuple((seed * i + i // 7) % 90 for i in range(3 * CELL)) for seed in (3, 5, 11)]
+
+
+def history(leader: Leader, dice: random.Random) -> None:
+    """One of the things that a scheduler does."""
+    base = dice.choice(BASES)
+    tokens = base[: dice.choice([30, CELL, CELL + 44, 2 * CELL, 2 * CELL + 80, len(base)])]
+    if dice.random() < 0.3:
+        tokens = (*tokens[: dice.randrange(1, len(tokens))], *dice.choice(BASES)[:60])
+    room = dice.choice([None, None, 16 * CELL, 8 * CELL * 4])
+    sides = [runner.cache() for runner in (leader, leader.follower) if runner.cache]
+    match dice.choice(
+        ["run", "run", "run", "restore", "restore", "less", "settle", "drop", "lose", "write"]
+    ):
+        case "run":
+            kv = run(leader, tokens)
+            kv.keep(History(tokens), room)
+            if dice.random() < 0.6:
+                draw = mx.array([1]) + 0
+                leader.submit([draw])
+                if dice.random() < 0.7:
+                    leader.read(draw)
+            kv.close()
+        case "restore":
+            restore(leader, tokens, room)
+        case "less":
+            to = dice.choice([0, 4, 16, 64]) * CELL * 8
+            leader.do(Shrink(to) if dice.random() < 0.5 else Limit(to))
+            leader.do(Limit(dice.choice([24, 64, 256]) * CELL * 8))
+        case "settle":
+            leader.settle()
+        case "drop":
+            leader.do(Clear() if dice.random() < 0.5 else Empty())
+        case "lose":  # on one disk
+            files = sorted(dice.choice(sides).folder.path.glob("*.safetensors"))  # type: ignore[union-attr]
+            for file in dice.sample(files, len(files) // 3):
+                file.unlink(missing_ok=True)
+        case "write":
+            leader.do(Flush())
+            dice.choice(sides).flush(20)
+
+
+@pytest.mark.parametrize("makes", PARTS)
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=tries(64), deadline=None)
+def test_runners_with_other_disks_keep_the_same(
+    makes: tuple[Make, Make], tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    path, dice = tmp_path_factory.mktemp("disks"), random.Random(seed)
+    for _ in range(2):  # the second time with what is on disk
+        with pair(path, makes) as leader:
+            for cache in (leader.cache, leader.follower.cache):
+                assert cache is not None
+                cache().folder.pause = dice.choice([0, 0.004])  # type: ignore[union-attr]
+            for _ in range(12):
+                history(leader, dice)
+                assert shape(leader) == shape(leader.follower)
+
+
+@pytest.mark.parametrize("makes", PARTS)
+def test_what_one_disk_has_lost_is_restored_as_far_as_both_have_it(
+    makes: tuple[Make, Make], tmp_path: Path
+) -> None:
+    short, long = BASES[0][: CELL + 40], BASES[0]
+    with pair(tmp_path, makes) as leader:
+        for tokens in (short, long):
+            run(leader, tokens).keep(History(tokens))
+        leader.settle()
+    last = max((tmp_path / "1").iterdir(), key=lambda file: int(file.name.split(".")[2]))
+    last.unlink()
+    with pair(tmp_path, makes) as leader:
+        assert restore(leader, long) == (2 * CELL if makes[0] is plain else len(short))
+        assert shape(leader) == shape(leader.follower)
+        run(leader, long).keep(History(long))
+        leader.settle()
+    with pair(tmp_path, makes) as leader:
+        assert restore(leader, long) == len(long)
+
+
+def test_each_machine_saves_and_loads_its_own_part(tmp_path: Path) -> None:
+    tokens, file = BASES[0][:40], tmp_path / "prefix"
+    with pair(tmp_path / "one", (states, more)) as leader:
+        run(leader, tokens).keep(History(tokens))
+        leader.settle()
+        assert leader.cache is not None and leader.cache().save(file, tokens) == 40
+    with pair(tmp_path / "other", (states, more)) as leader:
+        assert leader.cache is not None and leader.cache().load(file) == 40
+        assert shape(leader) == shape(leader.follower) and leader.cache().nbytes
+        own = tmp_path / "prefix.rank-1-of-2"
+        leader.cache().clear()
+        own.rename(tmp_path / "elsewhere")
+        with pytest.raises(LoadError, match="rank-1-of-2 cannot be read"):
+            leader.cache().load(file)
+        assert shape(leader) == shape(leader.follower) and not leader.cache().nbytes
+        run(leader, tokens[:30]).keep(History(tokens[:30]))
+        leader.settle()
+        leader.cache().save(file, tokens[:30])
+        own.unlink()
+        (tmp_path / "elsewhere").rename(own)
+        with pytest.raises(LoadError, match="other tokens"):
+            leader.cache().load(file)
+
+
+def test_what_is_asked_of_a_cache_is_asked_of_all(tmp_path: Path) -> None:
+    with pair(tmp_path, (plain, plain)) as leader:
+        assert leader.cache is not None and leader.follower.cache is not None
+        cache, other = leader.cache(), leader.follower.cache()
+        for tokens in BASES:
+            run(leader, tokens).keep(History(tokens))
+        leader.settle()
+        assert cache.flush(20) and other._write_back is not None and other._write_back.wait(20)
+        assert other.disk.pieces_written == cache.disk.pieces_written > 0
+        before = cache.nbytes
+        cache.shrink(before - 1)
+        assert shape(leader) == shape(leader.follower) and 0 < cache.nbytes < before
+        cache.clear()
+        assert shape(leader) == shape(leader.follower) and not cache.nbytes
+        cache.max_bytes = 77
+        assert other.max_bytes == 77
+
+
+def test_a_prefix_command_that_fails_on_one_side_leaves_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pair(tmp_path, (plain, plain)) as leader:
+        assert leader.cache is not None
+        run(leader, BASES[0]).keep(History(BASES[0]))
+        kv = run(leader, BASES[1])
+        with monkeypatch.context() as patch:
+            patch.setattr(mx, "async_eval", lambda *given: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                kv.keep(History(BASES[1]))
+        assert shape(leader) == shape(leader.follower) and not leader.cache().nbytes
+        kv.keep(History(BASES[1]))
+        assert shape(leader) == shape(leader.follower) and leader.cache().nbytes
+
+
+def test_parts_that_could_not_keep_the_same_are_refused() -> None:
+    with pytest.raises(LoadError, match="different kinds"):
+        PrefixCache(plain, PLENTY, sizes=[Footprint(8, (), 0, 0), Footprint(8, ((8, 5),), 0, 0)])

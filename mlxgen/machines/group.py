@@ -109,8 +109,8 @@ class Group:
 
 def _reason(launch: Launch, text: str) -> str:
     """What to do about an error of MLX, whose own text has a number at best."""
-    found = re.search(r"error: (\d+)", text)
-    why = os.strerror(int(found[1])) if found else text
+    number = re.search(r"error: (\d+)", text)
+    why = os.strerror(int(number[1])) if number else text
     rank, peer = launch.rank, (launch.rank + 1) % launch.size
     mine, its = (
         ", ".join(launch.addresses[i]) if i < len(launch.addresses) else "its address"
@@ -118,7 +118,7 @@ def _reason(launch: Launch, text: str) -> str:
     )
     if "Accept failed" in text:
         return (
-            f"no other rank connected to rank {rank} at {mine} within {JOIN_TIME:.0f} s; see"
+            f"no other rank connected to rank {rank} at {mine} within {JOIN_TIME:g} s; see"
             " whether all of them were started, and check the addresses and the cables"
         )
     if "Couldn't connect" in text:

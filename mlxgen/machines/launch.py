@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,28 +36,35 @@ class Launch:
 
         Raises ``MachineError`` if it says something that cannot be.
         """
-        rank = _number(environment, "MLX_RANK")
-        addresses: Iterable[Iterable[str]] = ()
-        # In the order in which MLX looks for its back ends
-        if host := environment.get("NCCL_HOST_IP"):
-            backend, size, addresses = "nccl", _number(environment, "MLX_WORLD_SIZE"), [[host]]
-        elif path := environment.get("MLX_HOSTFILE"):
-            ranks = _ranks("MLX_HOSTFILE", path)
+        rank, addresses = "MLX_RANK", list[list[str]]()
+        # What MLX asks for, and in its order; of MPIs it takes Open MPI only
+        if _has(environment, rank, "NCCL_HOST_IP", "NCCL_PORT", "MLX_WORLD_SIZE"):
+            backend, size = "nccl", _number(environment, "MLX_WORLD_SIZE")
+            addresses = [[environment["NCCL_HOST_IP"]]]
+        elif _has(environment, rank, "MLX_HOSTFILE"):
+            ranks = _ranks(environment, "MLX_HOSTFILE")
             backend, size = "ring", len(ranks)
             addresses = [[_host(address) for address in each] for each in ranks]
-        elif "OMPI_COMM_WORLD_SIZE" in environment:  # MLX takes Open MPI only
+        elif _has(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
             backend, size = "mpi", _number(environment, "OMPI_COMM_WORLD_SIZE")
-            rank = _number(environment, "OMPI_COMM_WORLD_RANK")
-        elif path := environment.get("MLX_IBV_DEVICES"):
-            backend, size = "jaccl", len(_ranks("MLX_IBV_DEVICES", path))
-            addresses = [[_host(environment.get("MLX_JACCL_COORDINATOR", ""))]]
+            rank = "OMPI_COMM_WORLD_RANK"
+        elif _has(environment, rank, "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR"):
+            backend, size = "jaccl", len(_ranks(environment, "MLX_IBV_DEVICES"))
+            addresses = [[_host(environment["MLX_JACCL_COORDINATOR"])]]
         else:
             return None
         if size < 2:
             return None
-        if not 0 <= rank < size:
-            raise MachineError(f"expected a rank from 0 to {size - 1}, got {rank}; {_ADVICE}")
-        return cls(backend, rank, size, tuple(tuple(filter(None, each)) for each in addresses))
+        number = _number(environment, rank)
+        if not 0 <= number < size:
+            raise MachineError(
+                f"{rank}: expected a number from 0 to {size - 1}, got {number}; {_ADVICE}"
+            )
+        return cls(backend, number, size, tuple(map(tuple, addresses)))
+
+
+def _has(environment: Mapping[str, str], *names: str) -> bool:
+    return all(environment.get(name) for name in names)
 
 
 def _host(address: Any) -> str:
@@ -65,15 +72,16 @@ def _host(address: Any) -> str:
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
-    text = environment.get(name, "0")
+    text = environment[name]
     try:
         return int(text)
     except ValueError as error:
         raise MachineError(f"{name}: expected a number, got {text!r}; {_ADVICE}") from error
 
 
-def _ranks(name: str, path: str) -> list[list[Any]]:
+def _ranks(environment: Mapping[str, str], name: str) -> list[list[Any]]:
     """A file of ``mlx.launch`` with a list for each rank. For a single rank it may be empty."""
+    path = environment[name]
     try:
         ranks = json.loads(Path(path).read_text(encoding="utf-8").strip() or "[]")
     except (OSError, ValueError) as error:

@@ -25,6 +25,7 @@ def test_alone_without_a_launcher(tmp_path: Path) -> None:
     empty.write_text("\n")  # as mlx.launch writes it for one host
     assert Launch.of({}) is None
     assert Launch.of({"MLX_RANK": "0", "MLX_HOSTFILE": str(empty)}) is None
+    assert Launch.of({"MLX_RANK": "0", "NCCL_HOST_IP": "10.0.0.1"}) is None
     assert Launch.of({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
 
 
@@ -45,7 +46,9 @@ def test_every_back_end_of_mlx_launch_is_known(hostfile: str, tmp_path: Path) ->
 def test_what_cannot_be_is_refused(hostfile: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text('{"a": 1}')
-    with pytest.raises(MachineError, match=r"^expected a rank from 0 to 1, got 2; start"):
+    with pytest.raises(
+        MachineError, match=r"^MLX_RANK: expected a number from 0 to 1, got 2; start"
+    ):
         Launch.of({"MLX_RANK": "2", "MLX_HOSTFILE": hostfile})
     with pytest.raises(MachineError, match=r"^MLX_RANK: expected a number, got 'one'; start"):
         Launch.of({"MLX_RANK": "one", "MLX_HOSTFILE": hostfile})

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
+UNHEARD = 6
+"""Seconds after which the system gives up a machine that confirms nothing."""
+
 _HEAD = struct.Struct("!BI")
 _LARGEST = 1 << 30  # bytes of a body; whoever says more does not speak of frames
 _PIECE = 1 << 18  # bytes that are read at once
+_RXT_CONNDROPTIME = 0x80  # of macOS, in its netinet/tcp.h; the socket module lacks it
 
 
 class Frame(NamedTuple):
@@ -32,24 +37,41 @@ class Link:
 
     An error while sending is kept for the one who receives: what the other rank said before it
     went is still to be read then.
+
+    The system itself notices a machine that is gone, with any interpreter that does not run:
+    where something is sent at least once a second, ``receive`` then raises ``TimeoutError``.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):
+            if sys.platform == "darwin":
+                connection.setsockopt(socket.IPPROTO_TCP, _RXT_CONNDROPTIME, UNHEARD)
+            else:
+                wait = 1000 * UNHEARD
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, wait)
         self.socket = connection
         self._lock = threading.Lock()
+        self._error: OSError | None = None  # of sending
         self._unsent: deque[memoryview] = deque()
         self._unread = bytearray()
 
     @property
     def waiting(self) -> bool:
-        """Whether something is to be sent that the socket would not take yet."""
+        """Whether there is something for ``flush`` to do."""
         return bool(self._unsent)
+
+    @property
+    def broken(self) -> bool:
+        """Whether nothing can be sent any more; ``receive`` then says why."""
+        return self._error is not None
 
     def send(self, kind: int, body: bytes = b"") -> None:
         """Send a frame, after those before it. What the socket does not take is for ``flush``."""
         with self._lock:
+            if self.broken:
+                return
             self._unsent.append(memoryview(_HEAD.pack(kind, len(body)) + body))
             self._flush()
 
@@ -69,7 +91,8 @@ class Link:
                     self._unsent.popleft()
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
+            self._error = error
             self._unsent.clear()
 
     def receive(self) -> list[Frame]:
@@ -80,6 +103,8 @@ class Link:
         try:
             data = self.socket.recv(_PIECE)
         except BlockingIOError:
+            if self._error is not None:
+                raise self._error from None
             return []
         if not data:
             raise EOFError

@@ -22,19 +22,30 @@ SOON = 10.0
 
 
 @contextmanager
-def leader(**options: Any) -> Iterator[tuple[Channel, socket.socket]]:
-    """A leader, and the socket of the only other rank."""
+def alone(*, leads: bool = True, **options: Any) -> Iterator[tuple[Channel, socket.socket]]:
+    """The channel of rank 0, or of rank 1, and the socket of the other one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         other = socket.create_connection(listener.getsockname(), timeout=SOON)
         mine, _ = listener.accept()
+    names = ["rank 0 (host-0)", "rank 1 (host-1)"]
     with other:
-        peers = {1: ("rank 1 (host-1)", mine)}
-        channel = Channel("rank 0 (host-0)", peers, leads=True, **options)
+        channel = Channel(names[not leads], {leads: (names[leads], mine)}, leads=leads, **options)
         try:
             yield channel, other
         finally:
             other.close()
             channel.close()
+
+
+def wait_for(other: socket.socket, words: bytes) -> None:
+    """Read until ``words`` have come."""
+    come = b""
+    while words not in come:
+        come += other.recv(1 << 20)
+
+
+def beat(came: int = 0, done: int = 0, at_length: bool = False) -> bytes:
+    return struct.pack("!BIQQ?", 3, 17, came, done, at_length)
 
 
 def lost(channel: Channel) -> str:
@@ -113,9 +124,12 @@ def test_a_rank_that_closes_without_a_goodbye_has_ended() -> None:
         assert lost(first) == lost(third) == "rank 1 (host-1) has ended"
 
 
-def test_a_rank_that_is_silent_is_lost() -> None:
-    with leader(patience=0.05) as (channel, _):
-        assert lost(channel).startswith("rank 1 (host-1) has not answered for 0.05 s; check")
+@pytest.mark.parametrize(("at_length", "seconds"), [(False, "0.05"), (True, "0.25")])
+def test_a_rank_that_is_silent_is_lost(at_length: bool, seconds: str) -> None:
+    with alone(patience=0.05) as (channel, other):
+        other.sendall(beat(at_length=at_length))
+        expected = f"rank 1 (host-1) has not answered for {seconds} s; check its cable"
+        assert lost(channel).startswith(expected)
 
 
 def test_ranks_that_wait_for_nothing_stay_together() -> None:
@@ -125,14 +139,36 @@ def test_ranks_that_wait_for_nothing_stay_together() -> None:
 
 
 def test_a_rank_that_beats_but_does_not_finish_a_message_is_lost() -> None:
-    with channels(patience=0.2, busy=0.15) as (first, second):
-        for _ in range(4):  # as long as it gets on, it may take longer altogether
-            first.send(b"a step")
-            first.send(b"a step")
-            time.sleep(0.06)
-            assert second.receive(SOON) == second.receive(SOON) == b"a step"
-        assert first.lost is None
-        assert lost(first).startswith("rank 1 (host-1) has not finished a message for 0.15 s")
+    with alone(patience=1, busy=0.1) as (channel, other):
+        other.sendall(beat(came=2, done=1))
+        assert lost(channel).startswith("rank 1 (host-1) has not finished a message for 0.1 s")
+
+
+def test_a_rank_that_gets_on_may_have_many_messages_before_it() -> None:
+    with alone(busy=0.3) as (channel, other):
+        for done in range(5):
+            other.sendall(beat(came=9, done=done))
+            assert channel.wait_lost(0.1) is None
+
+
+def test_what_a_rank_does_at_length_may_take_long() -> None:
+    with alone(patience=1, busy=0.05) as (channel, other):
+        other.sendall(beat(came=1, at_length=True))
+        assert channel.wait_lost(0.4) is None
+        other.sendall(beat(came=1, at_length=False))
+        assert lost(channel).startswith("rank 1 (host-1) has not finished a message")
+
+
+def test_a_rank_says_what_it_has_carried_out_and_what_takes_long() -> None:
+    with alone(leads=False, patience=1) as (channel, other):
+        other.sendall(struct.pack("!BI", 1, 4) + b"load")
+        assert channel.receive(SOON) == b"load"
+        with channel.at_length():
+            wait_for(other, beat(came=1, at_length=True))
+        wait_for(other, beat(came=1))
+        with pytest.raises(TimeoutError):
+            channel.receive(0)
+        wait_for(other, beat(came=1, done=1))
 
 
 def test_a_leader_that_is_gone_ends_a_rank_that_hangs_in_a_message() -> None:
@@ -153,13 +189,13 @@ def test_a_leader_that_is_gone_ends_a_rank_that_hangs_in_a_message() -> None:
     ],
 )
 def test_garbage_ends_the_group(garbage: bytes) -> None:
-    with leader() as (channel, other):
+    with alone() as (channel, other):
         other.sendall(garbage)
         assert lost(channel) == "rank 1 (host-1) sent something else than a message of mlxgen"
 
 
 def test_half_a_frame_is_waited_for() -> None:
-    with leader() as (channel, other):
+    with alone() as (channel, other):
         frame = struct.pack("!BI", 2, 5) + b"reply"
         for byte in frame[:-1]:
             other.sendall(bytes([byte]))
@@ -171,14 +207,14 @@ def test_half_a_frame_is_waited_for() -> None:
 
 def test_a_slow_reader_holds_nobody_up() -> None:
     messages = [bytes([number]) * 500_000 for number in range(20)]
-    with leader() as (channel, other):
+    with alone() as (channel, other):
         for message in messages:
             channel.send(message)
         come = b""
         while len(come) < 20 * 500_005:
             come += other.recv(1 << 20)
         frames = b"".join(struct.pack("!BI", 1, len(each)) + each for each in messages)
-        assert come.replace(struct.pack("!BIQQ", 3, 16, 0, 0), b"") == frames
+        assert come.replace(beat(at_length=True), b"") == frames
 
 
 def test_nothing_is_left_of_a_channel_that_is_closed() -> None:

@@ -23,7 +23,7 @@ from ..engine.kv.held import Fed, Later, Unread
 from ..engine.step.runner import Runner
 from ..errors import MachineError, MlxgenError
 from ..images import Image
-from .machines import Machines
+from .machines import LATE, Machines
 from .share import Share
 
 CLEAR_EVERY = 256  # passes between two releases of MLX's buffer cache
@@ -62,6 +62,7 @@ class Follower:
                 for word, *given in json.loads(message):
                     self.obey(word, given)
         except Exception as error:
+            channel.wait_lost(LATE)  # a sum that fails may be faster than the news, which ends this
             channel.fail(f"{type(error).__name__}: {error}")
             raise
         sys.exit(0)
@@ -88,7 +89,8 @@ class Follower:
                 del self._runners[runner], self._held[runner]
             case "load", (model, settings):
                 try:
-                    self._models[model] = self._load(Share(self._machines, model), settings)
+                    with self._machines.channel.at_length():
+                        self._models[model] = self._load(Share(self._machines, model), settings)
                 except MlxgenError:  # all ranks have it, and rank 0 says so
                     mx.clear_cache()
             case "unload", (model,):

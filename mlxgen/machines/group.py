@@ -2,11 +2,11 @@
 
 Must never know what they run. MLX is imported when ranks join, not before.
 
-What becomes of a rank whose peer is gone depends on MLX's back end, as read in its source: on the
-ring who waits for a sum gets a ``RuntimeError``, and who submits more of them waits for ever; JACCL
-polls for ever, since its connections report nothing; NCCL waits for ever, or ends the process with a
-line on stderr; MPI ends it. A peer that hangs makes all of them wait for ever. So nothing may rely
-on a collective to find a fault: that is what ``Channel`` is for.
+What becomes of a rank whose peer is gone depends on MLX's back end, as read in its source. On the
+ring, whoever waits for a sum gets a ``RuntimeError``, and sums that are submitted later never end.
+JACCL polls for ever, since its connections report nothing. NCCL waits for ever, or ends the process
+with a line on stderr. MPI ends it. A peer that hangs makes all of them wait for ever. So nothing
+may rely on a collective to find a fault: that is what ``Channel`` is for.
 """
 
 from __future__ import annotations

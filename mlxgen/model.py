@@ -433,7 +433,8 @@ class LanguageModel:
         """Run a prompt and write its KV to a file; returns its number of tokens.
 
         Later prompts that begin with these tokens, here or after ``load_prefix`` in another
-        process, do not run them again.
+        process, do not run them again. On several machines each writes its own part; those of the
+        others are beside ``path``, as ``path.rank-1-of-2``.
 
         Raises ``OptionError`` if the path cannot be written.
         """
@@ -452,7 +453,8 @@ class LanguageModel:
     def load_prefix(self, path: str | os.PathLike[str]) -> int:
         """Load a prefix from a file into ``prefix_cache``; returns its number of tokens.
 
-        Raises ``LoadError`` if the file is missing, damaged or made with another model.
+        Raises ``LoadError`` if the file is missing, damaged or made with another model, or if
+        another machine's part is, or is of other tokens.
         """
         return self.prefix_cache.load(path)
 

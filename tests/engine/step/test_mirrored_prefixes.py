@@ -325,6 +325,22 @@ def test_what_one_disk_has_lost_is_restored_as_far_as_both_have_it(
         assert restore(leader, long) == len(long)
 
 
+def test_a_machine_that_says_nothing_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = BASES[0][: CELL + 40]
+    with pair(tmp_path, (plain, plain)) as leader:
+        run(leader, tokens).keep(History(tokens))
+        leader.settle()
+    monkeypatch.setattr("mlxgen.engine.prefix.shared_fetch.PATIENCE", 0.01)
+    with pair(tmp_path, (plain, plain)) as leader:
+        with monkeypatch.context() as patch:
+            patch.setattr(leader.follower, "moved", lambda *given: None)
+            assert restore(leader, tokens) == 0
+        monkeypatch.undo()
+        assert restore(leader, tokens) == len(tokens)
+
+
 def test_each_machine_saves_and_loads_its_own_part(tmp_path: Path) -> None:
     tokens, file = BASES[0][:40], tmp_path / "prefix"
     with pair(tmp_path / "one", (states, more)) as leader:

@@ -34,6 +34,7 @@ from . import (
     expected,
     hostile,
     kv,
+    machines,
     primitives,
     serving,
     simulate,
@@ -452,8 +453,36 @@ def run_simulate(_: int) -> Iterator[Figure]:
             yield Figure(what, f"{simulate.ours(device, shape, load)}; mlx-lm's policy: {peer}")
 
 
-def run_machines(_: int) -> Iterator[Figure]:
-    """What is to be expected of several Macs."""
+def run_machines(turns: int) -> Iterator[Figure]:
+    """Several machines: two ranks here, and what is to be expected of Macs."""
+    turns = max(2, turns // 2)
+    with machines.bench(turns) as bench:
+        for rows in (1, 4, 16):
+            ratio = bench.speed(rows).ratio
+            what = f"two ranks, {rows} rows: steps a second over mlx-lm's two ranks"
+            yield at_least(what, ratio.median, str(ratio), 1.0)
+        for rows in (1, 16):
+            cost = bench.cost(rows)
+            what = f"two ranks, {rows} rows: host time of rank 0 over that of its part alone"
+            text = f"{cost.beside} without that of the sums, {cost.work} with it"
+            more = f"{text}: {1e6 * cost.host:.0f} µs a step"
+            yield at_most(what, cost.beside.median, more, 1.1)
+            step, alone, theirs, their_alone = (1e3 * each.median for each in cost.steps)
+            yield Figure(
+                "the same: a step over one of its part alone; the sums by themselves",
+                f"{step:.1f} over {alone:.1f} ms, mlx-lm's {theirs:.1f} over {their_alone:.1f} ms; "
+                f"{1e3 * cost.sums.median:.1f} ms",
+            )
+            told = f"{cost.told:.0f} in {cost.messages:.1f} messages; {cost.summed:,} in sums"
+            yield Figure("the same: bytes that a rank sends a step", told)
+    found = machines.drafts(turns)
+    whole, cut = (1e3 * each.median for each in (found.ours, found.theirs))
+    text = f"{found.ratio}: {whole:.1f} ms, {cut:.1f} ms cut"
+    yield Figure("a small model that drafts: its speed whole in one process over cut", text)
+    yield from _expected()
+
+
+def _expected() -> Iterator[Figure]:
     for mac, model in itertools.product(expected.MACS, expected.MODELS):
         for cluster in expected.clusters(mac):
             found = "does not fit"

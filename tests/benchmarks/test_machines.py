@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks import expected, sharded
+from benchmarks import expected, machines, sharded
+from benchmarks.architectures import configuration
 from benchmarks.links import ETHERNET, LINKS, RDMA, Link
 from benchmarks.sharded import LLAMA_8B, QWEN_30B, Model, part
 from benchmarks.simulated import DEVICES, Device
@@ -55,8 +56,8 @@ def test_a_token_reads_the_experts_that_it_chooses_and_many_tokens_read_all() ->
 
 def test_a_draft_model_is_faster_whole_than_cut_over_any_link() -> None:
     for link in LINKS:
-        for machines in (2, 4):
-            whole, cut = expected.draft_passes(expected.M3_ULTRA, link, machines)
+        for count in (2, 4):
+            whole, cut = expected.draft_passes(expected.M3_ULTRA, link, count)
             assert whole < cut
 
 
@@ -81,3 +82,13 @@ def test_a_large_model_gains_from_a_fast_link_and_loses_by_a_slow_one() -> None:
         for machines, link in ((1, None), (2, RDMA), (2, ETHERNET))
     )
     assert slow < alone < fast
+
+
+def test_what_is_measured_alone_is_what_a_rank_has() -> None:
+    whole, alone = (
+        Model("", "llama", configuration("llama", **shape))
+        for shape in (machines.WHOLE, machines.PART)
+    )
+    rank, process = part(whole, 16, machines.RANKS), part(alone, 16, 1)
+    assert rank.dense == process.dense and rank.kv_bytes == process.kv_bytes
+    assert rank.launches == process.launches

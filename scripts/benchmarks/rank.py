@@ -1,0 +1,116 @@
+"""One of the processes that hold a model together, of ours or of mlx-lm's, or a process alone.
+
+Owns what is run there. Must never know what is compared. Each line of standard input is a request
+in JSON, with its name in ``ask``; each is answered with a line. All ranks of mlx-lm's are asked
+the same; of ours only rank 0 is asked, as ``mlxgen.load`` does not return in the others.
+
+    python -m scripts.benchmarks.rank mlxgen|mlx_lm FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import mlx.core as mx
+from mlx_lm import stream_generate
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.utils import load, sharded_load
+
+import mlxgen
+from mlxgen.machines.machines import Machines
+
+from .batch import prompt_of, run_ours
+
+Answer = dict[str, Any]
+
+
+class Ours:
+    """mlxgen."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lm = mlxgen.load(folder)
+
+    def generate(self, rows: int, tokens: int) -> Answer:
+        """Seconds, those of them that this thread worked, and what was told to other ranks."""
+        before, work = self._told(), time.thread_time()
+        prompts = [prompt_of(8, i) for i in range(rows)]
+        seconds = run_ours(self.lm, prompts, tokens, [{"temperature": 0}])
+        work = time.thread_time() - work
+        messages, nbytes = (now - then for now, then in zip(self._told(), before, strict=True))
+        return {"seconds": seconds, "work": work, "messages": messages, "bytes": nbytes}
+
+    def _told(self) -> tuple[int, int]:
+        """Messages to the other ranks so far, and their bytes."""
+        machines = Machines.here()
+        if machines is None:
+            return 0, 0
+        return machines.channel.messages, machines.channel.sent_bytes
+
+
+class Theirs:
+    """mlx-lm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.group = mx.distributed.init()
+        read = sharded_load if self.group.size() > 1 else load
+        self.model, self.tokenizer = read(str(folder))[:2]
+        self.tokenizer.eos_token_ids = []
+
+    def generate(self, rows: int, tokens: int) -> Answer:
+        """The same."""
+        prompts = [prompt_of(8, i) for i in range(rows)]
+        start, work = time.perf_counter(), time.thread_time()
+        if rows == 1:
+            stream = stream_generate(self.model, self.tokenizer, prompts[0], max_tokens=tokens)
+            assert sum(1 for _ in stream) == tokens
+        else:
+            generator = BatchGenerator(self.model, stop_tokens=None)
+            generator.insert(prompts, max_tokens=[tokens] * rows)
+            left = rows
+            while left:
+                left -= sum(r.finish_reason is not None for r in generator.next_generated())
+            generator.close()
+        return {"seconds": time.perf_counter() - start, "work": time.thread_time() - work}
+
+    def sums(self, rows: int) -> Answer:
+        """The bytes of each sum of a pass of a token for each of ``rows``."""
+        found: list[int] = []
+        add = mx.distributed.all_sum
+
+        def all_sum(x: mx.array, **options: Any) -> mx.array:
+            found.append(x.nbytes)
+            return add(x, **options)
+
+        with mock.patch.object(mx.distributed, "all_sum", all_sum):
+            mx.eval(self.model(mx.zeros((rows, 1), mx.int32)))
+        return {"sums": found}
+
+    def bare(self, sums: list[int], times: int) -> Answer:
+        """Seconds of the sums of a pass by themselves, so many times."""
+        start = time.perf_counter()
+        for _ in range(times):
+            told = [mx.zeros((nbytes // 4,)) for nbytes in sums]
+            last = told[0]
+            for each in told:  # one after the other, as in a pass
+                last = mx.distributed.all_sum(mx.depends(each, last), group=self.group)
+            mx.eval(last)
+        return {"seconds": time.perf_counter() - start}
+
+
+def main() -> None:
+    library, folder = sys.argv[1:]
+    side = (Ours if library == "mlxgen" else Theirs)(Path(folder))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = getattr(side, request.pop("ask"))(**request)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

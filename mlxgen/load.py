@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ModelName: TypeAlias = str | os.PathLike[str]
+Wired: TypeAlias = int | Literal["auto", "recommended"] | None
 Reading: TypeAlias = Callable[[list[Any]], Iterable[Any]]
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def load(
     cache_bytes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_dir_bytes: int | None = None,
-    wired_limit: int | Literal["auto", "recommended"] | None = "auto",
+    wired_limit: Wired = "auto",
     trust_remote_code: bool = False,
     kv_bits: int | None = None,
     kv_group_size: int | None = None,
@@ -88,13 +89,14 @@ def load(
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
     CacheDir.of(cache_dir, cache_dir_bytes)  # now, as reading weights takes long
-    wired = _wired(wired_limit)
+    _wired(wired_limit)
     wanted = _Wanted(
         source=_portable(path_or_hf_repo),
         adapter=_portable(adapter),
         revision=revision,
         ignore_memory_limit=ignore_memory_limit,
         trust_remote_code=trust_remote_code,
+        wired_limit=wired_limit,
         options={
             "cache_bytes": cache_bytes,
             "cache_dir": _portable(cache_dir),
@@ -127,8 +129,7 @@ def load(
             distributed=False,
         )
     lm.use_draft(draft)
-    if wired_limit is not None:
-        lm.wire(wired)
+    _wire(lm, wired_limit)
     return lm
 
 
@@ -148,8 +149,12 @@ def join(wanted: _Wanted | None = None) -> Machines | None:
     if machines is not None and not machines.leads:
         from .machines.following import Follower
 
+        own = iter([wanted])  # it is for the first model; the program gets no further
+
         def load_part(share: Share, told: Mapping[str, Any]) -> LanguageModel:
-            return _load(_Wanted(**told), share, own=wanted)
+            lm = _load(_Wanted(**told), share, own=next(own, None))
+            _wire(lm, told["wired_limit"])
+            return lm
 
         Follower(machines, load_part).serve()
     return machines
@@ -164,6 +169,7 @@ class _Wanted:
     revision: str | None
     ignore_memory_limit: bool
     trust_remote_code: bool
+    wired_limit: Wired
     options: Mapping[str, Any]
     """Of the ``LanguageModel``."""
 
@@ -221,6 +227,7 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
     lm = together(build)
     if share is not None:
         together(lambda: lm.batches)  # tried out by all ranks, as there are sums in it
+        lm.use_share(share)
     return lm
 
 
@@ -353,7 +360,12 @@ def _reading(name: str, *, rank: int, ignore_memory_limit: bool) -> Reading:
     return read
 
 
-def _wired(limit: int | Literal["auto", "recommended"] | None) -> int | None:
+def _wire(lm: LanguageModel, limit: Wired) -> None:
+    if limit is not None:
+        lm.wire(_wired(limit))
+
+
+def _wired(limit: Wired) -> int | None:
     """The bytes to wire, checked; ``None`` for what the plan needs."""
     if limit is None or limit == "auto":
         return None

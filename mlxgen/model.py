@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Unpack
+from weakref import ref
 
 from .loading import mlx_lm_first  # noqa: F401
 
@@ -28,6 +29,7 @@ from .engine.history import History
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .engine.kv.activations import ImageActivations
 from .engine.kv.alone import Alone
+from .engine.kv.commands import Changed
 from .engine.kv.feed import Shown, Unseen
 from .engine.kv.measures import Measures
 from .engine.kv.quantised import Quantisation
@@ -59,7 +61,7 @@ from .loading.checkpoint import check_adapter, path_of
 from .loading.failing import failing
 from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
-from .loading.memory import MemoryPlan, check_memory, wirable
+from .loading.memory import MemoryPlan, check_memory, memory_limit, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
 from .machines.share import Share
 from .options.kv import check_kv
@@ -204,8 +206,11 @@ class LanguageModel:
         image, limit = 0, self._cache_bytes
         if self.images is not None:
             image = self._image_activations.nbytes(self.images.most_patches)
+        device = None
+        if self.share is not None:  # as if this one had no more room than the smallest
+            device = self.share.room + self.footprint.weights
         return self._measures.plan(
-            self.max_context, limit, draft, image, weights=weights, sharers=sharers
+            self.max_context, limit, draft, image, device=device, weights=weights, sharers=sharers
         )
 
     @cached_property
@@ -231,6 +236,12 @@ class LanguageModel:
         """Whether several sequences can run through the model together; tried out once."""
         return batch_equals_alone(self.model, self.make_cache)
 
+    def use_share(self, share: Share) -> None:
+        """Have this be a part of a model, with what all ranks know of the others: collective."""
+        room = memory_limit()[0] - self.footprint.weights
+        self.share = share.settled(self.footprint, batches=self.batches, room=room)
+        self.batches = self.share.batches
+
     @cached_property
     def prefix_cache(self) -> PrefixCache:
         """The KV of earlier texts, reused by every generation that begins with the same tokens.
@@ -244,9 +255,18 @@ class LanguageModel:
         folder, where = None, self._cache_dir
         if where is not None:
             folder = Folder(where.path, where.max_bytes, make=self.make_cache, model=self.model)
-        made = PrefixCache(self.make_cache, self.memory.caches, model=self.model, folder=folder)
+        limit, share = self.memory.caches, self.share
+        of: Mapping[str, Any] = (
+            {} if share is None else {"part": share.part, "sizes": share.footprints}
+        )
+        made = PrefixCache(self.make_cache, limit, model=self.model, folder=folder, **of)
         # If two threads ask at the same time, both get the first one.
         first: PrefixCache = vars(self).setdefault("prefix_cache", made)
+        if share is not None and first is made:
+            made.together = share.machines.together
+            if share.machines.leads:
+                made.through = partial(_through, ref(self), made)
+                made.max_bytes = limit  # of all
         return first
 
     def places(self, tokens: Sequence[Token]) -> list[int]:
@@ -517,3 +537,9 @@ def _compute(model: Any) -> None:
     """
     modules = model.modules() if hasattr(model, "modules") else ()
     mx.eval([array for part in modules for array in part.values() if isinstance(array, mx.array)])
+
+
+def _through(of: ref[LanguageModel], cache: PrefixCache, command: Changed) -> Any:
+    """Change the prefix caches of all parts of a model, which the cache must not keep alive."""
+    lm = of()
+    return cache.do(command) if lm is None else lm.runner().do(command)

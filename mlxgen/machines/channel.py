@@ -69,12 +69,11 @@ class _Kind(IntEnum):
 class _Peer:
     """Another rank, as this one knows it."""
 
-    def __init__(self, name: str, link: Link) -> None:
+    def __init__(self, rank: int, name: str, link: Link) -> None:
         now = time.monotonic()
-        self.name, self.link = name, link
+        self.rank, self.name, self.link = rank, name, link
         self.heard = now  # when anything came last
         self.open = True
-        self.replies: deque[bytes] = deque()
         self.came = self.done = 0  # messages, as in _PROGRESS
         self.at_length = True  # until it says otherwise
         self.progressed = now  # when it was last seen to get on, or to have nothing to do
@@ -112,7 +111,7 @@ class Channel:
         self.sent_bytes = 0
         """Bytes of messages that were sent, to all ranks together."""
         self._name, self._leads = name, leads
-        self._peers = {rank: _Peer(name, Link(each)) for rank, (name, each) in peers.items()}
+        self._peers = {rank: _Peer(rank, name, Link(each)) for rank, (name, each) in peers.items()}
         self._patience, self._busy = patience, busy
         self._beat = min(BEAT, patience / 4)
         self._changed = threading.Condition()  # guards what follows
@@ -123,6 +122,7 @@ class Channel:
         self._left = False  # and heard by whoever carries out messages
         self._at_length = leads
         self._calls: list[Callable[[MachineError], None]] = []
+        self._heard: Callable[[int, bytes], None] = lambda rank, reply: None
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="mlxgen machines", daemon=True)
@@ -242,21 +242,10 @@ class Channel:
             peer.link.send(_Kind.REPLY, message)
         self._attend()
 
-    def replies(self, timeout: float) -> list[bytes]:
-        """One reply of each other rank, by rank.
-
-        Raises ``MachineError`` if the group is lost or a rank does not reply in time.
-        """
-        peers = [self._peers[rank] for rank in sorted(self._peers)]
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._lost or self._over or all(peer.replies for peer in peers), timeout
-            )
-            self._check()
-            silent = [peer.name for peer in peers if not peer.replies]
-            if silent:
-                raise MachineError(f"{' and '.join(silent)} did not reply within {timeout:g} s")
-            return [peer.replies.popleft() for peer in peers]
+    def on_reply(self, call: Callable[[int, bytes], None]) -> None:
+        """Have ``call`` called with a rank and each of its replies from now on, by the channel's
+        own thread, which it must not keep waiting."""
+        self._heard = call
 
     def fail(self, sentence: str) -> None:
         """Tell the others that this rank ends, and why; they end, too."""
@@ -403,13 +392,13 @@ class Channel:
             self._lose(frame.body.decode(errors="replace"))
         elif kind is _Kind.BEAT:
             peer.note(*_PROGRESS.unpack(frame.body))
+        elif kind is _Kind.REPLY:
+            self._heard(peer.rank, frame.body)
         else:
             with self._changed:
                 if kind is _Kind.MESSAGE:
                     self._inbox.append(frame.body)
                     self._came += 1
-                elif kind is _Kind.REPLY:
-                    peer.replies.append(frame.body)
                 else:
                     self._over = True
                     peer.link.finish()

@@ -7,6 +7,7 @@ text or settings beyond those of a model. Invariant: nothing is decided here.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -18,12 +19,13 @@ import mlx.core as mx
 import numpy as np
 
 from ..engine.kv import Footprint, LayerCache, Slots
-from ..engine.kv.commands import Command, Copy, Place, Run, read
+from ..engine.kv.commands import Command, Copy, Load, Place, Run, Save, read
 from ..engine.kv.held import Fed, Later, Unread
-from ..engine.step.runner import Runner
+from ..engine.prefix.fetch import Report
 from ..errors import MachineError, MlxgenError
 from ..images import Image
 from .machines import LATE, Machines
+from .part import Part
 from .share import Share
 
 CLEAR_EVERY = 256  # passes between two releases of MLX's buffer cache
@@ -35,7 +37,7 @@ class Shared(Protocol):
     @property
     def footprint(self) -> Footprint: ...
     def make_cache(self) -> list[LayerCache]: ...
-    def runner(self, slots: Slots | None = None) -> Runner: ...
+    def runner(self, slots: Slots | None = None) -> Any: ...
 
 
 class Follower:
@@ -47,7 +49,7 @@ class Follower:
         self._machines = machines
         self._load = load
         self._models: dict[int, Shared] = {}
-        self._runners: dict[int, Runner] = {}
+        self._runners: dict[int, Part] = {}
         self._held: dict[int, dict[int, Any]] = {}  # of each runner, so that it lives
         self._images: dict[str, Image] = {}
         self._passes = 0
@@ -74,7 +76,7 @@ class Follower:
                 self._run(runner, held, run)
             case "do", (runner, command):
                 done = read(command, self._images)
-                result = self._runners[runner].do(done)
+                result = self._do(runner, done)
                 if isinstance(done, Place) and result is not None:
                     self._held[runner][done.twin if isinstance(done, Copy) else done.kv] = result
             case "drop", (runner, caches):
@@ -83,8 +85,7 @@ class Follower:
             case "open", (runner, model, slots):
                 lm = self._models[model]
                 own = Slots(lm.make_cache, lm.footprint.spare) if slots else None
-                self._runners[runner] = lm.runner(own)
-                self._held[runner] = {}
+                self._open(runner, lm.runner(own))
             case "close", (runner,):
                 del self._runners[runner], self._held[runner]
             case "load", (model, settings):
@@ -103,6 +104,22 @@ class Follower:
                 self._images.pop(digest, None)
             case _:
                 raise MachineError(f"rank 0 said {word!r}, which this version does not know")
+
+    def _open(self, number: int, runner: Part) -> None:
+        def report(fetch: int, report: Report) -> None:
+            with contextlib.suppress(MachineError):  # whoever evaluates says so
+                self._machines.channel.reply(json.dumps([number, fetch, report]).encode())
+
+        runner.report = report
+        self._runners[number], self._held[number] = runner, {}
+
+    def _do(self, runner: int, command: Command) -> Any:
+        try:
+            return self._runners[runner].do(command)
+        except MlxgenError:
+            if not isinstance(command, Save | Load):  # all ranks have it, and rank 0 says so
+                raise
+        return None
 
     def _run(self, number: int, held: Sequence[int], text: Mapping[str, Any]) -> None:
         rows = text["rows"]

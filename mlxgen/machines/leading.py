@@ -15,21 +15,29 @@ import mlx.core as mx
 import numpy as np
 
 from ..engine.kv.commands import (
+    Cancel,
     Command,
     Copy,
     Expect,
     Free,
     Keep,
+    Load,
     Prove,
     Run,
+    Save,
     Snapshot,
     Spoil,
+    Submit,
     Take,
     Trim,
+    Wait,
     written,
 )
 from ..engine.kv.held import Fed, Later
+from ..engine.prefix.fetch import Fetch, Fetching, Worth
+from ..engine.prefix.shared_fetch import SharedFetch
 from ..images import Image, Patch
+from ..tokens import Token
 from .machines import Machines
 from .part import Part
 from .uninterrupted import uninterrupted
@@ -58,11 +66,16 @@ class Leading(Part):
         with uninterrupted(), machines.turn():
             if isinstance(command, Run):
                 return self._do_run(_as_far_as_known(command))
-            with machines.evaluating():
-                result = super().do(command)
             if isinstance(command, Take | Keep):
                 self._show(command.tokens)
-            machines.note(["do", self._number, written(command)])
+            told = ["do", self._number, written(command)]
+            if isinstance(command, Save | Load):  # ranks wait for each other in them
+                machines.tell(told)
+                return super().do(command)
+            if isinstance(command, Cancel):
+                machines.listen(self._number, command.fetch, None)
+            result = self._do_here(command)
+            machines.note(told)
             if isinstance(command, Free | Copy):
                 self._told.add(command.kv if isinstance(command, Free) else command.twin)
                 self._forget()
@@ -70,9 +83,31 @@ class Leading(Part):
                 machines.flush()
             return result
 
+    def _do_here(self, command: Command) -> Any:
+        if not isinstance(command, Submit | Wait | Prove):
+            return super().do(command)
+        with self._machines.evaluating():
+            return super().do(command)
+
     def read(self, array: mx.array) -> list[int]:
         with self._machines.evaluating():
             return super().read(array)
+
+    def settle(self) -> None:
+        with self._machines.evaluating():
+            super().settle()
+
+    def fetch(self, number: int, tokens: tuple[Token, ...], worth: Worth) -> Fetching | None:
+        """Of what all ranks have on their disks."""
+        folder = self.cache().folder if self.cache is not None else None
+        if folder is None:
+            return None
+        shared = SharedFetch(folder, tokens, worth, self._machines.group.size - 1)
+        self._machines.listen(self._number, number, shared.heard)
+        own = super().fetch(number, tokens, shared.choose)
+        assert isinstance(own, Fetch)
+        shared.own = own
+        return shared
 
     def _do_run(self, run: Run) -> Any:
         self._held = [self._stores[kv].length for kv, _ in run.rows]

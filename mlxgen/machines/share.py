@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 from weakref import finalize
 
 import mlx.core as mx
 
+from ..engine.kv import Footprint
 from ..engine.kv.layers import Model
 from ..loading.sharding import Split
 from .leading import Leading
@@ -20,10 +21,32 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of model ``number`` that is here."""
+    """The part of model ``number`` that is here.
+
+    Once all parts are loaded, all ranks know: the ``footprints`` of the parts, whether every part
+    ``batches``, and ``room``: the fewest bytes that a machine has beside its part of the weights.
+    """
 
     machines: Machines
     number: int
+    footprints: tuple[Footprint, ...] = ()
+    batches: bool = False
+    room: int = 0
+
+    def settled(self, footprint: Footprint, *, batches: bool, room: int) -> Share:
+        """With what all ranks have; each of them says its own."""
+        said = self.machines.group.exchange([asdict(footprint), batches, room])
+        return replace(
+            self,
+            footprints=tuple([_footprint(each) for each, _, _ in said]),
+            batches=all(batches for _, batches, _ in said),
+            room=min(room for _, _, room in said),
+        )
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which part of how many."""
+        return self.machines.group.rank, self.machines.group.size
 
     @property
     def group(self) -> mx.distributed.Group:
@@ -36,6 +59,11 @@ class Share:
         if self.machines.leads:
             return Leading(self.machines, self.number, model, *given, piped=piped)
         return Part(model, *given, group=self.group, piped=piped)
+
+
+def _footprint(said: Mapping[str, Any]) -> Footprint:
+    windows = tuple([(size, width) for size, width in said["windows"]])
+    return Footprint(**{**said, "windows": windows})
 
 
 def shared(machines: Machines, load: Callable[[Share], M], settings: Mapping[str, Any]) -> M:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from queue import SimpleQueue
 
 from mlxgen.errors import MachineError
 from mlxgen.machines.channel import Channel
@@ -26,8 +27,11 @@ def main() -> None:
 
     channel.on_loss(lost)
     if group.leads:
+        ready: SimpleQueue[int] = SimpleQueue()
+        channel.on_reply(lambda rank, reply: ready.put(rank))
         channel.send(b"start")
-        channel.replies(10)
+        for _ in range(group.size - 1):
+            ready.get(timeout=10)
         print("started", flush=True)
         while True:
             time.sleep(0.01)

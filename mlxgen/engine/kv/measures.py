@@ -49,10 +49,12 @@ class Measures:
         draft: Measures | None = None,
         image: int = 0,
         *,
+        device: int | None = None,
         weights: int | None = None,
         sharers: int = 1,
     ) -> MemoryPlan:
         """How the device's memory is shared; ``caches``: the most bytes for KV, if given.
+        ``device``: its bytes, by default those of this machine's.
 
         What ``draft`` runs has the same room: its KV beside the other, its pieces in turn. So has
         an ``image``, before the piece that it belongs to. ``sharers``: this many models share the
@@ -69,6 +71,6 @@ class Measures:
 
         if weights is None:
             weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
-        return MemoryPlan.of(
-            memory_limit()[0], weights, caches=caches, piece=piece, sharers=sharers
-        )
+        if device is None:
+            device = memory_limit()[0]
+        return MemoryPlan.of(device, weights, caches=caches, piece=piece, sharers=sharers)

@@ -1,0 +1,81 @@
+"""Tries the laws of several machines in each of the folders that it is given, and prints what held.
+
+Run it with ``ranks``: rank 0 has each model twice, over all ranks and alone, and both have the same
+stories.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import mlxgen
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+Told = list[Any]
+
+
+def told(lm: mlxgen.LanguageModel, seed: int) -> Iterator[Told]:
+    """What comes of everything that moves KV, by the same decisions for every model."""
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(5, 90) for _ in range(rng.randrange(1, 40))] for _ in range(5)]
+    long = [rng.randrange(5, 90) for _ in range(200)]
+    yield ["greedy", lm.generate(prompts[0], max_tokens=20, ignore_eos=True).tokens]
+    yield ["rewound and forked", *story(lm, prompts[1], rng)]
+    options: Any
+    for name, options in {
+        "batch": {},
+        "sampled": {"temperature": 1.0, "seed": seed, "top_p": 0.9},
+        "constrained": {"filters": [mlxgen.JsonSchema(SCHEMA)]},
+        "drafted": {"draft": "ngram"},
+    }.items():
+        rows: dict[int, list[int]] = {}
+        for i, chunk in lm.batch(prompts, max_tokens=12, **options):
+            rows.setdefault(i, []).append(token_of(chunk))
+        yield [name, sorted(rows.items())]
+    with lm.stream(long, max_tokens=4, ignore_eos=True) as stream:
+        stream.keep(120)
+        first = [token_of(chunk) for chunk in stream]
+        stream.keep()
+    again = lm.generate([*long, *first, 7], max_tokens=4, ignore_eos=True)
+    yield ["kept", first, again.tokens, again.usage.cached_tokens]
+    scored = lm.generate(long[:40], max_tokens=2, prompt_logprobs=1, ignore_eos=True).chunks[0]
+    assert scored.prompt is not None
+    yield ["scored", [score.token for score in scored.prompt]]
+
+
+def story(lm: mlxgen.LanguageModel, prompt: list[int], rng: random.Random) -> Iterator[Told]:
+    """Streams that go on, back and apart."""
+    options: Any = {"max_tokens": 60, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    streams = [lm.stream(prompt, **options)]
+    for _ in range(24):
+        stream = rng.choice(streams)
+        action = rng.random()
+        if action < 0.6:
+            for _ in range(rng.randrange(1, 6)):
+                next(stream, None)
+        elif action < 0.9:
+            stream.rewind(rng.randrange(len(stream.tokens) + 1))
+        elif len(streams) < 4:
+            streams += stream.fork(1)
+    for stream in streams:
+        yield stream.tokens
+        stream.close()
+
+
+def token_of(chunk: mlxgen.Chunk) -> int:
+    assert chunk.token is not None
+    return chunk.token
+
+
+def main() -> None:
+    for folder in sys.argv[1:]:
+        lm = mlxgen.load(folder)
+        alone = mlxgen.load(folder, distributed=False)
+        for one, several in zip(told(alone, 1), told(lm, 1), strict=True):
+            print(f"{lm.name}: {one[0]}: {'equal' if one == several else f'{one} {several}'}")
+
+
+main()

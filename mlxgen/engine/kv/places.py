@@ -349,3 +349,27 @@ class Places:
             for each in self.stretches
             if end > each.first and (each.last is None or start < each.last)
         ]
+
+
+class Keys:
+    """The keys in a cache's ``places``, under the name that they have in mlx-lm's caches.
+
+    Some models make them depend on what has to be computed with them, whether or not it is read
+    (``cache.keys = mx.depends(cache.keys, ...)``): a part of a model what it sends to the next
+    machine, for example. Packed keys are nothing to compute with, so there are none to see.
+    """
+
+    def __get__(self, cache: Any, kind: type | None = None) -> mx.array:
+        arrays, packed = self._of(cache)
+        return mx.depends(mx.zeros((0,)), arrays[0]) if packed else arrays[0]
+
+    def __set__(self, cache: Any, keys: mx.array) -> None:
+        arrays, packed = self._of(cache)
+        arrays[0] = mx.depends(arrays[0], keys) if packed else keys
+
+    def _of(self, cache: Any) -> tuple[list[mx.array], bool]:
+        """The arrays of a layer's first positions, and whether any position is packed."""
+        if cache is None or cache.places.empty:
+            raise AttributeError("there are no keys")
+        stretches: list[Stretch] = cache.places.stretches
+        return stretches[0].arrays, any(each.packing is not None for each in stretches)

@@ -21,7 +21,7 @@ from mlx_lm.models.cache import CacheList, KVCache, create_attention_mask
 
 from ...errors import OptionError
 from .layers import CacheFactory, InRuns, LayerCache, Model, Runs, leaves
-from .places import Packing, Pair, Places, Stretch
+from .places import Keys, Packing, Pair, Places, Stretch
 
 _GROUPS = (64, 32)  # the default is the first one that fits
 
@@ -108,6 +108,8 @@ class Quantisation:
 
 class QuantisedKeys(InRuns):
     """An attention layer's cache of one sequence, in the convention of mlx-lm's models."""
+
+    keys = Keys()
 
     def __init__(self, how: Quantisation) -> None:
         self.how = how

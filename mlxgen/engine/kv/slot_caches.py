@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 from .layers import LayerCache, cut, fill, keys_and_values, narrowed, owned
-from .places import Pair, Pass, Places, Stretch
+from .places import Keys, Pair, Pass, Places, Stretch
 from .quantised import Quantisation, QuantisedKeys
 
 SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
@@ -31,6 +31,8 @@ States: TypeAlias = list[mx.array | None]
 
 class SlotKeys:
     """Keys and values of an attention layer; there are none while no slot is in use."""
+
+    keys = Keys()
 
     def __init__(self, window: int | None = None, how: Quantisation | None = None) -> None:
         self.window = window

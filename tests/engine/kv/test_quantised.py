@@ -145,13 +145,32 @@ def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
 
     class Reading(type(random_model("llama"))):  # type: ignore[misc]
         def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
-            logits: mx.array = super().__call__(inputs, cache=cache) + cache[0].keys.sum()
+            logits: mx.array = super().__call__(inputs, cache=cache) + cache[0].keys[0, 0, 0, 0]
             return logits
 
     model = wide(64)
     model.__class__ = Reading
-    with pytest.raises(OptionError, match=r"kv_bits: .* cannot run .* 'keys'"):
+    with pytest.raises(OptionError, match=r"kv_bits: .* cannot run .* indices"):
         LanguageModel(model, alphabet_tokenizer(), kv_bits=4)
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_a_model_may_make_the_keys_of_its_caches_depend_on_what_it_computes(
+    bits: int | None,
+) -> None:
+    class Tying(type(random_model("llama"))):  # type: ignore[misc]
+        def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+            logits: mx.array = super().__call__(inputs, cache=cache)
+            cache[-1].keys = mx.depends(cache[-1].keys, [logits + 1, cache[0].keys])
+            return logits
+
+    model = wide(64)
+    whole = LanguageModel(model, alphabet_tokenizer(), kv_bits=bits)
+    expected = whole.generate([1, 2, 3], max_tokens=20, temperature=0).tokens
+    model.__class__ = Tying
+    lm = LanguageModel(model, alphabet_tokenizer(), kv_bits=bits)
+    assert lm.batches
+    assert lm.generate([1, 2, 3], max_tokens=20, temperature=0).tokens == expected
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from ..errors import AdapterError
 from .checkpoint import tensor_shapes
 from .failing import failing
-from .sharding import is_part
+from .sharding import Split
 
 _LEAVES = ("lora_a", "lora_b", "m")
 
@@ -35,7 +35,7 @@ def adapted(model: Any, folder: Path) -> Any:
     unfit = f"the adapter {folder} does not fit the model"
     if not isinstance(model, nn.Module):
         raise AdapterError(f"{unfit}: expected a module of MLX, got {type(model).__name__}")
-    if is_part(model):
+    if Split.had(model) is not None:
         raise AdapterError(
             f"the adapter {folder} cannot be added to a model that is on several machines already;"
             " load the model with it"

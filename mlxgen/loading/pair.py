@@ -30,6 +30,8 @@ from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
 from .sharding import Group, Split, partly
 
+# Architectures whose ``shard`` computes what it cuts, so that nobody wants to try it out.
+_COMPUTING = ("muse_spark",)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
 
 
@@ -82,7 +84,8 @@ def part_of(group: Group, *, adapter: bool, trust_remote_code: bool) -> Part:
         config = config_of(folder)
         model, _ = _load_model(folder, config, trust_remote_code, strict=False)
         split = Split.of(model, group)
-        split.cut(model, group)
+        if config["model_type"] not in _COMPUTING:
+            split.cut(model, group)
         if adapter or config.get("model_file") is not None:
             return None
         return split.files(model, folder / "model.safetensors.index.json")

@@ -59,6 +59,18 @@ class Split:
             f" have one), and no pipeline; load it on one machine, or load another model"
         )
 
+    @classmethod
+    def had(cls, model: Any) -> Split | None:
+        """Which part of a model this is; ``None`` for a whole one."""
+        for module in model.modules() if isinstance(model, nn.Module) else ():
+            known = vars(module)
+            if known.get("pipeline_size", 1) > 1:
+                return cls("pipeline", known["pipeline_rank"], known["pipeline_size"])
+            for value in known.values():
+                if isinstance(value, mx.distributed.Group):
+                    return cls("tensor", value.rank(), value.size())
+        return None
+
     def __str__(self) -> str:
         return f"part {self.rank + 1} of {self.size} ({self.kind} parallel)"
 
@@ -129,15 +141,6 @@ def partly(make: Callable[[Any], Any], group: Group) -> Callable[[Any], Any]:
         return model
 
     return made
-
-
-def is_part(model: Any) -> bool:
-    """Whether a model has been cut."""
-    return any(
-        isinstance(value, mx.distributed.Group) or (name == "pipeline_size" and value > 1)
-        for module in model.modules()
-        for name, value in vars(module).items()
-    )
 
 
 def _name(model: Any) -> str:

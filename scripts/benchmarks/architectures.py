@@ -84,6 +84,15 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "num_swa_key_value_heads": 2,
     },
     "gpt_oss": {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 12},
+    "qwen3": {},
+    "qwen3_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0],
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": True,
+    },
     "deepseek_v3": {
         "kv_lora_rank": 64,
         "q_lora_rank": None,

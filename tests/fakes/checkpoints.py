@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
+from benchmarks.architectures import configuration, random_model
 from mlx.utils import tree_flatten
 from mlx_lm.models.llama import Model, ModelArgs
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -56,6 +57,41 @@ def write_checkpoint(
     mx.save_safetensors(str(folder / "model.safetensors"), arrays(model))
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def write_random(
+    folder: Path,
+    name: str,
+    *,
+    files: int = 1,
+    change: Callable[[nn.Module, dict[str, Any]], None] = lambda model, config: None,
+    **shape: Any,
+) -> Path:
+    """A random model of an architecture in ``folder``, with each layer's weights in one of several
+    files; ``change`` may quantise it."""
+    tokenizer = byte_level_tokenizer()
+    shape = {"vocab_size": len(tokenizer), **shape}
+    model, config = random_model(name, **shape), configuration(name, **shape)
+    change(model, config)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer.save_pretrained(folder)
+    places: dict[str, str] = {}
+    tensors: list[dict[str, mx.array]] = [{} for _ in range(files)]
+    for key, array in arrays(model).items():
+        layer = key.split("layers.")[1].split(".")[0] if "layers." in key else "0"
+        at = int(layer) % files if "layers." in key else 0
+        tensors[at][key], places[key] = array, f"model-{at}.safetensors"
+    for i, some in enumerate(tensors):
+        mx.save_safetensors(str(folder / f"model-{i}.safetensors"), some)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+def quantised(model: nn.Module, config: dict[str, Any]) -> None:
+    """A change that quantises a model."""
+    config["quantization"] = {"group_size": 32, "bits": 4}
+    nn.quantize(model, **config["quantization"])
 
 
 def write_adapter(folder: Path, checkpoint: Path, *, width: int | None = None) -> Path:

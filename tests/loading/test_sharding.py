@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NoReturn, cast
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from benchmarks.architectures import configuration, random_model
+from benchmarks.architectures import random_model
 
 import mlxgen
 from mlxgen.engine.prefix.layout import digest
@@ -21,8 +20,7 @@ from mlxgen.loading.checkpoint import Checkpoint
 from mlxgen.loading.pair import load_pair, part_of
 from mlxgen.loading.sharding import Split
 
-from ..fakes.checkpoints import arrays, write_adapter, write_checkpoint
-from ..fakes.tokenizers import byte_level_tokenizer
+from ..fakes.checkpoints import arrays, quantised, write_adapter, write_checkpoint, write_random
 
 
 @dataclass(frozen=True)
@@ -43,30 +41,6 @@ def part(folder: Path, group: Ranks, **options: Any) -> nn.Module:
     """A rank's part of a model."""
     given: dict[str, Any] = {"adapter": None, "trust_remote_code": False, **options}
     return cast(nn.Module, load_pair(Checkpoint.open(folder), group=group, **given)[0])
-
-
-def quantised(model: nn.Module, config: dict[str, Any]) -> None:
-    nn.quantize(model, group_size=32, bits=4)
-    config["quantization"] = {"group_size": 32, "bits": 4}
-
-
-def write_random(folder: Path, name: str, files: int = 1, **shape: Any) -> Path:
-    """A random model of an architecture on disk, with every layer's weights in one of the files."""
-    tokenizer = byte_level_tokenizer()
-    config = configuration(name, vocab_size=len(tokenizer), **shape)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    tokenizer.save_pretrained(folder)
-    places: dict[str, str] = {}
-    tensors: list[dict[str, mx.array]] = [{} for _ in range(files)]
-    for key, array in arrays(random_model(name, vocab_size=len(tokenizer), **shape)).items():
-        layer = key.split("layers.")[1].split(".")[0] if "layers." in key else "0"
-        at = int(layer) % files if "layers." in key else 0
-        tensors[at][key], places[key] = array, f"model-{at}.safetensors"
-    for i, some in enumerate(tensors):
-        mx.save_safetensors(str(folder / f"model-{i}.safetensors"), some)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    return folder
 
 
 # ---- what cannot be divided ----

@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 
 from ...loading.memory import MemoryPlan, memory_limit
 from ...loading.model_config import EXPERTS, HEADS, number_of
+from ...loading.sharding import Split
 from .activations import Activations
 from .footprint import Footprint
 from .layers import PREFILL_STEP, CacheFactory
@@ -35,6 +36,9 @@ class Measures:
         caches = make()
         logits = model(mx.array([[0]]), cache=caches)
         queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
+        part = Split.had(model)
+        if part is not None and part.kind == "tensor":
+            queries //= part.size
         activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
         width, footprint = int(logits.shape[-1]), Footprint.of(model, caches)
         weights: Any = tree_flatten(model.parameters())

@@ -19,7 +19,8 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache, RotatingKVCache
 
-from ..kv.layers import CacheFactory, LayerCache, arrays_in, leaves, sliceable
+from ...loading.sharding import Split
+from ..kv.layers import CacheFactory, InRuns, LayerCache, arrays_in, leaves, sliceable
 from ..kv.quantised import Quantisation
 
 PLAIN = (bool, int, float, str)
@@ -65,8 +66,9 @@ def _configuration(model: Any) -> str:
         known.append(dataclasses.asdict(arguments))
     for path, module in model.named_modules():
         public = {k: v for k, v in vars(module).items() if isinstance(v, PLAIN) and k[0] != "_"}
-        groups = [v for v in vars(module).values() if isinstance(v, mx.distributed.Group)]
-        known.append((path, public, *((each.rank(), each.size()) for each in groups)))
+        known.append((path, public))
+    if (part := Split.had(model)) is not None:
+        known.append(str(part))
     return json.dumps(known, sort_keys=True, default=lambda value: type(value).__name__)
 
 
@@ -113,7 +115,7 @@ def forms_of(caches: Sequence[LayerCache]) -> Forms:
     """The forms of existing caches; of keys and values the number of places may change."""
     found = []
     for leaf in leaves(caches):
-        arrays = list(arrays_in(leaf))
+        arrays = list(arrays_in(leaf.runs if isinstance(leaf, InRuns) else leaf))
         timed = sliceable(leaf) or isinstance(leaf, _TIMED)
         shapes = [(*a.shape[:-2], None, *a.shape[-1:]) if timed else a.shape for a in arrays]
         found.append([Form(a.dtype, shape) for a, shape in zip(arrays, shapes, strict=True)])

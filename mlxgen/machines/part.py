@@ -42,7 +42,10 @@ class Part(Runner):
         """The tokens; where some are not known yet, those of rank 0, as the others have zeros."""
         tokens = super()._inputs(rows)
         if any(isinstance(token, Later) for row in rows for token in row):
-            tokens = mx.distributed.all_sum(tokens.astype(mx.int32), group=self._group)
+            own = tokens.astype(mx.int32)
+            tokens = mx.distributed.all_sum(own, group=self._group)
+            if self._group.rank() == 0:  # it has them, and the sum may fail and leave anything
+                (tokens,) = mx.depends([own], [tokens])
         return tokens
 
     def _run(self, run: Run) -> mx.array | None:

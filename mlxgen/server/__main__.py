@@ -6,14 +6,24 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..errors import OptionError
+from ..errors import MachineError, OptionError
+from ..load import join
 from .clients import Served, print_configuration
-from .settings import Settings, explained, make_parser, read_settings
+from .settings import NAME, Settings, explained, make_parser, read_settings
 from .stop_signals import leave_at_once
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server, or print a client's configuration; returns the exit status."""
+    """Run the server, or print a client's configuration; returns the exit status.
+
+    On several machines only rank 0 does.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
+    try:
+        machines = join()
+    except MachineError as error:
+        print(f"{NAME}: error: {error}", file=sys.stderr, flush=True)
+        return 1
     settings = read_settings(argv)
     if settings.print_config is not None:
         try:
@@ -23,10 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_configuration(settings.print_config, served)
         return 0
     leave_at_once()
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     from .process import serve  # slow imports come after the arguments are checked
 
-    return serve(settings)
+    return serve(settings, machines=machines)
 
 
 def _served(settings: Settings) -> Served:

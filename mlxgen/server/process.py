@@ -17,14 +17,14 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from ..errors import OptionError
+from ..errors import MachineError, OptionError
 from ..loading.cache_dir import CacheDir
 from ..loading.sampling_defaults import in_words
 from ..open_files import FILES, count_open, raise_limit
@@ -40,6 +40,9 @@ from .logs import log, set_up_logs
 from .programs.registry import Registry
 from .service import REFUSED, Service
 from .settings import NAME, Settings, explained
+
+if TYPE_CHECKING:
+    from ..machines.machines import Machines
 
 CONNECTIONS = 1024  # open at a time, or twice the number of requests if that is more
 RESERVE = 64  # files for what is not a connection
@@ -68,12 +71,15 @@ class Server(uvicorn.Server):
         yield
 
 
-def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
+def serve(
+    settings: Settings, *, boot: EngineBoot | None = None, machines: Machines | None = None
+) -> int:
     """Serve until a signal or a failure; returns the exit status.
 
     Call this on the main thread. ``boot`` loads the engine in its thread; by default it loads what
-    ``settings`` say. If a thread does not end, the process exits right here. The process must end
-    after this, because signals that stop the server are ignored from then on.
+    ``settings`` say. ``machines``: those that it runs on, if it is not this one alone. If a thread
+    does not end, the process exits right here. The process must end after this, because signals
+    that stop the server are ignored from then on.
     """
     set_up_logs(settings.log_format, settings.log_level)
     try:
@@ -110,7 +116,10 @@ def serve(settings: Settings, *, boot: EngineBoot | None = None) -> int:
             "time; raise ulimit -n for more",
         )
     sys.setswitchinterval(_SWITCH)
-    status, ended = asyncio.run(_serve(settings, boot, catalogue, listening, Room(most)))
+    service = partial(Service, settings, boot, catalogue=catalogue, most=most // 2)
+    status, ended = asyncio.run(_serve(service, machines, listening, Room(most)))
+    if machines is not None:
+        machines.close()
     if not ended:
         logging.shutdown()
         sys.stdout.flush()
@@ -168,15 +177,23 @@ def _answers(path: str) -> bool:
 
 
 async def _serve(
-    settings: Settings,
-    boot: EngineBoot | None,
-    catalogue: Catalogue,
+    serving: Callable[[], Service],
+    machines: Machines | None,
     listening: socket.socket,
     room: Room,
 ) -> tuple[int, bool]:
     """The exit status, and whether all threads have ended."""
-    service = Service(settings, boot, catalogue=catalogue, most=room.most // 2)
+    service = serving()
     stop_signals.hear(service.stop)
+    if machines is not None:
+        stop_signals.hear_launcher(service.stop)
+        loop = asyncio.get_running_loop()
+
+        def lost(error: MachineError) -> None:  # in a thread of its own
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(service.fail, error)
+
+        machines.on_loss(lost)
     try:
         return await _serve_until_ended(service, listening, room)
     finally:

@@ -17,9 +17,10 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 
+from ..errors import MachineError
 from .engine.boot import EngineBoot, booting
 from .engine.thread import State
-from .errors import RequestError
+from .errors import RequestError, as_request_error
 from .fleet.catalogue import Catalogue
 from .fleet.fleet import Fleet
 from .fleet.serving import Serving
@@ -34,7 +35,8 @@ from .time_limits import queue_timeout
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 LEAST_FLUSH = 2.0  # seconds to write prefixes to disk at the end, whatever is left of the grace
-FAREWELL = 2.0  # seconds for which a failed engine is reported before the process ends
+FAREWELL = 2.0  # seconds for which a failure is reported before the process ends
+BRIEFLY = 0.5  # seconds for a thread to end that may wait for a lost machine for ever
 _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
 _WITH_IMAGES = 32 << 20  # bytes of a body that may have images in it
 _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
@@ -66,7 +68,7 @@ class Service:
             settings,
             self.lanes,
             boots=partial(booting, settings) if boot is None else lambda entry, ask: boot,
-            failed=self._on_failure,
+            failed=self.fail,
             costly=lambda: self.metrics.costly_grammars.inc(),
         )
         self.metrics = Metrics(
@@ -84,6 +86,7 @@ class Service:
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._stops_by = -math.inf
+        self._lost: MachineError | None = None  # one of several machines
 
     # ---- what requests ask -------------------------------------------------------------------
 
@@ -106,7 +109,9 @@ class Service:
 
     @property
     def stuck(self) -> str | None:
-        """Why requests are admitted and yet not parsed or answered, if so."""
+        """Why requests are not parsed or answered, if it is not the server's state that says so."""
+        if self._lost is not None:
+            return str(self._lost)
         for each in self.fleet.serving:
             if each.pulse.is_missing:
                 return f"the engine has taken no step for {each.pulse.seconds:.0f} s"
@@ -139,6 +144,8 @@ class Service:
             self.fleet.release(entry)
 
     def _unavailable(self) -> RequestError:
+        if self._lost is not None:
+            return as_request_error(self._lost)
         reason = {
             "loading": "the model is still being loaded; try again later",
             "stopping": "the server is stopping",
@@ -177,9 +184,16 @@ class Service:
             self.state = State.READY
             self.became_ready.set_result(None)
 
-    def _on_failure(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Tell all who wait that an engine has failed, or a machine, and end soon after."""
+        if self.state is State.FAILED:
+            return
         self.state = State.FAILED
-        log_failure("the engine failed; the server is stopping", error)
+        if isinstance(error, MachineError):
+            self._lost = error
+            log(logging.ERROR, f"{error}; the server is stopping")
+        else:
+            log_failure("the engine failed; the server is stopping", error)
         self._interrupt_all()
         asyncio.get_running_loop().call_later(FAREWELL, self._end, FAILED)
 
@@ -226,5 +240,9 @@ class Service:
         """Stop the engines' threads, the guards and the lanes; returns whether all ended."""
         if self._starting is not None:
             self._starting.cancel()
-        ended = await self.fleet.close(max(LEAST_FLUSH, self._stops_by - time.monotonic()))
+        if self._lost is None:
+            flush = max(LEAST_FLUSH, self._stops_by - time.monotonic())
+            ended = await self.fleet.close(flush)
+        else:
+            ended = await self.fleet.close(0.0, patience=BRIEFLY)
         return await self.lanes.close() and ended

@@ -34,7 +34,7 @@ examples:
   MLXGEN_API_KEY=secret mlxgen.server --model ./my-model --host 0.0.0.0
   mlxgen.server --model mlx-community/Qwen3-4B-4bit --print-config codex
 
-exit status: 0 stopped by a signal, 1 the engine failed, 2 it could not start
+exit status: 0 stopped by a signal, 1 the engine or a machine failed, 2 it could not start
 """
 
 
@@ -122,7 +122,7 @@ class Settings(ModelSettings):
     """Seconds without a step, while there are sequences to run, before /health/live is 503; 0 is
     never. It must be longer than any piece of a prompt takes."""
     shutdown_grace: float = _seconds(30.0)
-    """Seconds for running requests after SIGTERM or Ctrl-C."""
+    """Seconds for running requests after SIGTERM, SIGHUP or Ctrl-C."""
 
     programs: tuple[str, ...] = setting((), action="append", metavar="NAME=PLACE")
     """A program of your own that requests may name: an async function of a guide, such as

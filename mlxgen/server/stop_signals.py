@@ -1,18 +1,23 @@
-"""SIGINT and SIGTERM, from the first instruction of the process to its last.
+"""What stops the process from outside, from its first instruction to its last.
 
-Owns their handlers. Must never know what stops. Invariant: once ``hear`` was called, neither signal
-ends the process by itself, however late it comes.
+Owns the handlers of SIGINT, SIGTERM and SIGHUP. Must never know what stops. Invariant: once
+``hear`` was called, none of them ends the process by itself, however late it comes.
+
+A connection that breaks off sends SIGHUP, and nohup ignores it. ``mlx.launch`` sends nothing if it
+is ended itself, but then nobody holds the other end of standard input any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import stat
 import sys
 from collections.abc import Callable
 from types import FrameType
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def leave_at_once() -> None:
@@ -34,6 +39,20 @@ def hear(told: Callable[[], None]) -> None:
     _set(tell)
 
 
+def hear_launcher(told: Callable[[], None]) -> None:
+    """Call ``told`` in the running event loop when standard input, if it is a pipe, is closed; what
+    comes from it is ignored."""
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        if not os.read(0, 1 << 16):
+            loop.remove_reader(0)
+            told()
+
+    if sys.stdin is not None and stat.S_ISFIFO(os.fstat(0).st_mode):
+        loop.add_reader(0, look)
+
+
 def ignore() -> None:
     """Ignore signals from now on: the process is ending by itself."""
     for number in _NUMBERS:
@@ -42,4 +61,5 @@ def ignore() -> None:
 
 def _set(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in _NUMBERS:
-        signal.signal(number, handler)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)

@@ -31,7 +31,8 @@ def process_as_it_was() -> Iterator[None]:
     """``serve`` takes over some loggers and signals of this process."""
     loggers = [logging.getLogger(name) for name in ("mlxgen.server", "uvicorn", "asyncio")]
     before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in signals.items():
         signal.signal(number, handler)
@@ -170,7 +171,7 @@ def test_a_signal_that_comes_late_does_not_change_the_exit_status() -> None:
         assert server.end() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_there_is_anything_to_stop_is_a_stop_too(number: signal.Signals) -> None:
     program = """if True:
         from mlxgen.server.stop_signals import leave_at_once

@@ -370,10 +370,11 @@ class Fleet:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    async def close(self, flush: float = FLUSH) -> bool:
+    async def close(self, flush: float = FLUSH, *, patience: float = _PATIENCE) -> bool:
         """Stop all threads, guards and loads; returns whether all of them ended.
 
-        For ``flush`` seconds prefixes that are only in memory are written to disk.
+        For ``flush`` seconds prefixes that are only in memory are written to disk. After that,
+        each thread has ``patience`` seconds to end.
         """
         self._closing = True
         for load in (loads := list(self._loads)):
@@ -385,8 +386,8 @@ class Fleet:
         for serving in self.serving:
             await serving.close()
         if unloads := list(self._unloads):
-            await asyncio.wait(unloads, timeout=_PATIENCE)
-        ends = [await asyncio.to_thread(thread.join, _PATIENCE + flush) for thread in threads]
+            await asyncio.wait(unloads, timeout=patience)
+        ends = [await asyncio.to_thread(thread.join, patience + flush) for thread in threads]
         return all(ends)
 
 

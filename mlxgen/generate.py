@@ -19,12 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .arguments import OneModel, Parser, add_settings, load_model
-from .errors import MlxgenError, OptionError, PromptError
+from .errors import MachineError, MlxgenError, OptionError, PromptError
+from .load import join
 from .loading.sampling_defaults import GREEDY, SamplingChoice, in_words, sampling_defaults
 from .open_files import FILES, raise_limit
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
 from .terminal.files import parse_json, read_form
-from .terminal.interrupt import leaving_at_once
+from .terminal.interrupt import end_as_interrupted, leaving_at_once
 from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
 from .terminal.report import report
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .tokens import Vocabulary
 
 NAME = "mlxgen.generate"
-INTERRUPTED = 130  # the exit status: 128 and the signal's number
+LOST, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses; the last is 128 and the signal's number
 EXAMPLES = """\
 examples:
   mlxgen.generate --prompt "What is the capital of France?"
@@ -44,7 +45,7 @@ examples:
   mlxgen.generate --raw --stop $'\\n' "Once upon a time"
   mlxgen.generate --chat --temperature 0.7
 
-exit status: 0 done (a closed pipe too), 2 wrong input, 130 interrupted
+exit status: 0 done (a closed pipe too), 1 a machine was lost, 2 wrong input, 130 interrupted
 """
 DEMO = (
     "this is the small demo model, which knows almost nothing;"
@@ -166,16 +167,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; returns the exit status. On several machines only rank 0 does."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     try:
+        machines = join()
+        if machines is not None:
+            end_as_interrupted()
         arguments = make_parser().parse_args(argv)
         raise_limit(FILES)
         if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without the model's characters
             sys.stdout.reconfigure(errors="replace")
-        return run(arguments)
+        return run(arguments, launched=machines is not None)
     except MlxgenError as error:
         say(f"error: {_as_typed(error)}")
-        return 2
+        return LOST if isinstance(error, MachineError) else WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -183,8 +188,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Check what needs no model, load the model and generate; returns the exit status."""
+def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
+    """Check what needs no model, load the model and generate; returns the exit status.
+
+    ``launched``: by ``mlx.launch``, on several machines.
+    """
+    if launched and "-" in (arguments.text, arguments.prompt):
+        raise OptionError(
+            "prompt",
+            "standard input has no end under mlx.launch; pass the text itself, such as"
+            ' --prompt "$(cat notes.txt)"',
+        )
     with leaving_at_once(INTERRUPTED):
         text, options, lm = prepare(arguments)
     choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
@@ -194,7 +208,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"sampling:    {in_words(defaults | sampling)}")
     try:
         if arguments.chat:
-            return run_chat(lm, text, options, defaults, arguments)
+            return run_chat(lm, text, options, defaults, arguments, launched=launched)
         assert text is not None
         prompt = make_prompt(lm, text, arguments)
         return stream_text(lm, prompt, {**defaults, **options}, arguments)
@@ -211,7 +225,6 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
         options = {"max_tokens": None} | options
 
     check_together(checked(options))
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     started = time.perf_counter()
     lm = load_model(arguments.model, arguments, adapter=arguments.adapter)
     if arguments.verbose:
@@ -228,6 +241,8 @@ def run_chat(
     options: dict[str, Any],
     defaults: dict[str, Any],
     arguments: argparse.Namespace,
+    *,
+    launched: bool,
 ) -> int:
     """Converse until the input ends; returns the exit status."""
     from .terminal.conversation import Conversation
@@ -243,7 +258,7 @@ def run_chat(
     conversation.configure(options, _forms(arguments))
     told = partial(report, drafts=arguments.draft_model is not None) if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
-    return converse(lm, conversation, first=first, notice=notice, report=told)
+    return converse(lm, conversation, first=first, notice=notice, report=told, launched=launched)
 
 
 def stream_text(

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from ..chat.events import ChatEvent, Mark, Reasoning, Text
 from ..engine import Chunk, Usage
-from ..errors import MlxgenError, PromptError
+from ..errors import MachineError, MlxgenError, PromptError
 from ..model import LanguageModel
 from .answer import Answer, Answerer
 from .commands import is_command, run_command
@@ -36,6 +36,8 @@ class TerminalChat:
     """See the module. Call ``run`` once; ``report`` gives further lines about each answer.
 
     ``interactive``: a person is typing, who is greeted and can try again after an error.
+    ``launched``: by ``mlx.launch``, which passes on nothing that is typed after Ctrl-C, so Ctrl-C
+    ends the conversation, too.
     """
 
     answerer: Answerer
@@ -44,6 +46,7 @@ class TerminalChat:
     out: TextIO
     notes: TextIO
     interactive: bool = False
+    launched: bool = False
     dims: bool = False
     report: Report | None = None
     status: int = 0
@@ -56,8 +59,9 @@ class TerminalChat:
         self.answerer.check(self.conversation)
         if notice is not None:
             self.note(notice)
-        if self.interactive:
-            self.note(f"{self.answerer.lm.name}: /help lists the commands, Ctrl-D ends")
+        if self.interactive or self.launched:
+            end = "/quit" if self.launched else "Ctrl-D"
+            self.note(f"{self.answerer.lm.name}: /help lists the commands, {end} ends")
         begun = Typed("" if first is None else first, quoted=True)
         going = self._guarded(lambda: begun)
         while going:
@@ -88,6 +92,8 @@ class TerminalChat:
             self.note("(stopped)")
         if answer is not None:
             self._conclude(answer)
+        if brake.pressed and self.launched:
+            raise KeyboardInterrupt
 
     # ---- one message ----
 
@@ -103,9 +109,11 @@ class TerminalChat:
         except EOFError:
             return False
         except KeyboardInterrupt:
-            if not self.interactive:
+            if self.launched or not self.interactive:
                 raise
             self.note("\n(Ctrl-D or /quit ends)")
+        except MachineError:
+            raise
         except MlxgenError as error:
             self.status = 0 if self.interactive else 2
             self.note(f"error: {' '.join(str(error).split())}")
@@ -185,8 +193,12 @@ def converse(
     first: str | None = None,
     notice: str | None = None,
     report: Report | None = None,
+    launched: bool = False,
 ) -> int:
-    """Run a conversation on the standard streams of the process; returns the exit status."""
+    """Run a conversation on the standard streams of the process; returns the exit status.
+
+    ``launched``: by ``mlx.launch``, which passes on what is typed at its terminal.
+    """
     if not lm.tokenizer.has_chat_template:
         raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
     typing = sys.stdin.isatty()
@@ -194,7 +206,7 @@ def converse(
     if typing and sys.stdout.isatty():
         reader = TerminalReader()
     else:
-        reader = PipeReader(sys.stdin.buffer, sys.stderr if typing else None)
+        reader = PipeReader(sys.stdin.buffer, sys.stderr if typing or launched else None)
     chat = TerminalChat(
         Answerer(lm),
         conversation,
@@ -202,6 +214,7 @@ def converse(
         out=sys.stdout,
         notes=sys.stderr,
         interactive=typing,
+        launched=launched,
         dims=wants_colour(sys.stdout, os.environ),
         report=report,
     )

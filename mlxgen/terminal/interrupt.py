@@ -35,6 +35,16 @@ def leaving_at_once(status: int) -> AbstractContextManager[None]:
     return _interrupts_call(lambda: os._exit(status))
 
 
+def end_as_interrupted() -> None:
+    """From now on, let SIGTERM and SIGHUP do what Ctrl-C does, instead of ending the process in the
+    middle of something that others take part in."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda number, frame: signal.raise_signal(signal.SIGINT))
+
+
 class Brake:
     """Ctrl-C sets ``pressed`` while the brake is ``ready``, to be checked between two steps.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from mlxgen.errors import MachineError
 from mlxgen.terminal.answer import Answerer
 from mlxgen.terminal.conversation import Conversation
 from mlxgen.terminal.converse import TerminalChat
@@ -152,6 +153,20 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         assert Talk(Chatter(press_at(3, "abcdef")), "one").said == [("one", "abcdef")]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_under_mlx_launch_an_interrupt_ends_the_conversation_too() -> None:
+    chatter = Chatter(press_at(5, "abcdefghijklmnop"))
+    with pytest.raises(KeyboardInterrupt):
+        Talk(chatter, "one", "two", launched=True)
+
+
+def test_a_lost_machine_ends_the_conversation() -> None:
+    def lose(message: str) -> str:
+        raise MachineError("rank 1 (mac2) is lost")
+
+    with pytest.raises(MachineError):
+        Talk(Chatter(lose), "one", "two")
 
 
 def test_an_error_in_the_middle_keeps_the_text_so_far() -> None:

@@ -1,0 +1,247 @@
+"""The programs on two machines, as the one who starts them sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import validate
+
+from ..server.apis import APIS, Api
+from ..server.running import WAIT, endless, events
+from .ranks import ROOT, Ranks, free_ports, run, started
+
+GENERATE = ("-m", "mlxgen.generate")
+ENDLESS = (*GENERATE, "--prompt", "Tell me a story about a fox.", "--ignore-eos")
+TEXT = "/v1/completions"
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[tuple[Ranks, httpx.Client]]:
+    """A server on two ranks that is ready, and a client of it."""
+    with started(["-m", "mlxgen.server", "--port", "0", *arguments]) as ranks:
+        ranks.wait_for("ready on ")
+        ranks.wait_for("\n")
+        (url,) = re.findall(r"ready on (\S+),", ranks.out(0))
+        limits = httpx.Limits(max_connections=None)
+        with httpx.Client(base_url=url, timeout=WAIT, limits=limits) as client:
+            yield ranks, client
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[Ranks]:
+    """A command line on two ranks, in the middle of a text."""
+    with started(ENDLESS) as ranks:
+        ranks.wait_for("fox")
+        yield ranks
+
+
+def test_a_server_on_two_machines_answers_and_stops_on_both() -> None:
+    with serving() as (ranks, client):
+        answer = client.post(TEXT, json={"prompt": "Once upon", "max_tokens": 9, "temperature": 0})
+        assert answer.json()["choices"][0]["text"].startswith(" a time")
+        assert client.get("/health").json()["ready"]
+        ranks.processes[1].send_signal(signal.SIGINT)  # of Ctrl-C at the terminal both hear
+        ranks.processes[0].send_signal(signal.SIGINT)
+        first, other = ranks.wait(WAIT)
+    assert (first.code, other.code) == (0, 0)
+    assert (other.out, other.err) == ("", "")
+
+
+@pytest.mark.slow
+def test_a_program_of_ones_own_goes_on_after_load_only_on_rank_0() -> None:
+    program = """if True:
+        import mlxgen
+        print("begins", flush=True)
+        lm = mlxgen.load()
+        print(lm.generate("Once upon a time", max_tokens=9, temperature=0).text)
+    """
+    alone = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    first, other = run(["-c", program])
+    assert (first.code, other.code) == (0, 0)
+    assert first.out == alone.stdout
+    assert other.out == "begins\n"
+
+
+@pytest.mark.slow
+def test_options_are_for_rank_0() -> None:
+    first, other = run([*GENERATE, "--help"])
+    assert (first.code, other.code) == (0, 0)
+    assert "exit status" in first.out
+    assert (other.out, other.err) == ("", "")
+    for module in ("generate", "server"):
+        first, other = run(["-m", f"mlxgen.{module}", "--nonsense"])
+        assert (first.code, other.code) == (2, 0)
+        assert first.err.startswith(f"mlxgen.{module}: error: unrecognized arguments: --nonsense")
+        assert (other.out, other.err) == ("", "")
+
+
+@pytest.mark.slow
+def test_standard_input_has_no_end_to_wait_for() -> None:
+    first, other = run([*GENERATE, "-"])
+    assert (first.code, other.code) == (2, 0)
+    assert "standard input has no end under mlx.launch" in first.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_all_ranks_of_the_command_line(number: signal.Signals) -> None:
+    with writing() as ranks:
+        ranks.processes[0].send_signal(number)
+        first, other = ranks.wait(WAIT)
+    assert (first.code, other.code) == (130, 0)
+    assert first.out.endswith("\n")
+    assert (other.out, other.err) == ("", "")
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_is_named_by_the_command_line() -> None:
+    with writing() as ranks:
+        ranks.processes[1].kill()
+        first, _ = ranks.wait(WAIT)
+    assert first.code == 1
+    assert "rank 1 (127.0.0.1) has ended" in first.err
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_although_the_sum_with_it_never_ends() -> None:
+    with writing() as ranks:
+        ranks.processes[1].send_signal(signal.SIGSTOP)
+        assert ranks.processes[0].wait(WAIT) == 1
+        assert "rank 1 (127.0.0.1) has not answered" in ranks.err(0)
+        ranks.processes[1].send_signal(signal.SIGCONT)
+        assert ranks.wait(WAIT)[1].code == 1
+
+
+@pytest.mark.slow
+def test_when_rank_0_dies_so_do_the_others() -> None:
+    with writing() as ranks:
+        ranks.processes[0].kill()
+        assert ranks.wait(WAIT)[1].code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_rank_is_named_to_every_request_and_ends_the_server(number: int) -> None:
+    with serving() as (ranks, client):
+        answers: dict[tuple[str, bool], httpx.Response] = {}
+        began = threading.Barrier(2 * len(APIS) + 1)
+
+        def ask(api: Api, stream: bool) -> None:
+            body = api.body(stream=stream, ignore_eos=True, **{api.limit: 2000})
+            began.wait()
+            answers[api.name, stream] = client.post(api.path, json=body)
+
+        threads = [threading.Thread(target=ask, args=(a, s)) for a in APIS for s in (True, False)]
+        for thread in threads:
+            thread.start()
+        began.wait()
+        while client.get("/health").json()["running"] < len(threads):
+            pass
+        ranks.processes[1].send_signal(number)
+        for thread in threads:
+            thread.join()
+        named = "rank 1 (127.0.0.1) has "
+        for (_, stream), answer in answers.items():
+            assert answer.status_code == (200 if stream else 503)
+            assert named in answer.text
+        health = client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "failed")
+        new = client.post(TEXT, json=endless())
+        assert (new.status_code, new.json()["error"]["code"]) == (503, "machine_lost")
+        assert ranks.processes[0].wait(WAIT) == 1
+        assert ranks.err(0).count(f"error: {named}") == 1
+
+
+@pytest.mark.slow
+def test_sixteen_clients_with_schemas_rewinds_and_cancels() -> None:
+    with serving("--shutdown-grace", "0") as (ranks, client):
+        failures: list[str] = []
+
+        def ask(number: int) -> None:
+            for turn in range(3):
+                body: dict[str, Any] = {"prompt": f"{number} {turn}: ", "seed": number}
+                match (number + turn) % 4:
+                    case 0:
+                        body |= {"max_tokens": 100, "temperature": 1, "json_schema": PERSON}
+                        text = client.post(TEXT, json=body).json()["choices"][0]["text"]
+                        validate(json.loads(text), PERSON)
+                    case 1:
+                        body |= {"max_tokens": 60, "temperature": 1, "banned_strings": ["a", "th"]}
+                        text = client.post(TEXT, json=body).json()["choices"][0]["text"]
+                        assert "a" not in text and "th" not in text, text
+                    case 2:
+                        body = endless(stream=True)
+                        with client.stream("POST", TEXT, json=body) as answer:
+                            lines = events(answer.iter_lines())
+                            assert all(next(lines) for _ in range(10))
+                    case _:
+                        body |= {"max_tokens": 30, "n": 2, "temperature": 1, "ignore_eos": True}
+                        usage = client.post(TEXT, json=body).json()["usage"]
+                        assert usage["completion_tokens"] == 60
+
+        def asking(number: int) -> None:
+            try:
+                ask(number)
+            except Exception as error:
+                failures.append(f"{number}: {error!r}")
+
+        threads = [threading.Thread(target=asking, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        ranks.processes[0].send_signal(signal.SIGTERM)
+        first, other = ranks.wait(WAIT)
+    assert (first.code, other.code) == (0, 0)
+    assert "error" not in first.err
+    assert (other.out, other.err) == ("", "")
+
+
+@pytest.mark.slow
+def test_mlx_launch_starts_the_command_line_and_a_server_ends_with_it() -> None:
+    launch = [str(Path(sys.executable).parent / "mlx.launch"), "-n", "2", "--starting-port"]
+
+    def launched(*command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*launch, str(free_ports(1)[0]), "--", sys.executable, "-u", *command],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    with launched(*GENERATE, "--prompt", "What is the capital of France?") as process:
+        assert process.wait(WAIT) == 0
+        assert process.stdout is not None
+        assert process.stdout.read().endswith("The capital of France is Paris.\n")
+    with launched("-m", "mlxgen.server", "--port", "0") as process:
+        assert process.stdout is not None
+        (url,) = re.findall(r"ready on (\S+),", process.stdout.readline())
+        assert httpx.get(url + "/health", timeout=WAIT).json()["ready"]
+        process.terminate()  # which tells its ranks nothing
+        assert process.wait(WAIT) != 0
+        with pytest.raises(httpx.HTTPError):
+            while True:
+                httpx.get(url + "/health", timeout=WAIT)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import plistlib
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ NOT_RUN = {
     r"--model mlx-community/|--draft mlx-community/": "a hub model; its arguments are parsed",
     r"--model \./my-model": "a model of the reader's; likewise",
     r"^(aider|claude)\b": "another program",
+    r"^mlx\.(launch|distributed_config)\b": "several machines; tests/machines has two ranks",
 }
 """Commands that do not run here, and why; those of our own programs are parsed all the same."""
 
@@ -205,7 +208,8 @@ def addresses(value: Any) -> list[str]:
 
 
 def test_configurations_are_valid_and_name_addresses_that_answer(server: Running) -> None:
-    read = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
+    read: dict[str, Any] = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
+    read |= {"xml": lambda text: plistlib.loads(text.encode()), "ini": ConfigParser().read_string}
     for each in PAGES:
         for block in each.blocks(*read):
             for address in addresses(read[block.kind](block.code)):
@@ -214,6 +218,6 @@ def test_configurations_are_valid_and_name_addresses_that_answer(server: Running
 
 
 def test_every_block_says_what_it_is() -> None:
-    kinds = {"sh", "console", "python", "json", "yaml", "toml", "text"}
+    kinds = {"sh", "console", "python", "json", "yaml", "toml", "xml", "ini", "text"}
     for each in PAGES:
         assert {block.kind for block in each.all_blocks} <= kinds, each

@@ -40,10 +40,10 @@ A rank beats whatever it evaluates, as MLX lets go of the interpreter's lock mea
 that is plugged in again is back after 2 to 4 s.
 """
 
-LONG_PATIENCE = 5
-"""Times this for a rank that does something ``at_length``, and always for rank 0: what runs there
-may hold the interpreter's lock, as a tokenizer does that is read, a regular expression of a hook or
-a grammar. A machine that is gone is noticed sooner, by the system."""
+AT_LENGTH = 5
+"""How many times as long a rank may be silent that does something ``at_length``, as rank 0 always
+does: a tokenizer that is read, a grammar or a regular expression of a hook may hold the
+interpreter's lock. A machine that is gone is noticed sooner, by the system."""
 
 BUSY = 120.0
 """Seconds that a rank may take for one message, unless it does something ``at_length``. A prefill
@@ -327,7 +327,7 @@ class Channel:
                 self._judge(peer, now)
 
     def _judge(self, peer: _Peer, now: float) -> None:
-        patience = self._patience * (LONG_PATIENCE if peer.at_length else 1)
+        patience = self._patience * (AT_LENGTH if peer.at_length else 1)
         if self._over:
             if not self._left and now - peer.heard > self._patience:
                 self._lose(f"{peer.name} has ended while another rank was still at work")

@@ -20,7 +20,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MachineError
@@ -91,13 +90,16 @@ class Group:
         import mlx.core as mx
         import numpy as np
 
+        def gather(array: mx.array) -> bytes:
+            gathered = mx.distributed.all_gather(array, group=self.raw)
+            mx.eval(gathered)  # NumPy would take what a failure leaves in it, without an error
+            return np.array(gathered).tobytes()
+
         mine = json.dumps(value).encode()
         try:
-            gather = partial(mx.distributed.all_gather, group=self.raw)
-            sizes = np.array(gather(mx.array([len(mine)]))).tolist()
+            sizes = np.frombuffer(gather(mx.array([len(mine)])), np.int32).tolist()
             width = max(sizes)
-            padded = np.frombuffer(mine.ljust(width), np.uint8)
-            rows = np.array(gather(mx.array(padded))).tobytes()
+            rows = gather(mx.array(np.frombuffer(mine.ljust(width), np.uint8)))
         except RuntimeError as error:
             raise MachineError(
                 f"another rank ended at the start ({error}); see what it printed"

@@ -19,6 +19,21 @@ print(group.rank, group.size, group.leads, group.backend, group.hosts)
 """
 
 
+LEAVES = """
+import os, time
+from mlxgen.errors import MachineError
+from mlxgen.machines.group import Group
+group = Group.join()
+if group.rank == 1:
+    os._exit(0)
+try:
+    while True:
+        assert group.exchange("a value") == ["a value"] * 2
+except MachineError as error:
+    print(error)
+"""
+
+
 def conversation(size: int, patience: float, number: int, signalled: int) -> list[Ended]:
     """Run ranks that talk until one of them gets a signal."""
     with started(["-m", "tests.machines.conversing", str(patience)], size) as ranks:
@@ -37,6 +52,12 @@ def test_ranks_meet_and_exchange_values() -> None:
     hosts = ("127.0.0.1",) * 3
     for rank, ended in enumerate(run(["-c", JOINS], 3)):
         assert ended.out.strip() == f"{rank} 3 {rank == 0} ring {hosts}", ended.err
+
+
+@pytest.mark.slow
+def test_a_rank_that_leaves_while_values_are_exchanged_is_noticed() -> None:
+    ended, _ = run(["-c", LEAVES])
+    assert ended.out.startswith("another rank ended at the start"), ended.err
 
 
 def test_a_rank_that_is_killed_ends_all_others_with_its_name() -> None:

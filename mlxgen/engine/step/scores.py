@@ -8,10 +8,9 @@ that is scored runs ``PIECE`` tokens at most, and only what is reported of them 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
-import numpy as np
 
 from ...tokens import Token
 from ..chunk import Alternative, PromptScore
@@ -28,7 +27,7 @@ class _Part(NamedTuple):
 
     def rows(self) -> Iterator[tuple[float, int, tuple[Alternative, ...]]]:
         """What is reported of each; this waits for the device."""
-        logprobs, ranks, *top = [np.array(array).tolist() for array in self.arrays]
+        logprobs, ranks, *top = [cast(list[Any], array.tolist()) for array in self.arrays]
         if not top:
             top = [[[]] * len(ranks)] * 2
         for logprob, rank, *alternatives in zip(logprobs, ranks, *top, strict=True):

@@ -132,9 +132,10 @@ def test_a_rank_that_is_silent_is_lost(at_length: bool, seconds: str) -> None:
         assert lost(channel).startswith(expected)
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_nothing_stay_together() -> None:
-    with channels(3, patience=0.1) as opened:
-        time.sleep(0.3)
+    with channels(3, patience=0.5) as opened:
+        time.sleep(1.5)
         assert [channel.lost for channel in opened] == [None] * 3
 
 
@@ -144,6 +145,7 @@ def test_a_rank_that_beats_but_does_not_finish_a_message_is_lost() -> None:
         assert lost(channel).startswith("rank 1 (host-1) has not finished a message for 0.1 s")
 
 
+@pytest.mark.slow
 def test_a_rank_that_gets_on_may_have_many_messages_before_it() -> None:
     with alone(busy=0.3) as (channel, other):
         for done in range(5):
@@ -154,7 +156,7 @@ def test_a_rank_that_gets_on_may_have_many_messages_before_it() -> None:
 def test_what_a_rank_does_at_length_may_take_long() -> None:
     with alone(patience=1, busy=0.05) as (channel, other):
         other.sendall(beat(came=1, at_length=True))
-        assert channel.wait_lost(0.4) is None
+        assert channel.wait_lost(0.3) is None
         other.sendall(beat(came=1, at_length=False))
         assert lost(channel).startswith("rank 1 (host-1) has not finished a message")
 
@@ -172,7 +174,7 @@ def test_a_rank_says_what_it_has_carried_out_and_what_takes_long() -> None:
 
 
 def test_a_leader_that_is_gone_ends_a_rank_that_hangs_in_a_message() -> None:
-    with channels(patience=0.1) as (first, second):
+    with channels(patience=0.3) as (first, second):
         first.send(b"a step")
         assert second.receive(SOON) == b"a step"
         first.close()

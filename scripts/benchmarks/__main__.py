@@ -456,25 +456,30 @@ def run_simulate(_: int) -> Iterator[Figure]:
 def run_machines(turns: int) -> Iterator[Figure]:
     """Several machines: two ranks here, and what is to be expected of Macs."""
     turns = max(2, turns // 2)
-    with machines.bench(turns) as bench:
+    with machines.bench(machines.WHOLE, turns) as bench:
         for rows in (1, 4, 16):
             ratio = bench.speed(rows).ratio
             what = f"two ranks, {rows} rows: steps a second over mlx-lm's two ranks"
             yield at_least(what, ratio.median, str(ratio), 1.0)
         for rows in (1, 16):
             cost = bench.cost(rows)
-            what = f"two ranks, {rows} rows: host time of rank 0 over that of its part alone"
-            text = f"{cost.beside} without that of the sums, {cost.work} with it"
-            more = f"{text}: {1e6 * cost.host:.0f} µs a step"
-            yield at_most(what, cost.beside.median, more, 1.1)
             step, alone, theirs, their_alone = (1e3 * each.median for each in cost.steps)
             yield Figure(
-                "the same: a step over one of its part alone; the sums by themselves",
+                f"two ranks, {rows} rows: a step over that of its part alone; sums by themselves",
                 f"{step:.1f} over {alone:.1f} ms, mlx-lm's {theirs:.1f} over {their_alone:.1f} ms; "
                 f"{1e3 * cost.sums.median:.1f} ms",
             )
             told = f"{cost.told:.0f} in {cost.messages:.1f} messages; {cost.summed:,} in sums"
-            yield Figure("the same: bytes that a rank sends a step", told)
+            yield Figure(
+                "the same: bytes that a rank sends a step, prompts and ends included", told
+            )
+    with machines.bench(machines.DEEP, turns) as bench:
+        for rows in (1, 16):
+            cost = bench.cost(rows)
+            what = f"32 layers, {rows} rows: host time of rank 0 over that of its part alone"
+            text = f"{cost.beside} beside the graph of the sums, {cost.work} with it"
+            more = f"{text}: {1e6 * cost.host:.0f} µs a step"
+            yield at_most(what, cost.beside.median, more, 1.1)
     found = machines.drafts(turns)
     whole, cut = (1e3 * each.median for each in (found.ours, found.theirs))
     text = f"{found.ratio}: {whole:.1f} ms, {cut:.1f} ms cut"

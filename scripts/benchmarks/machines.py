@@ -37,10 +37,17 @@ WHOLE: dict[str, Any] = {
     "num_key_value_heads": 4,
     "head_dim": 64,
 }
-CUT = ("intermediate_size", "num_attention_heads", "num_key_value_heads")
-PART = {name: size // RANKS if name in CUT else size for name, size in WHOLE.items()}
+DEEP = {**WHOLE, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 32}
+DEEP |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 DRAFT = {**WHOLE, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4}
-"""Llamas in float32: one for both ranks, what a rank has of it, and a small one."""
+"""Llamas in float32: one whose passes take as long as a Mac's, one with the graph of an 8B, and a
+small one."""
+CUT = ("intermediate_size", "num_attention_heads", "num_key_value_heads")
+
+
+def cut(shape: dict[str, Any]) -> dict[str, Any]:
+    """What a rank has of a model."""
+    return {name: size // RANKS if name in CUT else size for name, size in shape.items()}
 
 
 def saved(shape: dict[str, Any], folder: Path) -> Path:
@@ -198,10 +205,10 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(turns: int) -> Iterator[Bench]:
+def bench(shape: dict[str, Any], turns: int) -> Iterator[Bench]:
     """All processes of a measurement."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.ExitStack() as stack:
-        whole, part = saved(WHOLE, Path(name, "whole")), saved(PART, Path(name, "part"))
+        whole, part = saved(shape, Path(name, "whole")), saved(cut(shape), Path(name, "part"))
         ours, theirs = (
             Pair(
                 stack.enter_context(holding(library, whole)),
@@ -216,8 +223,8 @@ def drafts(turns: int, tokens: int = 40) -> Comparison:
     """Of a small model that drafts: whole in one process, against cut over two ranks."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = saved(DRAFT, Path(name, "draft"))
-        with holding("mlx_lm", folder, 1) as whole, holding("mlx_lm", folder) as cut:
-            return compare(lambda: _step(whole, 1, tokens), lambda: _step(cut, 1, tokens), turns)
+        with holding("mlx_lm", folder, 1) as whole, holding("mlx_lm", folder) as ranks:
+            return compare(lambda: _step(whole, 1, tokens), lambda: _step(ranks, 1, tokens), turns)
 
 
 def _step(ranks: Ranks, rows: int, tokens: int) -> float:

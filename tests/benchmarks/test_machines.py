@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from benchmarks import expected, machines, sharded
@@ -84,10 +85,10 @@ def test_a_large_model_gains_from_a_fast_link_and_loses_by_a_slow_one() -> None:
     assert slow < alone < fast
 
 
-def test_what_is_measured_alone_is_what_a_rank_has() -> None:
+@pytest.mark.parametrize("shape", [machines.WHOLE, machines.DEEP], ids=["whole", "deep"])
+def test_what_is_measured_alone_is_what_a_rank_has(shape: dict[str, Any]) -> None:
     whole, alone = (
-        Model("", "llama", configuration("llama", **shape))
-        for shape in (machines.WHOLE, machines.PART)
+        Model("", "llama", configuration("llama", **each)) for each in (shape, machines.cut(shape))
     )
     rank, process = part(whole, 16, machines.RANKS), part(alone, 16, 1)
     assert rank.dense == process.dense and rank.kv_bytes == process.kv_bytes

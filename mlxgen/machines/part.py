@@ -46,6 +46,8 @@ class Part(Runner):
             tokens = mx.distributed.all_sum(own, group=self._group)
             if self._group.rank() == 0:  # it has them, and the sum may fail and leave anything
                 (tokens,) = mx.depends([own], [tokens])
+            if self._piped:  # what has not the first layers has no use for them
+                mx.async_eval(tokens)
         return tokens
 
     def _run(self, run: Run) -> mx.array | None:

@@ -61,16 +61,19 @@ class Follower:
         channel.on_loss(_end)  # this thread may wait for a sum for ever
         try:
             while (message := channel.receive()) is not None:
-                for word, *given in json.loads(message):
-                    self.obey(word, given)
+                self.hear(message)
         except Exception as error:
             channel.wait_lost(LATE)  # a sum that fails may be faster than the news, which ends this
             channel.fail(f"{type(error).__name__}: {error}")
             raise
         sys.exit(0)
 
-    def obey(self, word: str, given: Sequence[Any]) -> None:
-        """Carry out one item of a message."""
+    def hear(self, message: bytes) -> None:
+        """Carry out what a message says."""
+        for word, *given in json.loads(message):
+            self._obey(word, given)
+
+    def _obey(self, word: str, given: Sequence[Any]) -> None:
         match word, given:
             case "run", (runner, held, run):
                 self._run(runner, held, run)

@@ -1,0 +1,238 @@
+"""What rank 0 tells the others, and what is left there: both in one process, without sums."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, cast
+
+import mlx.core as mx
+import pytest
+
+import mlxgen
+from mlxgen import LanguageModel, Limits, OptionError
+from mlxgen.engine.options import Options
+from mlxgen.engine.prefix.fetch import Report
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.errors import MachineError
+from mlxgen.load import _portable
+from mlxgen.machines.following import Follower
+from mlxgen.machines.group import Group
+from mlxgen.machines.machines import Machines
+from mlxgen.machines.share import Share, shared
+from mlxgen.machines.uninterrupted import uninterrupted
+from tests.fakes import byte_level_tokenizer
+from tests.fakes.checkpoints import tiny_config, tiny_model
+from tests.fakes.seeing import asking, png, seeing
+
+
+class Line:
+    """A channel whose messages are carried out at once."""
+
+    lost: MachineError | None = None
+    hear: Callable[[bytes], None]
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.failed: list[str] = []
+
+    def send(self, message: bytes) -> None:
+        self.messages.append(message)
+        self.hear(message)
+
+    def on_loss(self, call: Any) -> None: ...
+    def on_reply(self, call: Any) -> None: ...
+
+    def at_length(self) -> Any:
+        return nullcontext()
+
+    def wait_lost(self, timeout: float) -> MachineError | None:
+        return self.lost
+
+    def fail(self, sentence: str) -> None:
+        self.failed.append(sentence)
+        self.lost = MachineError(f"rank 0 failed: {sentence}")
+
+
+def rank(number: int, line: Line) -> Machines:
+    group = Group(mx.distributed.init(), number, 2, "ring", ("a", "b"))
+    return Machines(group, cast(Any, line))
+
+
+def tiny(share: Share) -> LanguageModel:
+    tokenizer = byte_level_tokenizer()
+    model = tiny_model(tiny_config(len(tokenizer)))
+    mx.eval(model.parameters())
+    return LanguageModel(model, tokenizer, share=share)
+
+
+class Pair:
+    """A model on two ranks."""
+
+    def __init__(self, make: Callable[[Share], LanguageModel] = tiny) -> None:
+        self.line = Line()
+        self.follower = Follower(rank(1, self.line), lambda share, settings: make(share))
+        self.line.hear = self.hear
+        self.machines = rank(0, self.line)
+        self.lm = shared(self.machines, make, {})
+
+    def hear(self, message: bytes) -> None:
+        self.follower.hear(message)
+
+    @property
+    def held(self) -> list[int]:
+        """The tokens of the caches that the follower holds."""
+        caches = [cache for each in self.follower._held.values() for cache in each.values()]
+        return sorted(cache.length for cache in caches)
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+class Failing:
+    """A model whose pass number ``at`` fails after its first layer."""
+
+    def __init__(self, model: Any, at: int) -> None:
+        self.whole, self.at, self.calls = model, at, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        self.calls += 1
+        model = self.whole.model
+        if self.calls == self.at:
+            model.layers[0](model.embed_tokens(tokens), None, cache[0])
+            raise RuntimeError("half-way")
+        logits: mx.array = self.whole(tokens, cache=cache)
+        return logits
+
+
+GREEDY: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
+
+
+def test_what_nobody_holds_is_dropped_on_all_ranks(pair: Pair) -> None:
+    lm = pair.lm
+    for _ in lm.batch(["a", "bc", "def"] * 3, **GREEDY):
+        pass
+    stream = lm.stream("abc", **GREEDY)
+    next(stream)
+    twins = stream.fork(2)
+    for twin in twins:
+        list(twin)
+    stream.close()
+    del stream, twins, twin
+    gc.collect()
+    lm.generate("x", **GREEDY)
+    gc.collect()
+    lm.generate("x", **GREEDY)
+    assert len(pair.follower._runners) <= 2
+    assert len(pair.held) <= 2
+
+
+def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:
+    pair.lm.generate("abc", **GREEDY)
+    assert pair.lm.prefix_cache.nbytes == 0
+    del pair.lm
+    gc.collect()
+    with pair.machines.turn():
+        pair.machines.flush()
+    assert not pair.follower._models and not pair.follower._runners
+
+
+def test_a_pass_that_fails_on_rank_0_reaches_nobody(pair: Pair) -> None:
+    lm = pair.lm
+    alike = lm.generate("abcdefgh", **GREEDY).tokens
+    failing = lm.model = Failing(lm.model, at=3)
+    stream = lm.stream("abcdefgh", **GREEDY)
+    with pytest.raises(mlxgen.ModelError, match="half-way"):
+        list(stream)
+    stream.rewind(0)
+    list(stream)
+    assert tuple(stream.tokens) == alike
+    assert not pair.line.failed
+    rows: dict[int, list[int | None]] = {}
+    failing.calls = 0
+    for i, chunk in lm.batch(["abcdefgh"] * 3, **GREEDY):
+        rows.setdefault(i, []).append(chunk.token)
+    assert all(tuple(row) == alike for row in rows.values())
+
+
+def test_ranks_that_are_out_of_step_end(pair: Pair) -> None:
+    stream = pair.lm.stream("abc", **GREEDY)
+    next(stream)
+    for caches in pair.follower._held.values():
+        for cache in caches.values():
+            cache.length += 1
+    with pytest.raises(MachineError, match="error in mlxgen"):
+        list(stream)
+
+
+def test_images_are_told_once_and_dropped_with_their_prompt() -> None:
+    def make(share: Share) -> LanguageModel:
+        lm = seeing()
+        lm.share = share
+        lm.model.shard = None
+        return lm
+
+    pair = Pair(make)
+    pair.lm.generate(asking(png(seed=1), png(seed=2)), **GREEDY)
+    told = [message for message in pair.line.messages if b'["show"' in message]
+    assert sum(message.count(b'["show"') for message in told) == 2
+    gc.collect()
+    pair.lm.generate("abc", **GREEDY)
+    assert not pair.follower._images
+
+
+def test_a_scheduler_tells_of_all_that_it_does(pair: Pair) -> None:
+    lm = pair.lm
+    scheduler = Scheduler(lm, Limits(max_batch=3))
+    for text in ("abc" * 20, "abc" * 20 + "d", "x", "yz", "abc"):
+        scheduler.submit(lm.prepare(text, Options.of(GREEDY)))
+    while scheduler.busy:
+        scheduler.step()
+    mine = pair.lm.prefix_cache
+    theirs = pair.follower._models[0].prefix_cache  # type: ignore[attr-defined]
+    assert mine.nbytes == theirs.nbytes > 0
+    mine.clear()
+    assert theirs.nbytes == 0
+    mine.max_bytes = 5000
+    assert theirs.max_bytes == 5000
+    scheduler.close()
+
+
+def test_ctrl_c_waits_for_the_end_of_a_command() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append(True)
+    assert done == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_several_machines_have_to_be_started() -> None:
+    with pytest.raises(OptionError, match=r"distributed: .*mlx\.launch"):
+        mlxgen.load(distributed=True)
+
+
+def test_paths_are_told_as_other_machines_know_them(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _portable(tmp_path / "models" / "a") == "~/models/a"
+    assert _portable("owner/name") == "owner/name"
+    assert _portable("/models/a") == "/models/a"
+
+
+def test_reports_of_fetches_go_to_who_listens(pair: Pair) -> None:
+    heard: list[tuple[int, Report]] = []
+    pair.machines.listen(3, 5, lambda rank, report: heard.append((rank, report)))
+    pair.machines._hear(1, b"[3, 5, [[4, 8], 1, 4, false]]")
+    pair.machines.listen(3, 5, None)
+    pair.machines._hear(1, b"[3, 5, [null, 2, 8, true]]")
+    assert heard == [(1, Report([4, 8], 1, 4, False))]  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ first call.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -261,8 +262,10 @@ def _portable(name: ModelName | None) -> Any:
 
 
 def weights_of(path_or_hf_repo: ModelName | None = None, *, revision: str | None = None) -> int:
-    """The bytes of a model's weights; fetches what is not there yet. Raises as ``load``."""
-    return _find(path_or_hf_repo, revision)[1].nbytes
+    """The bytes of a model's weights, or of each of several machines' part; fetches what is not
+    there yet. Raises as ``load``."""
+    nbytes, machines = _find(path_or_hf_repo, revision)[1].nbytes, join()
+    return nbytes if machines is None else math.ceil(nbytes / machines.group.size)
 
 
 def folder_of(name: str) -> Path | None:

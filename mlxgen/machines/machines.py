@@ -111,16 +111,20 @@ class Machines:
 
     def tell(self, item: Item) -> None:
         """Tell the others now; only in one's turn."""
+        self._bury()  # first, as a model that goes makes room for one that comes
         self._items.append(item)
         self.flush()
 
     def flush(self) -> None:
         """Tell what is noted."""
-        while self._dead:
-            self._items.append(self._dead.popleft())
+        self._bury()
         if self._items:
             items, self._items = self._items, []
             self.channel.send(json.dumps(items, separators=(",", ":")).encode())
+
+    def _bury(self) -> None:
+        while self._dead:
+            self._items.append(self._dead.popleft())
 
     def dispose(self, item: Item) -> None:
         """Tell that nobody holds something any more, from any thread, when there is a message."""

@@ -11,6 +11,9 @@ import ctypes
 import gc
 import threading
 
+from ..errors import MachineError
+from ..load import join
+
 
 class Stopped(BaseException):
     """Raised in a thread of the operator's code that took too long."""
@@ -33,8 +36,13 @@ def leave_mlx() -> None:
 
 
 def free_memory() -> None:
-    """Give back what nobody refers to any more, such as a model whose thread has ended."""
+    """Give back what nobody refers to any more, such as a model whose thread has ended, here and on
+    other machines."""
     import mlx.core as mx
 
     gc.collect()
     mx.clear_cache()
+    machines = join()
+    if machines is not None:
+        with contextlib.suppress(MachineError), machines.turn():
+            machines.flush()

@@ -39,7 +39,7 @@ from .http.room import Room
 from .logs import log, set_up_logs
 from .programs.registry import Registry
 from .service import REFUSED, Service
-from .settings import NAME, Settings, explained
+from .settings import NAME, Settings, explained, is_named
 
 if TYPE_CHECKING:
     from ..machines.machines import Machines
@@ -83,6 +83,12 @@ def serve(
     """
     set_up_logs(settings.log_format, settings.log_level)
     try:
+        if machines is not None and any(map(is_named, settings.adapters)):
+            raise OptionError(
+                "adapter",
+                "NAME=FOLDER shares the weights of a model, which is not possible on several"
+                " machines; pass the folder alone, which makes it a part of the model",
+            )
         Registry.of(settings)
         catalogue = Catalogue.of(settings)
         CacheDir.of(settings.cache_dir, settings.cache_dir_bytes)

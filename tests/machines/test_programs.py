@@ -24,6 +24,7 @@ from .ranks import ROOT, Ranks, free_ports, run, started
 GENERATE = ("-m", "mlxgen.generate")
 ENDLESS = (*GENERATE, "--prompt", "Tell me a story about a fox.", "--ignore-eos")
 TEXT = "/v1/completions"
+DEMO = ROOT / "mlxgen" / "demo" / "model"
 PERSON = {
     "type": "object",
     "properties": {
@@ -93,6 +94,28 @@ def test_options_are_for_rank_0() -> None:
         assert (first.code, other.code) == (2, 0)
         assert first.err.startswith(f"mlxgen.{module}: error: unrecognized arguments: --nonsense")
         assert (other.out, other.err) == ("", "")
+
+
+@pytest.mark.slow
+def test_a_model_is_unloaded_on_all_ranks_and_loaded_again(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(DEMO)
+    with serving("--model-dir", str(tmp_path), "--idle-unload", "0.1") as (ranks, client):
+        for name in ("one", "two", "one"):
+            body = {"model": name, "prompt": "Once upon", "max_tokens": 9, "temperature": 0}
+            answer = client.post(TEXT, json=body).json()
+            assert answer["choices"][0]["text"].startswith(" a time")
+            while f'model_loaded{{model="{name}"}} 1' in client.get("/metrics").text:
+                pass
+        ranks.processes[0].send_signal(signal.SIGTERM)
+        assert [each.code for each in ranks.wait(WAIT)] == [0, 0]
+
+
+@pytest.mark.slow
+def test_an_adapter_that_would_share_weights_is_refused_by_name(tmp_path: Path) -> None:
+    first, other = run(["-m", "mlxgen.server", "--adapter", f"mine={tmp_path}"])
+    assert (first.code, other.code) == (2, 0)
+    assert "error: --adapter: NAME=FOLDER shares the weights of a model" in first.err
 
 
 @pytest.mark.slow
@@ -219,24 +242,16 @@ def test_sixteen_clients_with_schemas_rewinds_and_cancels() -> None:
 
 
 @pytest.mark.slow
-def test_mlx_launch_starts_the_command_line_and_a_server_ends_with_it() -> None:
+def test_mlx_launch_starts_a_server_that_ends_with_it() -> None:
     launch = [str(Path(sys.executable).parent / "mlx.launch"), "-n", "2", "--starting-port"]
-
-    def launched(*command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*launch, str(free_ports(1)[0]), "--", sys.executable, "-u", *command],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    with launched(*GENERATE, "--prompt", "What is the capital of France?") as process:
-        assert process.wait(WAIT) == 0
-        assert process.stdout is not None
-        assert process.stdout.read().endswith("The capital of France is Paris.\n")
-    with launched("-m", "mlxgen.server", "--port", "0") as process:
+    server = [sys.executable, "-u", "-m", "mlxgen.server", "--port", "0"]
+    pipe = subprocess.PIPE
+    command = [*launch, str(free_ports(1)[0]), "--", *server]
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         assert process.stdout is not None
         (url,) = re.findall(r"ready on (\S+),", process.stdout.readline())
         assert httpx.get(url + "/health", timeout=WAIT).json()["ready"]

@@ -148,7 +148,10 @@ def join(wanted: _Wanted | None = None) -> Machines | None:
 
     machines = Machines.here()
     if machines is not None and not machines.leads:
+        from .loading.hub import hide_progress
         from .machines.following import Follower
+
+        hide_progress()  # what rank 0 shows is enough
 
         own = iter([wanted])  # it is for the first model; the program gets no further
 
@@ -187,8 +190,7 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
         if share is not None:
             from .loading.pair import part_of
 
-            with_adapter = adapter is not None
-            part = part_of(share.group, adapter=with_adapter, trust_remote_code=trusted)
+            part = part_of(share.group, adapter=adapter is not None)
         name, found = _find(wanted.source, wanted.revision, part)
         if adapter is not None:
             check_adapter(adapter)

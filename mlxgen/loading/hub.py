@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from ..errors import LoadError, ModelNotFoundError
 from .checkpoint import Part
@@ -67,6 +68,11 @@ def check(repo: str) -> None:
     problem = _asked(repo, None)
     if problem is not None:
         _fetched(repo, None, problem, [*OTHERS, WEIGHTS])
+
+
+def hide_progress() -> None:
+    """Show no progress of downloads in this process any more."""
+    disable_progress_bars()
 
 
 def _asked(repo: str, revision: str | None) -> Exception | None:

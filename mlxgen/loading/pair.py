@@ -72,23 +72,24 @@ def load_pair(
     return model, tokenizer, config, generation
 
 
-def part_of(group: Group, *, adapter: bool, trust_remote_code: bool) -> Part:
+def part_of(group: Group, *, adapter: bool) -> Part:
     """Tells which weight files this machine's part of a model needs.
 
     ``adapter``: it gets one, which takes all layers. Raises ``UnsupportedModelError`` if the model
     cannot be divided, and ``LoadError`` if its configuration does not describe a model.
     """
 
-    @cache  # a model is made for it
+    @cache  # a model is made for it, without weights
     def files(folder: Path) -> Collection[str] | None:
         config = config_of(folder)
-        model, _ = _load_model(folder, config, trust_remote_code, strict=False)
-        split = Split.of(model, group)
-        if config["model_type"] not in _COMPUTING:
-            split.cut(model, group)
-        if adapter or config.get("model_file") is not None:
+        if config.get("model_file") is not None:  # its own code, which nobody trusts yet
             return None
-        return split.files(model, folder / "model.safetensors.index.json")
+        model, arguments = _classes(config)
+        trial = model(arguments.from_dict(config))
+        split = Split.of(trial, group)
+        if config["model_type"] not in _COMPUTING:
+            split.cut(trial, group)
+        return None if adapter else split.files(trial, folder / "model.safetensors.index.json")
 
     return files
 
@@ -138,13 +139,10 @@ def _load_model(
     config: Mapping[str, Any],
     trust_remote_code: bool,
     group: Group | None = None,
-    *,
-    strict: bool = True,
 ) -> tuple[Any, Mapping[str, Any]]:
     """mlx-lm's model with its weights not evaluated yet; each failure has its own error.
 
     ``group``: take the weights of this machine's layers only, if the model is divided by layers.
-    ``strict``: there must be all weights.
     """
     if config.get("model_file") is not None and not trust_remote_code:
         raise UnsupportedModelError(
@@ -161,7 +159,6 @@ def _load_model(
         loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
             folder,
             lazy=True,
-            strict=strict,
             get_model_classes=classes,
             trust_remote_code=trust_remote_code,
         )

@@ -32,6 +32,8 @@ Group: TypeAlias = Any  # mx.distributed.Group, or whatever has its ``rank()`` a
 Kind: TypeAlias = Literal["tensor", "pipeline"]
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+# What mlx-lm puts others of its own in place of; it does so with anything that has such parameters.
+_REPLACED = (nn.Linear, nn.QuantizedLinear, nn.RMSNorm)
 _ADVICE = "load it on one machine or another number of them, or load another model"
 
 
@@ -88,8 +90,7 @@ class Split:
 
     def _shard(self, model: Any, group: Group) -> None:
         """Let mlx-lm cut a model, and check what it does without an error."""
-        if any(isinstance(module, nn.QQLinear) for module in model.modules()):
-            raise ValueError("it quantises activations (quantize_activations)")
+        modules = dict(model.named_modules())
         numbers, shapes = list(_numbers_in(model)), _shapes_in(model)
         try:
             model.shard(group)
@@ -97,6 +98,10 @@ class Split:
             for module, name, number in numbers:
                 if not _is_divided(number, vars(module).get(name), self.size):
                     raise ValueError(f"{name} is {number}, which is not a multiple of {self.size}")
+        for path, module in model.named_modules():
+            old = modules.get(path, module)
+            if old is not module and type(old) not in _REPLACED:
+                raise ValueError(f"{path} is a {type(old).__name__}")
         for path, shape in _shapes_in(model).items():
             before = shapes.get(path, shape)
             # A scale for each expert is cut like a bias, but each machine has all experts.

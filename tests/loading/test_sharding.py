@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import mlx.core as mx
@@ -14,11 +15,13 @@ from benchmarks.architectures import random_model
 
 import mlxgen
 from mlxgen.engine.prefix.layout import digest
-from mlxgen.load import _find, _reading
+from mlxgen.load import _find, _reading, join
 from mlxgen.loading import hub
 from mlxgen.loading.checkpoint import Checkpoint
 from mlxgen.loading.pair import load_pair, part_of
 from mlxgen.loading.sharding import Split
+from mlxgen.machines.group import Group
+from mlxgen.machines.machines import Machines
 
 from ..fakes.checkpoints import arrays, quantised, write_adapter, write_checkpoint, write_random
 
@@ -73,6 +76,24 @@ def test_heads_that_would_be_cut_into_others_are_refused() -> None:
         Split.of(model, Ranks(0, 2)).cut(model, Ranks(0, 2))
 
 
+def test_layers_that_mlx_lm_would_replace_by_others_are_refused() -> None:
+    class Rotated(nn.Linear):
+        """Computes more than a linear layer does, which one of mlx-lm's in its place would not."""
+
+    model = random_model("llama")
+    model.layers[1].mlp.up_proj = Rotated(64, 64)
+    with pytest.raises(mlxgen.UnsupportedModelError, match=r"layers.1.mlp.up_proj is a Rotated"):
+        Split.of(model, Ranks(0, 2)).cut(model, Ranks(0, 2))
+
+
+def test_a_scale_for_each_expert_is_not_cut() -> None:
+    model = random_model("qwen3_moe", num_attention_heads=4)
+    switch = model.layers[1].mlp.switch_mlp
+    switch.up_proj = switch.up_proj.to_quantized(16, 4, "nvfp4", global_scale=True)
+    with pytest.raises(mlxgen.UnsupportedModelError, match=r"global_scale of shape .*cut wrongly"):
+        Split.of(model, Ranks(0, 2)).cut(model, Ranks(0, 2))
+
+
 def test_groups_of_quantised_weights_that_cannot_be_cut_are_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "quantised", change=quantised)
 
@@ -97,7 +118,7 @@ def test_what_cannot_be_divided_is_refused_before_its_weights_are_fetched(
 
     monkeypatch.setattr(hub, "_asked", lambda repo, revision: None)
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    asked = part_of(Ranks(0, 2), adapter=False, trust_remote_code=False)
+    asked = part_of(Ranks(0, 2), adapter=False)
     with pytest.raises(mlxgen.UnsupportedModelError, match="cannot divide the architecture"):
         _find("someone/mamba", None, asked)
     assert "*.json" in fetched
@@ -147,6 +168,22 @@ def test_a_part_is_refused_if_it_does_not_fit_and_only_rank_0_shows_a_bar(
     assert _reading("tiny", rank=1, ignore_memory_limit=True)(some) == some
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_only_rank_0_shows_how_files_are_fetched(
+    leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines: Any = SimpleNamespace(leads=leads)
+    hidden: list[bool] = []
+    monkeypatch.setattr(Group, "launched", lambda: True)
+    monkeypatch.setattr(Machines, "here", lambda: machines)
+    monkeypatch.setattr(
+        "mlxgen.machines.following.Follower", lambda *given: SimpleNamespace(serve=lambda: None)
+    )
+    monkeypatch.setattr(hub, "disable_progress_bars", lambda: hidden.append(True))
+    assert join() is machines
+    assert hidden == ([] if leads else [True])
+
+
 # ---- layers ----
 
 
@@ -154,7 +191,7 @@ def test_a_part_of_the_layers_needs_only_the_files_of_these(tmp_path: Path) -> N
     folder = write_random(tmp_path / "model", "qwen3_next", files=4)
     split: list[Collection[str]] = []
     for rank in range(2):
-        found = part_of(Ranks(rank, 2), adapter=False, trust_remote_code=False)(folder)
+        found = part_of(Ranks(rank, 2), adapter=False)(folder)
         assert found is not None
         split.append(found)
     # The last layers are those of rank 0; embeddings and head are in the first file
@@ -162,7 +199,7 @@ def test_a_part_of_the_layers_needs_only_the_files_of_these(tmp_path: Path) -> N
         ["model-0.safetensors", "model-2.safetensors", "model-3.safetensors"],
         ["model-0.safetensors", "model-1.safetensors"],
     ]
-    whole = part_of(Ranks(1, 2), adapter=True, trust_remote_code=False)(folder)
+    whole = part_of(Ranks(1, 2), adapter=True)(folder)
     assert whole is None, "an adapter is for all layers"
 
 
@@ -173,7 +210,7 @@ def test_layers_are_loaded_without_the_files_of_others(tmp_path: Path) -> None:
     group = Ranks(1, 2)
     with pytest.raises(mlxgen.WeightsError, match=r"lacks model-2.safetensors and 1 more"):
         Checkpoint.open(folder)
-    source = Checkpoint.open(folder, part_of(group, adapter=False, trust_remote_code=False))
+    source = Checkpoint.open(folder, part_of(group, adapter=False))
     model = load_pair(source, adapter=None, trust_remote_code=False, group=group)[0]
     assert len(model.layers) == 2
     assert source.nbytes >= sum(

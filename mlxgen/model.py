@@ -63,6 +63,7 @@ from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
 from .loading.memory import MemoryPlan, check_memory, memory_limit, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
+from .machines.called import forbid_calls
 from .machines.share import Share
 from .options.kv import check_kv
 from .options.table import GenerationOptions, Recommended, checked, takes_options
@@ -241,6 +242,7 @@ class LanguageModel:
         room = memory_limit()[0] - self.footprint.weights
         self.share = share.settled(self.footprint, batches=self.batches, room=room)
         self.batches = self.share.batches
+        forbid_calls(self.model)
 
     @cached_property
     def prefix_cache(self) -> PrefixCache:

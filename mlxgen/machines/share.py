@@ -12,6 +12,7 @@ import mlx.core as mx
 from ..engine.kv import Footprint
 from ..engine.kv.layers import Model
 from ..loading.sharding import Split
+from .called import Called
 from .leading import Leading
 from .machines import Machines
 from .part import Part
@@ -55,10 +56,10 @@ class Share:
 
     def runner(self, model: Model, *given: Any) -> Part:
         """A runner as ``Runner`` would be, that goes through all parts."""
-        piped = Split.of(model, self.group).kind == "pipeline"
+        piped, called = Split.of(model, self.group).kind == "pipeline", Called(model)
         if self.machines.leads:
-            return Leading(self.machines, self.number, model, *given, piped=piped)
-        return Part(model, *given, group=self.group, piped=piped)
+            return Leading(self.machines, self.number, called, *given, piped=piped)
+        return Part(called, *given, group=self.group, piped=piped)
 
 
 def _footprint(said: Mapping[str, Any]) -> Footprint:

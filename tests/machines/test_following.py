@@ -19,6 +19,7 @@ from mlxgen.engine.prefix.fetch import Report
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import MachineError
 from mlxgen.load import _portable
+from mlxgen.machines.called import forbid_calls
 from mlxgen.machines.following import Follower
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
@@ -171,6 +172,16 @@ def test_ranks_that_are_out_of_step_end(pair: Pair) -> None:
             cache.length += 1
     with pytest.raises(MachineError, match="error in mlxgen"):
         list(stream)
+
+
+def test_a_part_is_called_by_its_runners_only(pair: Pair) -> None:
+    lm = pair.lm
+    tokens = lm.generate("abc", **GREEDY).tokens
+    forbid_calls(lm.model)
+    with pytest.raises(MachineError, match="take no part in a call"):
+        lm.model(mx.array([[1]]))
+    assert lm.generate("abc", **GREEDY).tokens == tokens
+    assert type(lm.model).__name__ == "Model"
 
 
 def test_images_are_told_once_and_dropped_with_their_prompt() -> None:

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from ..engine.kv import Footprint
 from ..engine.kv.layers import Model
+from ..errors import MlxgenError
 from ..loading.sharding import Split
 from .called import Called
 from .leading import Leading
@@ -73,6 +74,12 @@ def shared(machines: Machines, load: Callable[[Share], M], settings: Mapping[str
     with machines.turn():
         number = machines.number()
         machines.tell(["load", number, settings])
-        model = load(Share(machines, number))
+        try:
+            model = load(Share(machines, number))
+        except MlxgenError:  # which all ranks have
+            raise
+        except BaseException as error:  # the others wait for what does not come
+            machines.channel.fail(f"loading was broken off by {type(error).__name__}")
+            raise
     finalize(model, machines.dispose, ["unload", number])
     return model

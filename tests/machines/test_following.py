@@ -136,6 +136,17 @@ def test_what_nobody_holds_is_dropped_on_all_ranks(pair: Pair) -> None:
     assert len(pair.held) <= 2
 
 
+def test_a_load_that_is_broken_off_ends_all_ranks(pair: Pair) -> None:
+    def interrupted(share: Share) -> LanguageModel:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shared(pair.machines, interrupted, {})
+    assert pair.line.failed == ["loading was broken off by KeyboardInterrupt"]
+    with pytest.raises(MachineError, match="broken off"):
+        pair.lm.generate("abc", **GREEDY)
+
+
 def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:
     pair.lm.generate("abc", **GREEDY)
     assert pair.lm.prefix_cache.nbytes == 0

@@ -1,6 +1,7 @@
 """What a rank computes with its part of a model, beside what the whole model computes.
 
-``python -m tests.machines.parting FOLDER...`` prints a line for each model, as JSON.
+``python -m tests.machines.parting FOLDER...`` prints a line for each model, as JSON. If there is an
+adapter in the folder ``adapter`` of a model, the model has it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ PROMPT = [5, 9, 3, 7, 2, 11, 4, 8, 6, 20, 30, 1, 40]
 
 
 def loaded(folder: Path, group: Group | None) -> Any:
-    source = Checkpoint.open(folder)
+    adapter = folder / "adapter"
     return load_pair(
-        source,
-        adapter=None,
+        Checkpoint.open(folder),
+        adapter=adapter if adapter.exists() else None,
         trust_remote_code=False,
         group=group,
         reading=lambda arrays: arrays,

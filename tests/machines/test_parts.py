@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.architectures import random_model
 
-from ..fakes.checkpoints import quantised, write_random
+from mlxgen.loading.checkpoint import read_json
+
+from ..fakes.checkpoints import LORA, quantised, write_adapter_of, write_random
 from .ranks import run
 
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -22,6 +26,8 @@ MORE: dict[str, dict[str, Any]] = {
         "sliding_window": 8,
         "layer_types": ["full_attention", "sliding_attention"],
     },
+    "adapted": {"name": "llama", "adapter": "lora"},
+    "adapted layers": {"name": "qwen3_next", "adapter": "dora"},
     "qwen3": HEADS,
     "gpt_oss": HEADS,
     "qwen3_moe": HEADS,
@@ -35,14 +41,22 @@ def found(
     """What both ranks say of each model."""
     folder = tmp_path_factory.mktemp("models")
     given = [
-        str(write_random(folder / key, **{"name": key, **shape}))
-        for key, shape in request.param.items()
+        str(written(folder / key, **{"name": key, **shape})) for key, shape in request.param.items()
     ]
     ended = run(["-m", "tests.machines.parting", *given])
     assert [each.code for each in ended] == [0, 0], ended[0].err + ended[1].err
     said = [json.loads(line) for each in ended for line in each.out.splitlines()]
     assert len(said) == 2 * len(given)
     return said
+
+
+def written(folder: Path, name: str, *, adapter: str | None = None, **shape: Any) -> Path:
+    write_random(folder, name, **shape)
+    if adapter is not None:
+        model = random_model(name, vocab_size=read_json(folder / "config.json")["vocab_size"])
+        lora = {**LORA, "keys": ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj"]}
+        write_adapter_of(model, folder / "adapter", kind=adapter, lora=lora)
+    return folder
 
 
 def test_parts_compute_what_the_whole_computes(found: list[dict[str, Any]]) -> None:
@@ -68,7 +82,7 @@ def test_the_memory_for_kv_is_that_of_the_part(found: list[dict[str, Any]]) -> N
 
 def test_layers_are_divided_only_if_matrices_cannot_be(found: list[dict[str, Any]]) -> None:
     for rank in found:
-        kind = "pipeline" if rank["name"] == "qwen3_next" else "tensor"
+        kind = "pipeline" if rank["name"] in ("qwen3_next", "adapted layers") else "tensor"
         assert rank["split"].endswith(f" of 2 ({kind} parallel)")
 
 

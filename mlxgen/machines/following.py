@@ -57,6 +57,9 @@ class Follower:
     def serve(self) -> NoReturn:
         """Do as rank 0 says, and end the process when it ends, with what it is told by then."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is meant for rank 0
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would wait for MLX to return
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
         channel = self._machines.channel
         channel.on_loss(_end)  # this thread may wait for a sum for ever
         try:

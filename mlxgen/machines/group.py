@@ -32,6 +32,8 @@ JOIN_TIME = 60.0
 """Seconds that a rank waits for the others to start. The ring's own attempts to connect end after
 31 s, but it would accept for ever."""
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -142,14 +144,20 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
 
     Only a signal can: it interrupts ``accept``, which then fails. (It does not end ``connect``,
     so it comes again.) Signals belong to the main thread; elsewhere the call may wait for ever.
+    Those that end the process do so at once, as no handler of Python's would run meanwhile.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, *_ENDING)}
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    for number in _ENDING:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -19,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     On several machines only rank 0 does.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
+    leave_at_once()
     try:
         machines = join()
     except MachineError as error:
@@ -32,7 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             make_parser().error(explained(error))
         print_configuration(settings.print_config, served)
         return 0
-    leave_at_once()
     from .process import serve  # slow imports come after the arguments are checked
 
     return serve(settings, machines=machines)

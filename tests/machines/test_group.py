@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from mlxgen.errors import MachineError
@@ -42,3 +44,21 @@ def test_ranks_that_do_not_come_are_not_waited_for_forever(
     launched(monkeypatch, tmp_path, *(f"127.0.0.1:{port}" for port in free_ports(2)))
     with pytest.raises(MachineError, match=r"^no other rank connected to rank 0 at 127\.0\.0\.1"):
         Group.join()
+
+
+def test_a_signal_ends_a_process_that_waits_for_others_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    handlers = []
+
+    def init(**options: object) -> None:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        raise RuntimeError
+
+    monkeypatch.setattr(mx.distributed, "init", init)
+    launched(monkeypatch, tmp_path, "127.0.0.1:32323", "127.0.0.1:32324")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(MachineError):
+        Group.join()
+    assert handlers == [signal.SIG_DFL]
+    assert signal.getsignal(signal.SIGINT) is before

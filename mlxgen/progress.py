@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
 from typing import Protocol, TypeVar
 
 from rich.console import Console
@@ -16,6 +17,9 @@ from rich.progress import (
 )
 
 from .engine import Batch
+from .loading.memory import in_words
+
+LINES_APART = 5.0  # seconds
 
 
 class _Sized(Protocol):
@@ -52,17 +56,24 @@ def progress_bar(total: int | None, console: Console | None = None) -> Callable[
 
 def reading(arrays: Sequence[S], console: Console | None = None) -> Iterator[S]:
     """The arrays, each of which has been read when the next one is asked for; a bar shows their
-    bytes."""
-    progress = Progress(
-        TextColumn("weights"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-        console=console or Console(stderr=True),
-        refresh_per_second=4,
-    )
-    with progress:
-        task = progress.add_task("weights", total=sum(array.nbytes for array in arrays))
+    bytes, or a line every few seconds where there is no terminal, as under ``mlx.launch``."""
+    console, total = console or Console(stderr=True), sum(array.nbytes for array in arrays)
+    if not console.is_terminal:
+        yield from _reading_in_lines(arrays, total, console)
+        return
+    columns = TextColumn("weights"), BarColumn(), DownloadColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, refresh_per_second=4) as progress:
+        task = progress.add_task("weights", total=total)
         for array in arrays:
             yield array
             progress.advance(task, array.nbytes)
+
+
+def _reading_in_lines(arrays: Sequence[S], total: int, console: Console) -> Iterator[S]:
+    done, said = 0, monotonic()
+    for array in arrays:
+        yield array
+        done += array.nbytes
+        if monotonic() - said >= LINES_APART:
+            said = monotonic()
+            console.print(f"weights: {in_words(done)} of {in_words(total)}", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from benchmarks.architectures import random_model
+from rich.console import Console
 
 import mlxgen
 from mlxgen.engine.prefix.layout import digest
@@ -22,6 +24,7 @@ from mlxgen.loading.pair import load_pair, part_of
 from mlxgen.loading.sharding import Split
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
+from mlxgen.progress import reading
 
 from ..fakes.checkpoints import arrays, quantised, write_adapter, write_checkpoint, write_random
 
@@ -155,17 +158,26 @@ def test_what_a_part_needs_is_known_before_it_is_read(pristine: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_part_is_refused_if_it_does_not_fit_and_only_rank_0_shows_a_bar(
+def test_a_part_is_refused_if_it_does_not_fit_and_only_rank_0_shows_how_it_is_read(
     rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    some = [mx.zeros((1000, 1000)), mx.zeros((500, 500))]
+    monkeypatch.setattr("mlxgen.progress.LINES_APART", 0)
+    some = [mx.zeros((1000, 1000)), mx.zeros((1000, 500))]
     read = _reading("tiny", rank=rank, ignore_memory_limit=False)
     assert list(read(some)) == some
-    assert ("5.0" in capsys.readouterr().err) is (rank == 0)
+    lines = ["weights: 0.00 GB of 0.01 GB", "weights: 0.01 GB of 0.01 GB"]
+    assert capsys.readouterr().err.splitlines() == ([] if rank else lines)
     monkeypatch.setattr("mlxgen.loading.memory.memory_limit", lambda: (10_000, "this machine has"))
     with pytest.raises(mlxgen.MemoryLimitError, match=r"this machine's part of tiny need 0.01 GB"):
         read(some)
     assert _reading("tiny", rank=1, ignore_memory_limit=True)(some) == some
+
+
+def test_a_terminal_shows_a_bar_of_what_is_read() -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    some = [mx.zeros((1000, 1000)), mx.zeros((500, 500))]
+    assert list(reading(some, screen)) == some
+    assert "5.0/5.0 MB" in cast(io.StringIO, screen.file).getvalue()
 
 
 @pytest.mark.parametrize("leads", [True, False])

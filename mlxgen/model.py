@@ -63,7 +63,7 @@ from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
 from .loading.memory import MemoryPlan, check_memory, memory_limit, wirable
 from .loading.model_config import MAX_CONTEXT, number_of
-from .machines.called import forbid_calls
+from .machines.called import Called, forbid_calls
 from .machines.share import Share
 from .options.kv import check_kv
 from .options.table import GenerationOptions, Recommended, checked, takes_options
@@ -254,14 +254,14 @@ class LanguageModel:
         ``cache_dir``, what is kept comes to be on disk, too: when there is little room in memory,
         on ``flush()``, and when the interpreter ends.
         """
-        folder, where = None, self._cache_dir
+        folder, where, model = None, self._cache_dir, Called(self.model)
         if where is not None:
-            folder = Folder(where.path, where.max_bytes, make=self.make_cache, model=self.model)
+            folder = Folder(where.path, where.max_bytes, make=self.make_cache, model=model)
         limit, share = self.memory.caches, self.share
         of: Mapping[str, Any] = (
             {} if share is None else {"part": share.part, "sizes": share.footprints}
         )
-        made = PrefixCache(self.make_cache, limit, model=self.model, folder=folder, **of)
+        made = PrefixCache(self.make_cache, limit, model=model, folder=folder, **of)
         # If two threads ask at the same time, both get the first one.
         first: PrefixCache = vars(self).setdefault("prefix_cache", made)
         if share is not None and first is made:

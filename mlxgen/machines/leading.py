@@ -63,6 +63,11 @@ class Leading(Part):
 
     def do(self, command: Command) -> Any:
         machines = self._machines
+        if isinstance(command, Submit):  # it was, with its pass
+            return None
+        if isinstance(command, Wait):  # the others need not: they have added up all of it by then
+            with machines.evaluating():
+                return super().do(command)
         with uninterrupted(), machines.turn():
             if isinstance(command, Run):
                 return self._do_run(_as_far_as_known(command))
@@ -74,7 +79,7 @@ class Leading(Part):
                 return super().do(command)
             if isinstance(command, Cancel):
                 machines.listen(self._number, command.fetch, None)
-            result = self._do_here(command)
+            result = super().do(command)
             machines.note(told)
             if isinstance(command, Free | Copy):
                 self._told.add(command.kv if isinstance(command, Free) else command.twin)
@@ -82,12 +87,6 @@ class Leading(Part):
             if not isinstance(command, _SMALL):
                 machines.flush()
             return result
-
-    def _do_here(self, command: Command) -> Any:
-        if not isinstance(command, Submit | Wait | Prove):
-            return super().do(command)
-        with self._machines.evaluating():
-            return super().do(command)
 
     def read(self, array: mx.array) -> list[int]:
         with self._machines.evaluating():

@@ -65,17 +65,34 @@ def story(lm: mlxgen.LanguageModel, prompt: list[int], rng: random.Random) -> It
         stream.close()
 
 
+def read_again(lm: mlxgen.LanguageModel, folder: str, cache: str) -> str:
+    """What becomes of a prefix that all ranks have written to their disks."""
+    prompt = [5 + i % 80 for i in range(400)]
+    options: Any = {"max_tokens": 6, "ignore_eos": True}
+    with lm.stream(prompt, **options) as stream:
+        stream.keep(300)
+        list(stream)
+        stream.keep()
+    assert lm.prefix_cache.flush(10)
+    result = mlxgen.load(folder, cache_dir=cache).generate([*prompt, 7], **options)
+    again = lm.generate([*prompt, 7], **options)
+    assert result.usage.cached_tokens >= 256, result.usage
+    return "equal" if result.tokens == again.tokens else f"{result.tokens} {again.tokens}"
+
+
 def token_of(chunk: mlxgen.Chunk) -> int:
     assert chunk.token is not None
     return chunk.token
 
 
 def main() -> None:
-    for folder in sys.argv[1:]:
-        lm = mlxgen.load(folder)
+    cache, *folders = sys.argv[1:]
+    for folder in folders:
+        lm = mlxgen.load(folder, cache_dir=cache)
         alone = mlxgen.load(folder, distributed=False)
         for one, several in zip(told(alone, 1), told(lm, 1), strict=True):
             print(f"{lm.name}: {one[0]}: {'equal' if one == several else f'{one} {several}'}")
+        print(f"{lm.name}: disk: {read_again(lm, folder, cache)}")
 
 
 main()

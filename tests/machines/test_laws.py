@@ -31,8 +31,9 @@ def test_two_machines_give_what_one_gives(shapes: dict[str, Any], tmp_path: Path
     folders = [
         str(write_random(tmp_path / key, **{"name": key, **shape})) for key, shape in shapes.items()
     ]
-    first, second = run(["-m", "tests.machines.laws", *folders], timeout=120)
+    cache = str(tmp_path / "cache")
+    first, second = run(["-m", "tests.machines.laws", cache, *folders], timeout=120)
     assert (first.code, second.code) == (0, 0), first.err + second.err
     found = first.out.splitlines()
-    assert len(found) == 8 * len(shapes)
+    assert len(found) == 9 * len(shapes)
     assert [line for line in found if not line.endswith(": equal")] == []

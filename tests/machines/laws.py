@@ -24,17 +24,17 @@ def told(lm: mlxgen.LanguageModel, seed: int) -> Iterator[Told]:
     long = [rng.randrange(5, 90) for _ in range(200)]
     yield ["greedy", lm.generate(prompts[0], max_tokens=20, ignore_eos=True).tokens]
     yield ["rewound and forked", *story(lm, prompts[1], rng)]
-    options: Any
-    for name, options in {
-        "batch": {},
-        "sampled": {"temperature": 1.0, "seed": seed, "top_p": 0.9},
-        "constrained": {"filters": [mlxgen.JsonSchema(SCHEMA)]},
-        "drafted": {"draft": "ngram"},
-    }.items():
-        rows: dict[int, list[int]] = {}
-        for i, chunk in lm.batch(prompts, max_tokens=12, **options):
-            rows.setdefault(i, []).append(token_of(chunk))
-        yield [name, sorted(rows.items())]
+    each: list[Any] = [
+        {},
+        {"temperature": 1.0, "seed": seed, "top_p": 0.9},
+        {"filters": [mlxgen.JsonSchema(SCHEMA)]},
+        {"draft": "ngram"},
+        {"stop": ["e"], "temperature": 1.0, "seed": seed},
+    ]
+    rows: dict[int, list[int]] = {}
+    for i, chunk in lm.batch(prompts, each=each, max_tokens=12):
+        rows.setdefault(i, []).append(token_of(chunk))
+    yield ["batch", sorted(rows.items())]
     with lm.stream(long, max_tokens=4, ignore_eos=True) as stream:
         stream.keep(120)
         first = [token_of(chunk) for chunk in stream]
@@ -50,7 +50,7 @@ def story(lm: mlxgen.LanguageModel, prompt: list[int], rng: random.Random) -> It
     """Streams that go on, back and apart."""
     options: Any = {"max_tokens": 60, "temperature": 1.0, "seed": 3, "ignore_eos": True}
     streams = [lm.stream(prompt, **options)]
-    for _ in range(24):
+    for _ in range(12):
         stream = rng.choice(streams)
         action = rng.random()
         if action < 0.6:
@@ -88,11 +88,13 @@ def token_of(chunk: mlxgen.Chunk) -> int:
 def main() -> None:
     cache, *folders = sys.argv[1:]
     for folder in folders:
-        lm = mlxgen.load(folder, cache_dir=cache)
+        lm = mlxgen.load(folder, cache_dir=cache or None)
         alone = mlxgen.load(folder, distributed=False)
         for one, several in zip(told(alone, 1), told(lm, 1), strict=True):
             print(f"{lm.name}: {one[0]}: {'equal' if one == several else f'{one} {several}'}")
-        print(f"{lm.name}: disk: {read_again(lm, folder, cache)}")
+        if cache:
+            print(f"{lm.name}: disk: {read_again(lm, folder, cache)}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,8 @@ from mlxgen.loading.checkpoint import read_json
 from ..fakes.checkpoints import LORA, quantised, write_adapter_of, write_random
 from .ranks import run
 
+pytestmark = pytest.mark.slow
+
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 FEW: dict[str, dict[str, Any]] = {
     "llama": {"hidden_size": 256, "intermediate_size": 512, **HEADS},
@@ -34,7 +36,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=[FEW, pytest.param(MORE, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[FEW, MORE])
 def found(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:

@@ -169,6 +169,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. On several machines only rank 0 does."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
+    machines = None
     try:
         machines = join()
         if machines is not None:
@@ -179,7 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.reconfigure(errors="replace")
         return run(arguments, launched=machines is not None)
     except MlxgenError as error:
-        say(f"error: {_as_typed(error)}")
+        if machines is None or machines.lost is None:  # else that was said
+            say(f"error: {_as_typed(error)}")
         return LOST if isinstance(error, MachineError) else WRONG
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -43,11 +43,12 @@ class Machines:
         self._dead: deque[Item] = deque()  # what nobody holds any more, noted by finalizers
         self._numbers = count()
         self._at_work: tuple[int, mx.Stream] | None = None  # the thread that had the last turn
+        self.says_losses = True  # on stderr, unless the program does
         self._waiting = 0  # threads that may wait for sums
         # Who wants to know how the others get on with a fetch of a runner
         self._heard: dict[tuple[int, int], Callable[[int, Report], None]] = {}
         if self.leads:
-            channel.on_loss(self._end_if_stuck)
+            channel.on_loss(self._on_loss)
             channel.on_reply(self._hear)
 
     @staticmethod
@@ -169,12 +170,14 @@ class Machines:
             self.channel.fail(str(error))
         return MachineError(*lost.args)
 
-    def _end_if_stuck(self, lost: MachineError) -> None:
-        """End the process if a thread waits for a sum that will never come: nothing else can."""
+    def _on_loss(self, lost: MachineError) -> None:
+        """Say so, at once, as whoever started the ranks may soon end this one; and end the process
+        if a thread waits for a sum that will never come: nothing else can."""
+        if self.says_losses:
+            print(f"mlxgen: {lost}", file=sys.stderr, flush=True)
 
         def end() -> None:
             if self._waiting:
-                print(f"mlxgen: {lost}", file=sys.stderr, flush=True)
                 os._exit(1)
 
         timer = threading.Timer(LATE, end)

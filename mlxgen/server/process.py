@@ -199,6 +199,7 @@ async def _serve(
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(service.fail, error)
 
+        machines.says_losses = False
         machines.on_loss(lost)
     try:
         return await _serve_until_ended(service, listening, room)

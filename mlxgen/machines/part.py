@@ -32,7 +32,7 @@ class Part(Runner):
         super().__init__(*given)
         self._group = group
         self._piped = piped
-        self._tokens: mx.array | None = None  # of a pass, to be submitted before it
+        self._first: list[mx.array] = []  # of a pass, to be submitted before it
         self.report: Callable[[int, Report], None] = lambda fetch, report: None
         """Is told how a fetch goes on, for the rank that leads."""
 
@@ -48,15 +48,15 @@ class Part(Runner):
             if self._group.rank() == 0:  # it has them, and the sum may fail and leave anything
                 (tokens,) = mx.depends([own], [tokens])
             if self._piped:  # what has not the first layers has no use for them
-                self._tokens = tokens
+                self._first.append(tokens)
         return tokens
 
     def _run(self, run: Run) -> mx.array | None:
-        self._tokens = None
+        self._first.clear()
         logits = super()._run(run)
         self._built(run)
-        if self._tokens is not None:
-            mx.async_eval(self._tokens)
+        for each in self._first:
+            mx.async_eval(each)
         wanted = logits is not None and (run.logits or self._piped)
         mx.async_eval(logits if wanted else [self._arrays(kv) for kv, _ in run.rows])
         return logits

@@ -229,8 +229,7 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
 
     lm = together(build)
     if share is not None:
-        together(lambda: lm.batches)  # tried out by all ranks, as there are sums in it
-        lm.use_share(share)
+        together(lambda: lm.use_share(share))
     return lm
 
 

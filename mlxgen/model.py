@@ -240,8 +240,8 @@ class LanguageModel:
     def use_share(self, share: Share) -> None:
         """Have this be a part of a model, with what all ranks know of the others: collective."""
         room = memory_limit()[0] - self.footprint.weights
-        self.share = share.settled(self.footprint, batches=self.batches, room=room)
-        self.batches = self.share.batches
+        self.share = share.settled(self.footprint, room)
+        self.batches = share.agrees(self.batches)  # tried out by all, as there are sums in it
         forbid_calls(self.model)
 
     @cached_property

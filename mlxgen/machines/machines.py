@@ -24,6 +24,7 @@ import mlx.core as mx
 
 from ..engine.prefix.fetch import Report
 from ..errors import LoadError, MachineError, MlxgenError
+from ..loading.memory import memory_limit
 from .channel import Channel
 from .group import Group
 
@@ -33,11 +34,13 @@ Item: TypeAlias = list[Any]
 
 
 class Machines:
-    """See the module. ``here`` gives those of this process."""
+    """See the module. ``here`` gives those of this process. ``device``: the bytes of the smallest
+    one that a machine has."""
 
-    def __init__(self, group: Group, channel: Channel) -> None:
+    def __init__(self, group: Group, channel: Channel, device: int) -> None:
         self.group = group
         self.channel = channel
+        self.device = device
         self._lock = threading.RLock()
         self._items: list[Item] = []  # of the next message
         self._dead: deque[Item] = deque()  # what nobody holds any more, noted by finalizers
@@ -63,7 +66,8 @@ class Machines:
         group = Group.join()
         if group is None:
             return None
-        return Machines(group, Channel.open(group))
+        channel = Channel.open(group)
+        return Machines(group, channel, min(group.exchange(memory_limit()[0])))
 
     @property
     def leads(self) -> bool:

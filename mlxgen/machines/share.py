@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from ..engine.kv import Footprint
 from ..engine.kv.layers import Model
+from ..engine.prefix.sizes import Sizes
 from ..errors import MlxgenError
 from ..loading.sharding import Split
 from .called import Called
@@ -25,25 +26,29 @@ M = TypeVar("M")
 class Share:
     """The part of model ``number`` that is here.
 
-    Once all parts are loaded, all ranks know: the ``footprints`` of the parts, whether every part
-    ``batches``, and ``room``: the fewest bytes that a machine has beside its part of the weights.
+    Once all parts are loaded, all ranks know: the ``footprints`` of the parts, and ``room``: the
+    fewest bytes that a machine has beside its part of the weights.
     """
 
     machines: Machines
     number: int
     footprints: tuple[Footprint, ...] = ()
-    batches: bool = False
     room: int = 0
 
-    def settled(self, footprint: Footprint, *, batches: bool, room: int) -> Share:
-        """With what all ranks have; each of them says its own."""
-        said = self.machines.group.exchange([asdict(footprint), batches, room])
-        return replace(
-            self,
-            footprints=tuple([_footprint(each) for each, _, _ in said]),
-            batches=all(batches for _, batches, _ in said),
-            room=min(room for _, _, room in said),
-        )
+    def settled(self, footprint: Footprint, room: int) -> Share:
+        """With what all ranks have; each of them says its own: collective.
+
+        Raises ``LoadError`` if rank 0 could not decide for all parts by its own.
+        """
+        said = self.machines.group.exchange([asdict(footprint), room])
+        footprints = [_footprint(each) for each, _ in said]
+        Sizes(footprints)
+        room = min(room for _, room in said)
+        return replace(self, footprints=tuple(footprints), room=room)
+
+    def agrees(self, possible: bool) -> bool:
+        """Whether something is possible on all ranks: collective."""
+        return all(self.machines.group.exchange(possible))
 
     @property
     def part(self) -> tuple[int, int]:

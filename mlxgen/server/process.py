@@ -122,7 +122,8 @@ def serve(
             "time; raise ulimit -n for more",
         )
     sys.setswitchinterval(_SWITCH)
-    service = partial(Service, settings, boot, catalogue=catalogue, most=most // 2)
+    device = None if machines is None else machines.device
+    service = partial(Service, settings, boot, catalogue=catalogue, most=most // 2, device=device)
     status, ended = asyncio.run(_serve(service, machines, listening, Room(most)))
     if machines is not None:
         machines.close()

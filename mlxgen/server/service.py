@@ -45,7 +45,8 @@ _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens tak
 class Service:
     """Everything that requests share; ``boot`` loads the only model in its engine's thread.
 
-    ``most`` limits the requests answered at a time, in addition to the settings.
+    ``most`` limits the requests answered at a time, in addition to the settings. ``device``: the
+    bytes of the device, if not what MLX says.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Service:
         *,
         catalogue: Catalogue | None = None,
         most: int | None = None,
+        device: int | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
@@ -70,6 +72,7 @@ class Service:
             boots=partial(booting, settings) if boot is None else lambda entry, ask: boot,
             failed=self.fail,
             costly=lambda: self.metrics.costly_grammars.inc(),
+            device=device,
         )
         self.metrics = Metrics(
             stats=self.fleet.stats, is_ready=lambda: self.is_ready, loaded=self.fleet.loaded

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
@@ -14,6 +17,7 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel, Limits, OptionError
+from mlxgen.engine.kv import Footprint
 from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.fetch import Report
 from mlxgen.engine.scheduling.scheduler import Scheduler
@@ -60,7 +64,7 @@ class Line:
 
 def rank(number: int, line: Line) -> Machines:
     group = Group(mx.distributed.init(), number, 2, "ring", ("a", "b"))
-    return Machines(group, cast(Any, line))
+    return Machines(group, cast(Any, line), 1 << 34)
 
 
 def tiny(share: Share) -> LanguageModel:
@@ -193,6 +197,22 @@ def test_a_part_is_called_by_its_runners_only(pair: Pair) -> None:
         lm.model(mx.array([[1]]))
     assert lm.generate("abc", **GREEDY).tokens == tokens
     assert type(lm.model).__name__ == "Model"
+
+
+def test_layers_of_other_kinds_on_another_machine_are_refused() -> None:
+    windows = Footprint(8, ((8, 100),), 0, 0)
+
+    def settled(*others: Footprint) -> Share:
+        others_said = [[json.loads(json.dumps(asdict(each))), 50] for each in others]
+        group = SimpleNamespace(exchange=lambda mine: [mine, *others_said])
+        machines = cast(Machines, SimpleNamespace(group=group))
+        return Share(machines, 0).settled(windows, 90)
+
+    larger = replace(windows, growing=16)
+    assert settled(larger).footprints == (windows, larger)
+    assert settled(larger).room == 50
+    with pytest.raises(mlxgen.LoadError, match="layers of different kinds"):
+        settled(replace(windows, windows=()))
 
 
 def test_images_are_told_once_and_dropped_with_their_prompt() -> None:

@@ -99,6 +99,24 @@ def test_a_program_of_ones_own_is_told_which_machine_is_lost() -> None:
 
 
 @pytest.mark.slow
+def test_programs_that_differ_in_what_they_load_are_told_in_what() -> None:
+    program = """if True:
+        import mlxgen, os
+        try:
+            mlxgen.load(kv_bits=(8, 4)[int(os.environ["MLX_RANK"])])
+        except mlxgen.MachineError as error:
+            print(error)
+    """
+    first, other = run(["-c", program])
+    assert first.out == (
+        "the machines differ:\n"
+        "  kv_bits: 8 on rank 0 (127.0.0.1); 4 on rank 1 (127.0.0.1)\n"
+        "start all ranks with the same options\n"
+    )
+    assert (first.code, other.code, other.out) == (0, 0, "")
+
+
+@pytest.mark.slow
 def test_options_are_for_rank_0() -> None:
     first, other = run([*GENERATE, "--help"])
     assert (first.code, other.code) == (0, 0)

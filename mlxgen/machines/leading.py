@@ -1,7 +1,8 @@
 """The runner of rank 0: what it carries out, the other ranks are told to carry out as well.
 
 Owns what is told of a command. Must never know requests, or why a command was given. Invariant: the
-others are told what has been done here, in this order; so what fails here reaches nobody.
+others are told what has been done here, in this order; so what fails here reaches nobody. Only
+files of prefixes are saved and loaded by all ranks at a time, and fail on all.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Machines:
         # Who wants to know how the others get on with a fetch of a runner
         self._heard: dict[tuple[int, int], Callable[[int, Report], None]] = {}
         if self.leads:
-            channel.on_loss(self._on_loss)
+            channel.on_loss(self._lose)
             channel.on_reply(self._hear)
 
     @staticmethod
@@ -174,7 +174,7 @@ class Machines:
             self.channel.fail(str(error))
         return MachineError(*lost.args)
 
-    def _on_loss(self, lost: MachineError) -> None:
+    def _lose(self, lost: MachineError) -> None:
         """Say so, at once, as whoever started the ranks may soon end this one; and end the process
         if a thread waits for a sum that will never come: nothing else can."""
         if self.says_losses:

@@ -1,6 +1,7 @@
-"""Train the bundled demo model and its draft model, or measure them.
+"""Train the bundled demo model, its prediction head and its draft model, or measure them.
 
-    scripts/train_demo_model.py                    train both, resuming what was begun
+    scripts/train_demo_model.py                    train all, resuming what was begun
+    scripts/train_demo_model.py --only head        train the head of the model that is there
     scripts/train_demo_model.py --processes 2      the same, in two processes (data parallel)
     scripts/train_demo_model.py --evaluate         the exam of mlxgen/demo/model
 
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -52,6 +54,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2000, help="steps of the main model")
     parser.add_argument("--draft-steps", type=int, default=1200, help="steps of the draft model")
+    parser.add_argument("--head-steps", type=int, default=1200, help="steps of the prediction head")
+    parser.add_argument(
+        "--only", choices=("model", "draft", "head"), help="what to train (default: all)"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs"), help="folder for checkpoints")
     parser.add_argument("--output", type=Path, help="where the models go (default: mlxgen/demo)")
     parser.add_argument("--processes", type=int, default=1, choices=(1, 2))
@@ -89,7 +95,7 @@ def _launch(processes: int) -> int:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from demo_model import corpus, package, tokenizer, train
+    from demo_model import corpus, head, network, package, tokenizer, train
     from tokenizers import Tokenizer
 
     console = Console(stderr=True)
@@ -100,22 +106,36 @@ def _train(options: argparse.Namespace) -> None:
     if rank == 0:
         tokenizer.save(trained, file.parent)
     words = Tokenizer.from_str(trained.to_str())
+    output = options.output or TARGET
     plans = {
         "model": train.Plan("main", options.seed, options.steps, 300, 2048),
         "draft": train.Plan("draft", options.seed, options.draft_steps, 150, 2048),
+        "head": train.Plan("head", options.seed, options.head_steps, 60, 2048, mix=corpus.DRAFTED),
     }
     for name, plan in plans.items():
-        checkpoint = work / f"{plan.size}.safetensors"
+        if options.only not in (None, name):
+            continue
+        checkpoint = work / f"{plan.name}.safetensors"
         if options.export:
             if not checkpoint.exists():
                 continue
             weights, _ = train.averaged_weights(checkpoint)
+        elif name == "head":
+            trunk = package.weights(output / "model")
+            loss = partial(head.loss, trunk)
+            fresh = head.new_head(plan.seed)
+            weights = train.train(plan, fresh, loss, words, checkpoint, console)
         else:
-            weights = train.train(plan, words, checkpoint, console)
-        if rank == 0:
-            package.save(plan.size, weights, trained, (options.output or TARGET) / name)
+            fresh = network.new_model(plan.name, plan.seed)
+            weights = train.train(plan, fresh, network.loss, words, checkpoint, console)
+        if rank > 0:
+            continue
+        if name == "head":
+            package.save_head(weights, output / "model")
+        else:
+            package.save(plan.name, weights, trained, output / name)
     if rank == 0:
-        package.save_schemas((options.output or TARGET) / "schemas.json")
+        package.save_schemas(output / "schemas.json")
 
 
 if __name__ == "__main__":

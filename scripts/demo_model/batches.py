@@ -54,13 +54,21 @@ class Batches:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, seed: int, tokens: int, copy_steps: int, block: int = BLOCK
+        self,
+        tokenizer: Tokenizer,
+        *,
+        seed: int,
+        tokens: int,
+        copy_steps: int,
+        block: int = BLOCK,
+        mix: corpus.Mix | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._seed = seed
         self._tokens = tokens  # in one part of a step
         self._copy_steps = copy_steps
         self._block = block
+        self._mix = mix
         self._end = token_id(tokenizer, END)
         self._end_of_text = token_id(tokenizer, END_OF_TEXT)
         self._plain = range(len(SPECIAL_TOKENS) + len(MARK_TOKENS), tokenizer.get_vocab_size())
@@ -89,7 +97,7 @@ class Batches:
         return self._blocks[number]
 
     def _make_groups(self, number: int) -> list[list[Row]]:
-        examples = corpus.block(self._seed, number, self._block)
+        examples = corpus.block(self._seed, number, self._block, self._mix)
         prompts = self._tokenizer.encode_batch([example.prompt for example in examples])
         targets = self._tokenizer.encode_batch([example.target for example in examples])
         rows = []
@@ -98,7 +106,8 @@ class Batches:
             head = prompt.ids if prompt.ids else [end]
             rows.append(Row([*head, *target.ids, end], len(head)))
         rng = Random(f"{self._seed}/copies/{number}")
-        rows += [self._copy(rng, 48) for _ in range(int(self._block * corpus.mix(number).copies))]
+        copies = (self._mix or corpus.mix(number)).copies
+        rows += [self._copy(rng, 48) for _ in range(int(self._block * copies))]
         rows = [row for row in rows if len(row.ids) <= _LONGEST]
         rng.shuffle(rows)
         rows.sort(key=lambda row: len(row.ids))

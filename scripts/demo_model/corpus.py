@@ -124,18 +124,35 @@ _FINAL: Final = Mix(
     },
     copies=0.02,
 )
+# For the head that drafts: more of what is long enough to be worth a draft.
+DRAFTED: Final = Mix(
+    {
+        "facts": 0.14,
+        "facts evenly": 0.14,
+        "two facts": 0.02,
+        "records": 0.22,
+        "tool calls": 0.15,
+        "copies": 0.11,
+        "sums": 0.05,
+        "small talk": 0.03,
+        "stories": 0.08,
+        "raw stories": 0.05,
+        "raw facts": 0.01,
+    },
+    copies=0.05,
+)
 _MIXES: Final = ((0, _EARLY), (8, _LATE), (14, _LAST), (20, _FINAL))  # from which block on
 
 
 def mix(number: int) -> Mix:
-    """The mix of a block."""
+    """The mix of a block, for the models themselves."""
     return [mix for start, mix in _MIXES if start <= max(number, 0)][-1]
 
 
-def block(seed: int, number: int, size: int) -> list[Example]:
+def block(seed: int, number: int, size: int, mixed: Mix | None = None) -> list[Example]:
     """`size` examples, always the same ones for the same seed and number."""
     rng = Random(f"{seed}/{number}")
-    shares = mix(number).shares
+    shares = (mixed or mix(number)).shares
     names = rng.choices(list(shares), list(shares.values()), k=size)
     return [MAKERS[name](rng) for name in names]
 

@@ -9,8 +9,10 @@ for training only.
 from typing import Any, Final
 
 import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.llama import Model, ModelArgs
 
+from demo_model.batches import Batch
 from demo_model.tokenizer import CONTEXT, VOCABULARY
 
 Weights = dict[str, Any]
@@ -32,6 +34,7 @@ _POWER_OF_TWO: Final = (
 def config(size: str) -> dict[str, Any]:
     """The `config.json` of the main model or of the draft model."""
     width, layers, inner = {"main": (128, 5, 384), "draft": (64, 2, 192)}[size]
+    heads = {"num_nextn_predict_layers": 1} if size == "main" else {}
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -50,11 +53,11 @@ def config(size: str) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "torch_dtype": "float32",
-    }
+    } | heads
 
 
-def new_model(size: str, seed: int) -> Any:
-    """An mlx-lm Llama with fresh weights."""
+def new_model(size: str, seed: int) -> Weights:
+    """Fresh weights of mlx-lm's Llama."""
     mx.random.seed(seed)
     model = Model(ModelArgs.from_dict(config(size)))
     weights = model.parameters()
@@ -74,49 +77,62 @@ def new_model(size: str, seed: int) -> Any:
                 if name in ("o_proj", "down_proj"):
                     scale *= (2 * layers) ** -0.5
                 one["weight"] = normal(one["weight"], scale)
-    model.update(weights)
-    mx.eval(model.parameters())
-    return model
+    mx.eval(weights)
+    whole: Weights = tree_unflatten(tree_flatten(weights))  # without parts that have no weights
+    return whole
 
 
 def hidden(weights: Weights, tokens: mx.array) -> mx.array:
     """The last hidden states of `tokens` [rows, length], as [rows, length, width]."""
     tree = weights["model"]
     length = tokens.shape[1]
-    cos, sin = _rotations(length)
+    cos, sin = rotations(length)
     mask = mx.triu(mx.full((length, length), -1e9), k=1)
     x = tree["embed_tokens"]["weight"][tokens]
     for layer in tree["layers"]:
-        y = mx.fast.rms_norm(x, layer["input_layernorm"]["weight"], _EPSILON)
-        x = x + _attention(layer["self_attn"], y, cos, sin, mask)
-        y = mx.fast.rms_norm(x, layer["post_attention_layernorm"]["weight"], _EPSILON)
-        mlp = layer["mlp"]
-        gate = _linear(y, mlp["gate_proj"])
-        x = x + _linear(gate * _sigmoid(gate) * _linear(y, mlp["up_proj"]), mlp["down_proj"])
-    return mx.fast.rms_norm(x, tree["norm"]["weight"], _EPSILON)
+        attention = layer["self_attn"]
+        y = normed(x, layer["input_layernorm"])
+        queries, keys, values = projected(attention, y, cos, sin)
+        parts = probabilities(queries @ keys.swapaxes(-1, -2) + mask)
+        x = x + joined_heads(attention, parts @ values)
+        x = x + feed_forward(layer["mlp"], normed(x, layer["post_attention_layernorm"]))
+    return normed(x, tree["norm"])
 
 
-def loss(weights: Weights, tokens: mx.array, places: mx.array, targets: mx.array) -> mx.array:
-    """The summed cross-entropy of `targets` [n] at flat `places` [n] of `tokens`."""
-    states = hidden(weights, tokens)
-    states = states.reshape(-1, states.shape[-1])[places]
-    logits = states @ weights["model"]["embed_tokens"]["weight"].T  # [n, vocabulary]
-    top = mx.stop_gradient(logits.max(axis=-1, keepdims=True))
-    total = mx.log(_exp(logits - top).sum(axis=-1)) + top[:, 0]
-    chosen = mx.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    return (total - chosen).sum()
+def loss(weights: Weights, batch: Batch) -> mx.array:
+    """The summed cross-entropy of the batch's targets."""
+    at_places = logits(hidden(weights, batch.tokens), weights, batch.places)
+    chosen = mx.take_along_axis(at_places, batch.targets[:, None], axis=-1)[:, 0]
+    return (log_sum_exp(at_places) - chosen).sum()
 
 
-def _linear(x: mx.array, layer: Weights) -> mx.array:
+def logits(states: mx.array, weights: Weights, places: mx.array) -> mx.array:
+    """The logits [n, vocabulary] at flat `places` [n] of `states` [rows, length, width]."""
+    chosen = states.reshape(-1, states.shape[-1])[places]
+    result: mx.array = chosen @ weights["model"]["embed_tokens"]["weight"].T
+    return result
+
+
+def linear(x: mx.array, layer: Weights) -> mx.array:
     weight: mx.array = layer["weight"]
     return x @ weight.T
 
 
-def _attention(
-    layer: Weights, x: mx.array, cos: mx.array, sin: mx.array, mask: mx.array
-) -> mx.array:
+def normed(x: mx.array, layer: Weights) -> mx.array:
+    return mx.fast.rms_norm(x, layer["weight"], _EPSILON)
+
+
+def feed_forward(layer: Weights, x: mx.array) -> mx.array:
+    gate = linear(x, layer["gate_proj"])
+    return linear(gate * _sigmoid(gate) * linear(x, layer["up_proj"]), layer["down_proj"])
+
+
+def projected(
+    layer: Weights, x: mx.array, cos: mx.array, sin: mx.array
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Queries (scaled), keys and values, each [rows, heads, length, head size]."""
     rows, length, width = x.shape
-    # One product for queries, keys and values: [rows, 3 * heads, length, head size].
+    # One product for all three: [rows, 3 * heads, length, head size].
     joined = mx.concatenate(
         [
             layer["q_proj"]["weight"] * _HEAD**-0.5,
@@ -127,17 +143,31 @@ def _attention(
     heads = width // _HEAD
     mixed = (x @ joined.T).reshape(rows, length, 3 * heads, _HEAD).transpose(0, 2, 1, 3)
     turned = _rotate(mixed[:, : 2 * heads], cos, sin)
-    queries, keys = turned[:, :heads], turned[:, heads:]
-    scores = queries @ keys.swapaxes(-1, -2) + mask  # [rows, heads, length, length]
-    parts = _exp(scores - mx.stop_gradient(scores.max(axis=-1, keepdims=True)))
-    result = (parts @ mixed[:, 2 * heads :]) / parts.sum(axis=-1, keepdims=True)
-    return _linear(result.transpose(0, 2, 1, 3).reshape(rows, length, width), layer["o_proj"])
+    return turned[:, :heads], turned[:, heads:], mixed[:, 2 * heads :]
 
 
-def _rotations(length: int) -> tuple[mx.array, mx.array]:
+def joined_heads(layer: Weights, mixed: mx.array) -> mx.array:
+    """What the attention heads read [rows, heads, length, head size], as [rows, length, width]."""
+    rows, heads, length, size = mixed.shape
+    return linear(mixed.transpose(0, 2, 1, 3).reshape(rows, length, heads * size), layer["o_proj"])
+
+
+def rotations(length: int) -> tuple[mx.array, mx.array]:
     rates = mx.power(_BASE, -mx.arange(0, _HEAD, 2) / _HEAD)
     angles = mx.arange(length)[:, None] * rates[None]
     return mx.cos(angles), mx.sin(angles)
+
+
+def probabilities(x: mx.array) -> mx.array:
+    """The softmax over the last axis."""
+    parts = _exp(x - mx.stop_gradient(x.max(axis=-1, keepdims=True)))
+    return parts / parts.sum(axis=-1, keepdims=True)
+
+
+def log_sum_exp(x: mx.array) -> mx.array:
+    """Over the last axis, which goes."""
+    top = mx.stop_gradient(x.max(axis=-1, keepdims=True))
+    return mx.log(_exp(x - top).sum(axis=-1)) + top[..., 0]
 
 
 def _rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:

@@ -6,6 +6,7 @@ when a training is resumed, as long as the fall has not begun; the result is tha
 that had this number from the start.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 
-from demo_model import network
-from demo_model.batches import PARTS, Batches
+from demo_model.batches import PARTS, Batch, Batches
+from demo_model.corpus import Mix
 from demo_model.optimiser import Optimiser, flatten
 
 Weights = dict[str, Any]
+Loss = Callable[[Weights, Batch], mx.array]  # summed over the batch's places
 
 _RISE: Final = 60
 _FALL: Final = 0.25  # of all steps
@@ -33,13 +35,14 @@ _SAVE_EVERY: Final = 100
 class Plan:
     """All that decides the result of a training."""
 
-    size: str
+    name: str
     seed: int
     steps: int
     copy_steps: int
     tokens: int  # in one part of a step
     matrix_rate: float = 0.016
     rate: float = 2.5e-3
+    mix: Mix | None = None  # instead of the corpus's own, which shifts
 
 
 def rate_at(step: int, steps: int) -> float:
@@ -49,13 +52,18 @@ def rate_at(step: int, steps: int) -> float:
     return rise * max(_LAST, min(1.0, left))
 
 
-def train(plan: Plan, tokenizer: Tokenizer, checkpoint: Path, console: Console) -> Weights:
-    """Train, or go on from the checkpoint, and return the averaged weights."""
+def train(
+    plan: Plan,
+    weights: Weights,
+    loss: Loss,
+    tokenizer: Tokenizer,
+    checkpoint: Path,
+    console: Console,
+) -> Weights:
+    """Train fresh `weights`, or go on from the checkpoint, and return the averaged weights."""
     group = mx.distributed.init()
     if PARTS % group.size():
         raise SystemExit(f"the number of processes must divide {PARTS}")
-    model = network.new_model(plan.size, plan.seed)
-    weights: Weights = tree_unflatten(list(flatten(model.parameters()).items()))
     optimiser = Optimiser(weights, group)
     averaged = weights
     start = 0
@@ -66,6 +74,7 @@ def train(plan: Plan, tokenizer: Tokenizer, checkpoint: Path, console: Console) 
         seed=plan.seed,
         tokens=plan.tokens,
         copy_steps=plan.copy_steps,
+        mix=plan.mix,
     )
     columns = (
         TextColumn("{task.description}"),
@@ -76,10 +85,10 @@ def train(plan: Plan, tokenizer: Tokenizer, checkpoint: Path, console: Console) 
     )
     quiet = group.rank() > 0
     with Progress(*columns, console=console, disable=quiet) as progress:
-        task = progress.add_task(plan.size, total=plan.steps, completed=start)
+        task = progress.add_task(plan.name, total=plan.steps, completed=start)
         recent = 0.0
         for step in range(start, plan.steps):
-            mean, gradients = _gradients(weights, batches, step, group)
+            mean, gradients = _gradients(weights, loss, batches, step, group)
             share = rate_at(step, plan.steps)
             weights = optimiser.update(
                 weights,
@@ -93,17 +102,17 @@ def train(plan: Plan, tokenizer: Tokenizer, checkpoint: Path, console: Console) 
             mx.eval(weights, averaged, optimiser.state, mean)
             now = float(mean)
             recent = now if step == start else 0.98 * recent + 0.02 * now
-            progress.update(task, advance=1, description=f"{plan.size} loss {recent:.3f}")
+            progress.update(task, advance=1, description=f"{plan.name} loss {recent:.3f}")
             done = step + 1
             if not quiet and (done % _SAVE_EVERY == 0 or done == plan.steps):
                 _save(checkpoint, weights, averaged, optimiser.state, done)
                 if not console.is_terminal:
-                    console.print(f"{plan.size} step {done}/{plan.steps} loss {recent:.4f}")
+                    console.print(f"{plan.name} step {done}/{plan.steps} loss {recent:.4f}")
     return averaged
 
 
 def _gradients(
-    weights: Weights, batches: Batches, step: int, group: mx.distributed.Group
+    weights: Weights, loss: Loss, batches: Batches, step: int, group: mx.distributed.Group
 ) -> tuple[mx.array, Weights]:
     """Mean loss and clipped gradient of one step, over all parts and processes."""
     share = PARTS // group.size()
@@ -112,12 +121,10 @@ def _gradients(
     summed: dict[str, mx.array] = {}
     for index in range(share):
         batch = batches.part(step, group.rank() * share + index)
-        loss, grads = mx.value_and_grad(network.loss)(
-            weights, batch.tokens, batch.places, batch.targets
-        )
+        value, grads = mx.value_and_grad(loss)(weights, batch)
         flat = flatten(grads)
-        mx.eval(loss, flat)
-        total = total + loss
+        mx.eval(value, flat)
+        total = total + value
         count += batch.targets.size
         summed = {name: summed[name] + g if summed else g for name, g in flat.items()}
     head = mx.stack([total, mx.array(float(count))])

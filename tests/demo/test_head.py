@@ -1,0 +1,115 @@
+"""The prediction head of the bundled model: its file, and that it drafts as it was trained."""
+
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from demo_model import corpus, head, network, package
+from demo_model.batches import Batches
+from demo_model.corpus import Example
+from demo_model.optimiser import Optimiser, flatten
+from mlx_lm.models.cache import KVCache
+from mlx_lm.models.llama import ModelArgs, TransformerBlock
+from tokenizers import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def both(demo: Path) -> tuple[Any, Any]:
+    """The weights of the trunk and of its head."""
+    return package.weights(demo / "model"), package.head(demo / "model")
+
+
+def tokens_of(pair: tuple[Any, Any], example: Example) -> tuple[list[int], int]:
+    """The tokens of an example, and how many of them are its prompt."""
+    prompt, target = (
+        pair[1].encode(text, add_special_tokens=False) for text in (example.prompt, example.target)
+    )
+    return [*prompt, *target], len(prompt)
+
+
+def test_it_takes_less_than_a_megabyte_where_mlx_lm_does_not_look(demo: Path) -> None:
+    file = demo / "model" / package.HEAD
+    assert file.stat().st_size < 1_000_000
+    assert file not in set((demo / "model").glob("model*.safetensors"))
+
+
+def test_its_tensors_are_named_as_published_ones_after_the_last_layer(demo: Path) -> None:
+    arrays: Any = mx.load(str(demo / "model" / package.HEAD))
+    block = TransformerBlock(ModelArgs.from_dict(network.config("main")), 0)
+    names = {f"model.layers.5.{name}" for name, _ in flatten(block.parameters()).items()}
+    own = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+    assert set(arrays) == names | {f"model.layers.5.{name}.weight" for name in own}
+    assert {array.dtype for array in arrays.values()} == {mx.float32}
+
+
+def test_training_sees_what_a_draft_sees(pair: tuple[Any, Any], both: tuple[Any, Any]) -> None:
+    """Entry by entry, with mlx-lm's own layer and cache: a draft of four tokens from each place."""
+    trunk, weights = both
+    tokens, _ = tokens_of(pair, corpus.MAKERS["raw stories"](Random(3)))
+    given = mx.array(tokens[:24])[None]
+    states = pair[0].model(given)
+    depths = head.unrolled(trunk, weights, given, states)
+
+    args = ModelArgs.from_dict(network.config("main"))
+    layer = weights["model"]["layers"][0]
+    block = TransformerBlock(args, 0)
+    block.load_weights(list(flatten(dict(layer)).items()), strict=False)
+
+    def entry(place: int, before: mx.array, cache: Any) -> mx.array:
+        embedded = pair[0].model.embed_tokens(given[:, place : place + 1])
+        parts = [
+            mx.fast.rms_norm(embedded, layer["enorm"]["weight"], args.rms_norm_eps),
+            mx.fast.rms_norm(before, layer["hnorm"]["weight"], args.rms_norm_eps),
+        ]
+        x = mx.concatenate(parts, axis=-1) @ layer["eh_proj"]["weight"].T
+        norm = layer["shared_head"]["norm"]["weight"]
+        return mx.fast.rms_norm(block(x, None, cache), norm, args.rms_norm_eps)
+
+    cache = KVCache()
+    before = mx.zeros_like(states[:, :1])
+    for place in range(20):
+        state = entry(place, before, cache)
+        before = states[:, place : place + 1]
+        for depth, expected in enumerate(depths):
+            if depth > 0:
+                state = entry(place + depth, state, cache)
+            close = mx.allclose(state, expected[:, place + depth : place + depth + 1], 1e-3, 1e-3)
+            assert close.item(), (place, depth)
+        cache.trim(len(depths) - 1)
+
+
+@pytest.mark.parametrize("name", ["stories", "raw stories", "records", "tool calls", "copies"])
+def test_its_drafts_mostly_stand(pair: tuple[Any, Any], both: tuple[Any, Any], name: str) -> None:
+    rng = Random(name)
+    total = count = 0
+    for _ in range(2):
+        tokens, start = tokens_of(pair, corpus.MAKERS[name](rng))
+        agreed = head.agreement(*both, tokens)[:, start:]
+        total += head.passes(agreed, 3)
+        count += agreed.shape[1]
+    assert total / count < 0.45
+
+
+def test_passes_are_counted_as_drafts_are_verified() -> None:
+    agreed = np.array([[1, 0, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1], [1, 1, 1, 0, 1, 1]], dtype=bool)
+    assert head.passes(agreed[:1], 1) == 3  # each time, the draft stands and one more is drawn
+    assert head.passes(agreed, 3) == 2  # all three and one more; then two that end the text
+    assert head.passes(np.zeros((3, 5), dtype=bool), 3) == 5
+
+
+def test_a_fresh_head_learns(pair: tuple[Any, Any], both: tuple[Any, Any]) -> None:
+    trunk, _ = both
+    words = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
+    batch = Batches(words, seed=2, tokens=128, copy_steps=1).part(0, 0)
+    weights = head.new_head(1)
+    optimiser = Optimiser(weights, mx.distributed.init())
+    losses = []
+    for step in range(4):
+        value, gradients = mx.value_and_grad(partial(head.loss, trunk))(weights, batch)
+        weights = optimiser.update(weights, gradients, step=step, matrix_rate=0.02, rate=1e-3)
+        losses.append(float(value))
+    assert losses == sorted(losses, reverse=True)

@@ -45,8 +45,9 @@ class ModelSettings:
 
     revision: str | None = setting(None)
     """A branch, tag or commit of a hub id."""
-    draft_model: str | None = setting(None, metavar="NAME")
-    """A smaller model that proposes tokens, or ngram to find them in the text so far."""
+    draft_model: str = setting("auto", metavar="NAME")
+    """What proposes tokens: a smaller model beside what needs none, auto for what needs none, ngram
+    for earlier text alone, or off."""
     trust_remote_code: bool = setting(False, action="store_true")
     """Run Python code that comes with the model."""
     ignore_memory_limit: bool = setting(False, action="store_true")

@@ -23,7 +23,9 @@ from .errors import ModelNotFoundError, OptionError
 from .loading.cache_dir import CacheDir
 from .loading.checkpoint import Checkpoint, Part, check_adapter, path_of
 from .loading.memory import check_memory, wirable
+from .loading.predictors.layout import layout_of
 from .options.kv import check_kv
+from .options.rule import DRAFTS
 
 if TYPE_CHECKING:
     from .machines.machines import Machines
@@ -43,7 +45,7 @@ def load(
     *,
     adapter: ModelName | None = None,
     revision: str | None = None,
-    draft: ModelName | LanguageModel | None = None,
+    draft: ModelName | LanguageModel | None = "auto",
     ignore_memory_limit: bool = False,
     cache_bytes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -61,8 +63,10 @@ def load(
       demo model that comes with the package.
     - ``adapter``: a folder with an adapter that mlx-lm trained for this model.
     - ``revision``: a branch, tag or commit; only for a hub id.
-    - ``draft``: a smaller model with the same tokenizer that proposes tokens (a folder, a hub id
-      or a loaded model), or ``"ngram"``, which finds them in the text so far.
+    - ``draft``: what proposes tokens in generations that do not say: ``"auto"``, whatever pays of
+      what the model has itself; a smaller model with the same tokenizer (a folder, a hub id or a
+      loaded model), which comes to that; ``"ngram"``, earlier text alone; or ``"off"``, with which
+      the weights of a multi-token-prediction head are left out, too.
     - ``ignore_memory_limit``: load the weights even if they do not fit in memory.
     - ``cache_bytes``: the maximum size of all KV caches, including the prefix cache; by default
       half of the memory that weights and a reserve leave. ``memory`` of the result has the plan.
@@ -98,6 +102,7 @@ def load(
         ignore_memory_limit=ignore_memory_limit,
         trust_remote_code=trust_remote_code,
         wired_limit=wired_limit,
+        predictor=draft != "off",
         options={
             "cache_bytes": cache_bytes,
             "cache_dir": _portable(cache_dir),
@@ -119,9 +124,10 @@ def load(
         )
     else:
         lm = _load(wanted)
-    if isinstance(draft, (str, os.PathLike)) and draft != "ngram":
+    if isinstance(draft, (str, os.PathLike)) and draft not in DRAFTS:
         draft = load(
             draft,
+            draft="off",  # nor a head of its own
             wired_limit=None,
             trust_remote_code=trust_remote_code,
             kv_bits=kv_bits,
@@ -174,6 +180,8 @@ class _Wanted:
     ignore_memory_limit: bool
     trust_remote_code: bool
     wired_limit: Wired
+    predictor: bool
+    """Whether the model's multi-token-prediction head is wanted, if it has one."""
     options: Mapping[str, Any]
     """Of the ``LanguageModel``."""
 
@@ -195,7 +203,7 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
         if adapter is not None:
             check_adapter(adapter)
         if share is None and not wanted.ignore_memory_limit:
-            check_memory(f"the weights of {name}", found.nbytes)
+            check_memory(f"the weights of {name}", _needed(found, wanted.predictor))
         return name, found
 
     name, found = together(find)
@@ -211,17 +219,18 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
             ignore = wanted.ignore_memory_limit
             reading = _reading(name, rank=share.group.rank(), ignore_memory_limit=ignore)
             how = {"group": share.group, "reading": reading}
-        model, tokenizer, config, generation = load_pair(
-            found, adapter=adapter, trust_remote_code=trusted, **how
-        )
-        if generation.notice is not None:
-            logger.warning("%s", generation.notice)
+        else:  # a head that is not divided would run on one machine, with sums that need all
+            how = {"predictor": wanted.predictor}
+        pair = load_pair(found, adapter=adapter, trust_remote_code=trusted, **how)
+        if pair.generation.notice is not None:
+            logger.warning("%s", pair.generation.notice)
         return LanguageModel(
-            model,
-            tokenizer,
+            pair.model,
+            pair.tokenizer,
             name=name,
-            config=config,
-            recommended=generation.recommended,
+            config=pair.config,
+            recommended=pair.generation.recommended,
+            predictor=pair.predictor,
             is_demo=wanted.source is None,
             share=share,
             **wanted.options,
@@ -362,6 +371,12 @@ def _reading(name: str, *, rank: int, ignore_memory_limit: bool) -> Reading:
         return reading(arrays)
 
     return read
+
+
+def _needed(found: Checkpoint, predictor: bool) -> int:
+    """The bytes of a model's weights, with those of its head or without."""
+    known = None if predictor else layout_of(found.config, found.tensors)
+    return found.nbytes - sum(found.tensors[name] for name in (known[1] if known else ()))
 
 
 def _wire(lm: LanguageModel, limit: Wired) -> None:

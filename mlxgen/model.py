@@ -47,7 +47,14 @@ from .engine.scheduling.memory import check_pieces
 from .engine.scheduling.prefill import places_ahead, take_prefix
 from .engine.scheduling.restores import Restores
 from .engine.scheduling.scheduler import Scheduler
-from .engine.speculation.drafting import Drafter, ModelDrafter, NgramDrafter, check_same_tokens
+from .engine.speculation.acceptance import Experience
+from .engine.speculation.drafter import Drafter
+from .engine.speculation.drafts import Drafts
+from .engine.speculation.earlier import Earlier
+from .engine.speculation.head import Bound, HeadDrafter
+from .engine.speculation.modelled import ModelDrafter
+from .engine.speculation.predictor import Predictor
+from .engine.speculation.same_tokens import check_same_tokens
 from .engine.step.cost import PassCost
 from .engine.step.handle import Handle
 from .engine.step.runner import Runner
@@ -81,8 +88,10 @@ class LanguageModel:
     - ``recommended``: the sampling options that the model's makers recommend in its
       ``generation_config.json``; empty if they recommend none. Read-only. They apply only if
       they are passed: ``lm.stream(prompt, **lm.recommended)``.
-    - ``draft``: what proposes tokens in generations without the option ``draft``; it takes the
-      same values.
+    - ``draft``: what proposes tokens in generations that do not say; it takes the values of that
+      option. With a model, ``"auto"`` is that model beside what this one has itself.
+      ``predictor``: what drafts from the model's own hidden states, as ``load`` makes it of the
+      multi-token-prediction head that some checkpoints have.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8): quantise the KV cache of plain attention layers; windows
       and recurrent states stay as they are. ``kv_group_size``: how many numbers share a scale (32,
       64 or 128; it divides the model's head dimension, and by default it is 64 if that does).
@@ -113,7 +122,8 @@ class LanguageModel:
         cache_bytes: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_dir_bytes: int | None = None,
-        draft: Any = None,
+        draft: Any = "auto",
+        predictor: Predictor | None = None,
         is_demo: bool = False,
         share: Share | None = None,
     ) -> None:
@@ -129,6 +139,7 @@ class LanguageModel:
         self.max_context = max_context or number_of(self.config, MAX_CONTEXT)
         self.is_demo = is_demo
         self.share = share
+        self.predictor = predictor
         self.use_draft(draft)
         self._cache_bytes = cache_bytes
         self._quantisation: Quantisation | None = None
@@ -143,7 +154,7 @@ class LanguageModel:
         )
 
     def use_draft(self, draft: Any) -> None:
-        """Set what proposes tokens in generations without the option ``draft``."""
+        """Set what proposes tokens in generations that do not say."""
         options = Options.of({"draft": draft})
         self.draft = options.draft
         self._draft_of(options)
@@ -198,9 +209,10 @@ class LanguageModel:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of the weights, those of a draft model included."""
+        """The bytes of the weights, those of a draft model and of a ``predictor`` included."""
         draft = self.draft.weight_bytes if isinstance(self.draft, LanguageModel) else 0
-        return self.footprint.weights + draft
+        head = 0 if self.predictor is None else self.predictor.nbytes
+        return self.footprint.weights + draft + head
 
     def _plan(self, weights: int | None = None, sharers: int = 1) -> MemoryPlan:
         draft = self.draft._measures if isinstance(self.draft, LanguageModel) else None
@@ -409,6 +421,8 @@ class LanguageModel:
         if self.images is not None:
             self._check_images(prompt)
         self._draft_of(options)
+        if options.prediction:
+            options = options.predicting(prompt.tokens, self.vocabulary)
         budget, seed = self._budget(prompt, options), options.some_seed()
         return assemble(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
 
@@ -416,40 +430,87 @@ class LanguageModel:
         """A request for each job, as ``prepare`` makes it; see ``prepared``."""
         return prepared(self.prepare, jobs)
 
-    def drafter_for(self, options: Options) -> Drafter | None:
-        """The drafter for a generation with these options; it belongs to this thread."""
-        draft = self._draft_of(options)
-        if draft is None:
-            return None
-        if draft == "ngram":
-            return NgramDrafter()
+    def drafts_for(self, options: Options, owner: str = "") -> Drafts:
+        """What drafts for a generation with these options; it belongs to this thread.
+
+        Of earlier texts, it knows those of the same ``owner``.
+        """
+        kind, model = self._draft_of(options)
+        drafters: list[Drafter] = []
+        if kind in ("auto", "ngram"):
+            drafters.append(self._earlier.drafter(owner, options.prediction))
+        if model is not None:
+            drafters.append(self._model_drafter(model, learned=kind == "auto"))
+        if kind == "auto" and self.predictor is not None and self.share is None:
+            drafters.append(self._head_drafter(self.predictor))
+        return Drafts(drafters, options.num_draft_tokens, wanted=kind != "auto")
+
+    def _head_drafter(self, predictor: Predictor) -> HeadDrafter:
+        bound, footprint = Bound(predictor), self._head_footprint
+        runner = Runner(bound, predictor.make_cache)
+        if self.images is not None:
+            runner.feed = Unseen()
+        # A head of the size of a layer, and the output head
+        experience = Experience(2 * predictor.nbytes / max(1, self.footprint.weights))
+        return HeadDrafter(
+            runner,
+            bound,
+            self.sampler,
+            width=self.vocab_size,
+            footprint=footprint,
+            experience=self._experiences.setdefault(id(predictor), experience),
+        )
+
+    @cached_property
+    def _head_footprint(self) -> Footprint:
+        assert self.predictor is not None
+        return Bound(self.predictor).footprint(self.model)
+
+    def _model_drafter(self, draft: LanguageModel, *, learned: bool) -> ModelDrafter:
         runner = draft.runner()
         if self.images is not None:
             runner.feed = Unseen()
+        share = draft.footprint.weights / max(1, self.footprint.weights)
+        experience = Experience(share)
+        if learned:
+            experience = self._experiences.setdefault(id(draft), experience)
         return ModelDrafter(
             runner,
             self.sampler,
             width=self.vocab_size,
             footprint=draft.footprint,
+            experience=experience,
             piece=partial(draft.activations.most, self.memory.activations),
+            cache=draft.prefix_cache,
         )
+
+    @cached_property
+    def _earlier(self) -> Earlier:
+        """What drafts from text know of earlier ones."""
+        return Earlier()
+
+    @cached_property
+    def _experiences(self) -> dict[int, Experience]:
+        """What drafts of other models were worth."""
+        return {}
 
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""
         piece = partial(self.activations.most, self.memory.activations)
-        cache, head = (lambda: self.prefix_cache), self._measures.head
+        cache, seam = (lambda: self.prefix_cache), self._measures.seam
         feed = None if self.images is None else Shown()
         make: Callable[..., Runner] = Runner if self.share is None else self.share.runner
-        return make(self.model, self.make_cache, slots, cache, piece, head, feed)
+        return make(self.model, self.make_cache, slots, cache, piece, seam, feed)
 
-    def _draft_of(self, options: Options) -> Any:
-        """The draft that the options ask for; ``OptionError`` for a model with other tokens."""
-        draft = self.draft if options.draft is None else options.draft
-        if draft is None or draft == "off":
-            return None
-        if draft != "ngram":
-            check_same_tokens(self.vocabulary, draft.vocabulary, draft.name)
-        return draft
+    def _draft_of(self, options: Options) -> tuple[str, LanguageModel | None]:
+        """Which kind of drafts the options ask for, and the model for them; ``OptionError`` for
+        a model with other tokens."""
+        is_own = options.draft == "auto"
+        draft = self.draft if is_own else options.draft
+        if isinstance(draft, str):
+            return draft, None
+        check_same_tokens(self.vocabulary, draft.vocabulary, draft.name)
+        return "auto" if is_own else "model", draft
 
     def save_prefix(self, prompt: AnyPrompt, path: str | os.PathLike[str]) -> int:
         """Run a prompt and write its KV to a file; returns its number of tokens.
@@ -466,7 +527,7 @@ class LanguageModel:
         kv = KV(runner)
         kv.take(tokens)
         while kv.length < len(tokens):
-            kv.run(tokens[kv.length : kv.length + runner.piece(kv.length)], logits=False)
+            kv.run(tokens[kv.length : kv.length + runner.piece(kv.length)], wanted=0)
             kv.wait()
         kv.keep(History(tokens))
         runner.settle()
@@ -482,13 +543,12 @@ class LanguageModel:
 
     def _stream(self, request: Request) -> Stream:
         length, activations = len(request.history), self.activations
-        drafter = self.drafter_for(request.options)
-        room = self.memory.left - self.footprint.alone(length + 1)
-        room -= drafter.nbytes_at(length + 1) if drafter is not None else 0
+        drafts = self.drafts_for(request.options)
+        room = self.memory.left - self.footprint.alone(length + 1) - drafts.nbytes_at(length + 1)
         check_pieces(activations, length, room)
         runner = self.runner()
         runner.piece = partial(activations.most, min(room, self.memory.activations))
-        handle = Handle(request, KV(runner), drafter)
+        handle = Handle(request, KV(runner), drafts)
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.
         places: list[int] = []

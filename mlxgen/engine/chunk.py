@@ -6,8 +6,8 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, make_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..tokens import Token
@@ -62,7 +62,8 @@ class Chunk:
       temperature (for greedy draws: at temperature 1, without truncation). There may be fewer
       than asked for; a token that was not drawn is the only one, with 1.0. Empty without the
       option ``top_candidates``.
-    - ``from_draft``: the token was proposed by a draft.
+    - ``drafter``: who proposed the token before the model drew it: ``"text"`` (what was read and
+      written before), ``"head"`` (the model's own) or ``"model"`` (a second one); empty if nobody.
     - ``forced``: the filters or a controller left no other choice, so the token was not sampled
       (or only for its log-probability).
     - ``retract``: how many characters to delete from the end of the delivered text before adding
@@ -86,7 +87,7 @@ class Chunk:
     logprob: float | None = None
     top: tuple[Alternative, ...] = ()
     candidates: tuple[Candidate, ...] = ()
-    from_draft: bool = False
+    drafter: str = ""
     forced: bool = False
     retract: int = 0
     rewound: int = 0
@@ -96,8 +97,13 @@ class Chunk:
     stop: Stop | None = None
     prompt: tuple[PromptScore, ...] = ()
 
+    @property
+    def from_draft(self) -> bool:
+        """Whether the token was proposed by a draft."""
+        return bool(self.drafter)
 
-_Open = make_dataclass("_Open", [field.name for field in fields(Chunk)], slots=True)
+
+_Open = make_dataclass("_Open", [each.name for each in fields(Chunk)], slots=True)
 
 
 def chunk_of(*values: Any) -> Chunk:
@@ -110,6 +116,23 @@ def chunk_of(*values: Any) -> Chunk:
     made.__class__ = Chunk
     chunk: Chunk = made
     return chunk
+
+
+class DraftCount(NamedTuple):
+    """How many drafted tokens were verified, and how many of them the model drew itself."""
+
+    proposed: int
+    accepted: int
+
+
+def all_drafts(each: Iterable[Mapping[str, DraftCount]]) -> dict[str, DraftCount]:
+    """The counts of several generations together."""
+    sums: dict[str, DraftCount] = {}
+    for counts in each:
+        for name, (proposed, accepted) in counts.items():
+            before = sums.get(name, DraftCount(0, 0))
+            sums[name] = DraftCount(before.proposed + proposed, before.accepted + accepted)
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +154,8 @@ class Usage:
       and since then.
     - ``queued_seconds``: how much of ``prompt_seconds`` it waited before anything was run.
     - ``drafted_tokens``, ``accepted_draft_tokens``: the tokens that were drafted and verified, and
-      those of them that were accepted.
+      those of them that were accepted. ``drafts``: the same by who drafted them, as in
+      ``Chunk.drafter``.
     """
 
     prompt_tokens: int = 0
@@ -148,6 +172,7 @@ class Usage:
     queued_seconds: float = 0.0
     drafted_tokens: int = 0
     accepted_draft_tokens: int = 0
+    drafts: Mapping[str, DraftCount] = field(default_factory=dict, hash=False)
 
 
 class Progress(NamedTuple):

@@ -40,6 +40,7 @@ _REFUSED: Mapping[str, str] = {
     "prompt_logprobs": "its branches may begin anywhere; score the prompt with lm.generate",
     "draft": "the controller decides what follows a token; leave it out",
     "num_draft_tokens": "nothing is drafted; leave it out",
+    "prediction": "nothing is drafted; leave it out",
     "allow_retract": "what a controller takes back is always retracted; leave it out",
 }
 
@@ -48,7 +49,7 @@ def control_options(given: Mapping[str, Any]) -> Options:
     """The options of a controlled generation; ``OptionError`` for those it does not support."""
     for name, reason in _REFUSED.items():
         value, own = given.get(name), name == "allow_retract"
-        if value not in (None, (), [], "off") and value is not own:
+        if value not in (None, (), [], "auto", "off") and value is not own:
             raise OptionError(name, f"cannot be used with a controller: {reason}")
     return Options.of({**given, "allow_retract": True, "draft": "off"})
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import OptionError
 from ..options.rule import ABOVE_ZERO, integer, number
+from .chunk import DraftCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +80,4 @@ class Stats:
     preempted: int
     faults: int
     steps: int
+    drafts: Mapping[str, DraftCount]

@@ -8,7 +8,7 @@ context) is checked where the two meet. Invariant: an ``Options`` that exists is
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -16,7 +16,9 @@ from ..errors import OptionError
 from ..filters import Filter, Specification
 from ..options.table import Pattern, SamplingOptions, check_together, checked
 from ..sampling import Hook, SamplingSettings
-from ..tokens import Token
+from ..tokens import Token, Vocabulary
+
+_BEFORE = 16  # tokens of the prompt
 
 AnyFilter: TypeAlias = Specification | Filter
 
@@ -48,6 +50,7 @@ class Options:
     prompt_logprobs: int | None
     draft: Any
     num_draft_tokens: int | None
+    prediction: Sequence[Any]  # a string or token ids; in a request, these
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -61,6 +64,13 @@ class Options:
         """The seed of a generation with these options: the given one, or one of chance."""
         return self.seed if self.seed is not None else secrets.randbits(63)
 
+    def predicting(self, prompt: Sequence[Token], vocabulary: Vocabulary) -> Options:
+        """The same with the tokens of ``prediction``, after the prompt's last ones, by which a
+        drafter finds where they begin."""
+        given = self.prediction
+        text = vocabulary.encode(given, special=False) if isinstance(given, str) else given
+        return replace(self, prediction=(*prompt[-_BEFORE:], *text))
+
     def fork(self) -> Options:
         """The options of a fork, with copies of the hooks that have ``fork``."""
         if not any(hasattr(hook, "fork") for hook in self.hooks):
@@ -73,6 +83,7 @@ class Options:
         for name, tokens in (
             ("stop_tokens", [t for sequence in self.stop_tokens for t in sequence]),
             ("prefix", self.prefix),
+            ("prediction", () if isinstance(self.prediction, str) else self.prediction),
             ("logit_bias", self.sampling.logit_bias),
         ):
             for token in tokens:

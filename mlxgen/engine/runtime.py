@@ -11,7 +11,7 @@ from ..tokens import Token
 from .kv import Activations, Footprint, LayerCache, Slots
 from .options import Options
 from .prefix.cache import PrefixCache
-from .speculation.drafting import Drafter
+from .speculation.drafts import Drafts
 from .step.cost import PassCost
 from .step.runner import Runner
 
@@ -35,8 +35,9 @@ class Runtime(Protocol):
     def batches(self) -> bool:
         """Whether several sequences can run through the model together."""
 
-    def drafter_for(self, options: Options) -> Drafter | None:
-        """The drafter for a generation with these options; ``None`` for no drafts."""
+    def drafts_for(self, options: Options, owner: str = "") -> Drafts:
+        """What drafts for a generation with these options; of earlier texts, it knows those of the
+        same ``owner``."""
 
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""

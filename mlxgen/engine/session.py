@@ -77,12 +77,14 @@ class Session:
                 "a session does not run the prompt; compute them from your model's logits, or use "
                 "LanguageModel.stream",
             )
-        if checked.draft not in (None, "off"):
-            raise OptionError(
-                "draft",
-                "a session does not run the model, so nothing can be drafted for it; leave it out, "
-                "or use LanguageModel.stream",
-            )
+        drafting = {"draft": checked.draft not in ("auto", "off"), "prediction": checked.prediction}
+        for name, wanted in drafting.items():
+            if wanted:
+                raise OptionError(
+                    name,
+                    "a session does not run the model, so nothing can be drafted for it; leave it "
+                    "out, or use LanguageModel.stream",
+                )
         unknown = Prompt((), opens_text=True, is_known=False)
         read = unknown if prompt is None else Prompt.of(prompt, vocabulary)
         self._request: Request = assemble(

@@ -13,6 +13,7 @@ from ..tokens import Token
 from .chunk import Chunk, FinishReason, Usage
 from .pulled import Pulled
 from .request.accept import rewind
+from .scheduling.memory import fit
 from .step.accepting import Event
 from .step.fault import Fault
 from .step.handle import Handle
@@ -156,7 +157,8 @@ class Stream(Pulled[Chunk, Chunk]):
         return twins
 
     def keep(self, tokens: int | None = None) -> None:
-        """Put the KV of the tokens run so far into the model's ``prefix_cache``.
+        """Put the KV of the tokens run so far into the model's ``prefix_cache``, and what its draft
+        model has run of them into that one's.
 
         Later generations that begin with the same tokens do not run them again.
 
@@ -179,6 +181,9 @@ class Stream(Pulled[Chunk, Chunk]):
                 return
             self._run(tokens)
         kv.keep(history)
+        if cache is not None and (others := handle.drafts.caches):
+            handle.drafts.keep(history, cache().max_bytes)
+            fit({cache(), *others}, cache().max_bytes)
         if cache is not None and cache().folder is not None:
             self._loop.runner.settle()  # so that it may be written
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,14 @@ from .protocol import (
 )
 from .reasons import shortened
 from .replay import Replay
+
+
+class Outlook(NamedTuple):
+    """What may follow a position: the tokens (``mask``, None: all), the end, anything but it."""
+
+    mask: Int32Words | None
+    can_end: bool
+    is_open: bool
 
 
 class Constraint:
@@ -61,10 +70,7 @@ class Constraint:
         self.filters = flat  # as they were passed
         self._all = Intersection([_running(f, vocabulary, vocab_size, strips) for f in flat])
         self._rows = _Rows.of(vocabulary, vocab_size)
-        self.knows_mask = False  # whether what follows is known of this position
-        self._mask: Int32Words | None = None
-        self._can_end = True
-        self._open = True  # whether anything but the end is allowed
+        self.outlook: Outlook | None = None  # of this position, as soon as it is known
         self._row: Int32Words | None = None  # what filters write to
 
     @property
@@ -83,16 +89,16 @@ class Constraint:
 
         DeadEndError, naming the filters, if no token is allowed and the text may not end.
         """
-        if not self.knows_mask:
-            self._look()
-        return self._mask
+        return self._look().mask
 
     @property
     def ordinary(self) -> Int32Words:
         """All tokens but those that end the text."""
         return self._rows.ordinary
 
-    def _look(self) -> None:
+    def _look(self) -> Outlook:
+        if self.outlook is not None:
+            return self.outlook
         rows = self._rows
         row = self._row
         if row is None:
@@ -112,7 +118,8 @@ class Constraint:
             mask = None
         else:
             mask = rows.everything if can_end else rows.ordinary
-        self._mask, self._can_end, self._open, self.knows_mask = mask, can_end, is_open, True
+        self.outlook = Outlook(mask, can_end, is_open)
+        return self.outlook
 
     def _dead_end(self) -> str:
         alone = [
@@ -134,18 +141,22 @@ class Constraint:
     @property
     def is_wide(self) -> bool:
         """Whether tokens all over the vocabulary are known to be allowed, as in free text."""
-        if not self.knows_mask or self._mask is None:
-            return self.knows_mask
-        return bool(2 * np.count_nonzero(self._mask) > len(self._mask))
+        if self.outlook is None or self.outlook.mask is None:
+            return self.outlook is not None
+        return bool(2 * np.count_nonzero(self.outlook.mask) > len(self.outlook.mask))
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether every filter goes back by itself, without being fed the text again."""
+        return all(part.rewinds for part in self._all.parts)
 
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        return self._can_end if self.knows_mask else self._all.can_end()
+        return self._all.can_end() if self.outlook is None else self.outlook.can_end
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible."""
-        self.mask()
-        return not self._open
+        return not self._look().is_open
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.
@@ -197,14 +208,14 @@ class Constraint:
                 raise FilterError(f"token {token} is outside the vocabulary; expected 0 to {most}")
         self._all.advance_as(fed)
         if fed:
-            self.knows_mask = False
+            self.outlook = None
 
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` positions; does nothing if there are no more than that."""
         if to >= len(self._all):
             return
         self._all.rewind(to)
-        self.knows_mask = False
+        self.outlook = None
 
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""
@@ -216,8 +227,7 @@ class Constraint:
         twin._all = self._all.fork()
         twin._rows = self._rows
         twin._row = None
-        twin.knows_mask, twin._mask = self.knows_mask, self._mask
-        twin._can_end, twin._open = self._can_end, self._open
+        twin.outlook = self.outlook
         return twin
 
 

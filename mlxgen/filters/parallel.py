@@ -33,7 +33,7 @@ def fill_masks(constraints: Sequence[Constraint], *, threads: int | None = None)
     """
     count = threads or (os.cpu_count() or 1) - 1
     worth = 2 if threads else _WORTH if count > 1 else sys.maxsize
-    waiting = [constraint for constraint in constraints if not constraint.knows_mask]
+    waiting = [constraint for constraint in constraints if constraint.outlook is None]
     by_engine: dict[GrammarEngine, list[GrammarFilter]] = {}
     for constraint in waiting:
         for part in constraint.parts:

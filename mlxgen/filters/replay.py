@@ -85,6 +85,11 @@ class Replay:
         ends = [self._ends[position - 1] if position else 0, *self._ends[position:]]
         return [self._fed[a:b] for a, b in pairwise(ends)]
 
+    @property
+    def rewinds(self) -> bool:
+        """Whether the filter rewinds itself."""
+        return self._rewind is not None
+
     # ---- forwards --------------------------------------------------------------------------
 
     def advance(self, token: Token) -> None:

@@ -9,9 +9,11 @@ read the tensors' data. Invariant: a ``Checkpoint`` has a readable ``config.json
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +30,12 @@ Part: TypeAlias = Callable[[Path], Collection[str] | None]
 """Gives the names of the weight files that are necessary, or ``None`` for all, of a folder that may
 have none of them yet."""
 
+HEADS = "mtp*.safetensors"
+"""Multi-token-prediction heads in files of their own; others are among a model's weights."""
+
+_LEFT_OUT = "the multi-token-prediction head is left out"
+logger = logging.getLogger(__name__)
+
 _DEEPEST = 100  # levels of a JSON file; no configuration has ten, and its readers may recurse
 # What unexpected JSON raises where it is read.
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -36,11 +44,11 @@ _OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "N
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The files of one model; ``nbytes`` is the size of its weights."""
+    """The files of one model; ``tensors`` are its weights, with their bytes."""
 
     folder: Path
     config: Mapping[str, Any]
-    nbytes: int
+    tensors: Mapping[str, int]
 
     @classmethod
     def open(cls, folder: Path, part: Part | None = None) -> Checkpoint:
@@ -51,7 +59,18 @@ class Checkpoint:
         """
         config = config_of(folder)
         files = _weight_files(folder, None if part is None else part(folder))
-        return cls(folder, config, sum(tensor_bytes(file) for file in files))
+        tensors = {name: size for file in files for name, size in _tensor_sizes(file).items()}
+        for file in sorted(folder.glob(HEADS)):
+            try:
+                tensors.update(_tensor_sizes(file))
+            except WeightsError as error:
+                logger.warning(f"{_LEFT_OUT}: %s", error)
+        return cls(folder, config, tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the weights."""
+        return sum(self.tensors.values())
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -135,6 +154,9 @@ def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
             )
         names = sorted(set(named) if needed is None else needed)
         missing = [name for name in names if not (folder / name).is_file()]
+        if any(fnmatch(name, HEADS) for name in missing):
+            logger.warning(f"{_LEFT_OUT}: %s does not hold all files of it", folder)
+            missing = [name for name in missing if not fnmatch(name, HEADS)]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise WeightsError(
@@ -190,6 +212,13 @@ def tensor_bytes(path: Path) -> int:
     return end - start
 
 
+def _tensor_sizes(path: Path) -> dict[str, int]:
+    """The bytes of every tensor in a safetensors file; raises as ``tensor_bytes``."""
+    header, _, _ = _read_header(path)
+    places = {name: entry["data_offsets"] for name, entry in header.items()}
+    return {name: int(end) - int(start) for name, (start, end) in places.items()}
+
+
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor in a safetensors file, from its header."""
     header, _, _ = _read_header(path)
@@ -204,7 +233,8 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
             head = read_head(file, advice="download it again")
         header, start = json.loads(head[8:]), len(head)
         header.pop("__metadata__", None)
-        end = start + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
+        places = [entry["data_offsets"] for entry in header.values()]
+        end = start + max((int(last) for first, last in places if int(first) >= 0), default=0)
         for entry in header.values():
             tuple(entry["shape"])
     except OSError as error:

@@ -23,12 +23,12 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from ..errors import LoadError, ModelNotFoundError
-from .checkpoint import Part
+from .checkpoint import HEADS, Part
 
 logger = logging.getLogger(__name__)
 
-# What mlx-lm fetches: weights, configuration, tokenizer and chat template.
-WEIGHTS = "model*.safetensors"
+# What mlx-lm fetches: weights, configuration, tokenizer and chat template; and heads.
+WEIGHTS = ("model*.safetensors", HEADS)
 OTHERS = (
     "*.json",
     "*.py",
@@ -55,7 +55,7 @@ def download(repo: str, revision: str | None = None, part: Part | None = None) -
     problem, weights = _asked(repo, revision), None
     if part is not None:
         weights = part(_fetched(repo, revision, problem, OTHERS))
-    names = [WEIGHTS] if weights is None else sorted(weights)
+    names = WEIGHTS if weights is None else sorted(weights)
     folder = _fetched(repo, revision, problem, [*OTHERS, *names])
     if problem is not None and not isinstance(problem, OfflineModeIsEnabled):
         logger.warning("%s; using the cached copy of %s", _reason(problem), repo)
@@ -67,7 +67,7 @@ def check(repo: str) -> None:
     of it; nothing is fetched."""
     problem = _asked(repo, None)
     if problem is not None:
-        _fetched(repo, None, problem, [*OTHERS, WEIGHTS])
+        _fetched(repo, None, problem, [*OTHERS, *WEIGHTS])
 
 
 def hide_progress() -> None:

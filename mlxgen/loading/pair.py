@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from . import mlx_lm_first  # noqa: F401
 
@@ -28,6 +28,8 @@ from .checkpoint import Checkpoint, Part, config_of
 from .failing import failing
 from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
+from .predictors.head import HeadPredictor
+from .predictors.reading import read_predictor, without_head
 from .sharding import Group, Split, partly
 
 # Architectures whose ``shard`` computes what it cuts, so that nobody wants to try it out.
@@ -35,23 +37,34 @@ _COMPUTING = ("muse_spark",)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
 
 
+class Pair(NamedTuple):
+    """mlx-lm's model and ``TokenizerWrapper``; the configuration as mlx-lm understood it, what its
+    makers recommend, and the model's multi-token-prediction head, if it has one."""
+
+    model: Any
+    tokenizer: Any
+    config: Mapping[str, Any]
+    generation: GenerationConfig
+    predictor: HeadPredictor | None
+
+
 def load_pair(
     source: Checkpoint,
     *,
     adapter: Path | None,
     trust_remote_code: bool,
+    predictor: bool = False,
     group: Group | None = None,
     reading: Callable[[list[mx.array]], Iterable[Any]] = lambda arrays: [arrays],
-) -> tuple[Any, Any, Mapping[str, Any], GenerationConfig]:
-    """Build the pair and evaluate the weights.
+) -> Pair:
+    """Build the pair and evaluate the weights; with ``predictor``, those of the head as well.
 
     With a ``group`` of several machines: only the part of the model that this one runs. ``reading``
     gets all weights, and gives those to read next; only what it gives is read.
 
-    Returns the model, its ``TokenizerWrapper``, the configuration as mlx-lm understood it, and what
-    its makers recommend. Raises ``UnsupportedModelError`` if the architecture or tokenizer is not
-    supported, or cannot be divided, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the
-    configuration does not describe a model.
+    Raises ``UnsupportedModelError`` if the architecture or tokenizer is not supported, or cannot be
+    divided, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not
+    describe a model. A head that cannot be read is left out, with a warning in the log.
     """
     generation = GenerationConfig.read(source.folder, vocab_size=_vocab_size(source.config))
     _check_tokenizer(source.folder)
@@ -60,6 +73,7 @@ def load_pair(
         early = None if adapter is not None else group
         model, config = _load_model(folder, source.config, trust_remote_code, early)
         tokenizer = _load_tokenizer(folder, source, generation, trust_remote_code)
+        head = read_predictor(source, folder, model) if predictor else None
     if adapter is not None:
         model = adapted(model, adapter)
     if group is not None:
@@ -69,7 +83,7 @@ def load_pair(
     with failing(WeightsError, f"the weights in {source.folder} cannot be read"):
         for some in reading([array for _, array in named]):
             mx.eval(some)  # only now are they read
-    return model, tokenizer, config, generation
+    return Pair(model, tokenizer, config, generation, head)
 
 
 def part_of(group: Group, *, adapter: bool) -> Part:
@@ -153,7 +167,7 @@ def _load_model(
 
     def classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
         model, arguments = _classes(config)
-        return (model, arguments) if group is None else (partly(model, group), arguments)
+        return without_head(model) if group is None else partly(model, group), arguments
 
     with failing(WeightsError, f"the weights in {folder} {unfit}"):
         loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(

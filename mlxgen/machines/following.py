@@ -136,7 +136,7 @@ class Follower:
                 " please report it"
             )
         if isinstance(rows[0][1], int):
-            run: Command = Run(_zeros(rows), text["logits"])
+            run: Command = Run(_zeros(rows), tuple(text["wanted"]))
         else:
             run = read(text, self._images)
         self._runners[number].do(run)

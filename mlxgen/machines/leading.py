@@ -125,7 +125,7 @@ class Leading(Part):
         """Tell of a pass; of tokens that nobody knows yet only how many there are."""
         if any(isinstance(token, Later) for _, tokens in run.rows for token in tokens):
             rows = [[kv, len(tokens)] for kv, tokens in run.rows]
-            told = {"do": "Run", "rows": rows, "logits": run.logits}
+            told = {"do": "Run", "rows": rows, "wanted": run.wanted}
         else:
             self._show(token for _, tokens in run.rows for token in tokens)
             told = written(run)

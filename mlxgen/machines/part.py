@@ -51,13 +51,13 @@ class Part(Runner):
                 self._first.append(tokens)
         return tokens
 
-    def _run(self, run: Run) -> mx.array | None:
+    def _run(self, run: Run) -> mx.array:
         self._first.clear()
         logits = super()._run(run)
         self._built(run)
         for each in self._first:
             mx.async_eval(each)
-        wanted = logits is not None and (run.logits or self._piped)
+        wanted = any(run.wanted) or self._piped
         mx.async_eval(logits if wanted else [self._arrays(kv) for kv, _ in run.rows])
         return logits
 

@@ -18,6 +18,8 @@ from ..errors import OptionError
 
 ABOVE_ZERO = math.ulp(0.0)
 """The low end of a range that leaves zero out."""
+DRAFTS = ("auto", "off", "ngram")
+"""What may propose tokens, apart from a model."""
 MAX_BIAS = 1e9
 _SHOWN = 80  # characters of a value in a message
 
@@ -108,6 +110,14 @@ def tokens(value: Any) -> tuple[int, ...]:
     return tuple(whole(item) for item in _items(value))
 
 
+def text_or_tokens(value: Any) -> str | tuple[int, ...]:
+    """Text, or token ids."""
+    if not isinstance(value, str):
+        return tokens(value)
+    value.encode()  # raises for half a character
+    return value
+
+
 def token_sequences(value: Any) -> tuple[tuple[int, ...], ...]:
     """Sequences of token ids, which may be single ids."""
     items = _items(value)
@@ -172,7 +182,7 @@ def callables(value: Any) -> tuple[Any, ...]:
 
 def draft(value: Any) -> Any:
     """What proposes tokens."""
-    if value in ("ngram", "off") or (hasattr(value, "model") and hasattr(value, "vocabulary")):
+    if value in DRAFTS or (hasattr(value, "model") and hasattr(value, "vocabulary")):
         return value
     raise ValueError(_shown(value))
 
@@ -191,6 +201,8 @@ def _shown(value: Any) -> str:
 
 def _written(value: Any) -> str:
     """A number without an exponent or needless zeros; any other value as Python writes it."""
+    if isinstance(value, str):
+        return f'"{value}"'
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return repr(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"

@@ -183,14 +183,22 @@ class GenerationOptions(SamplingOptions, total=False):
     """Number of alternatives to report for each token of the prompt. They are in the first chunk's
     ``prompt``; all of the prompt is run then, and nothing of it taken from the prefix cache.
     ``None`` reports none. An integer from 0 to 20; default None."""
-    draft: Annotated[Any, Rule(None, 'a LanguageModel, "ngram" or "off"', rule.draft)]
-    """A smaller model of the same tokenizer that proposes tokens, or "ngram" to find them in the
-    text so far. The text is the same, token for token, only sooner. ``None`` is what the model
-    was loaded with, and ``"off"`` is no draft. A LanguageModel, "ngram" or "off"; default None."""
+    draft: Annotated[Any, Rule("auto", 'a LanguageModel, "auto", "ngram" or "off"', rule.draft)]
+    """What proposes tokens, of which the model tests several in one pass. The text is the same,
+    token for token, only sooner. ``"auto"`` is what the model was loaded with, which is by default
+    whatever pays at the time of what is at hand: texts that it has read or written lately, its own
+    heads for that, and a draft model if it was loaded with one. ``"ngram"`` is the texts alone, a
+    smaller model of the same tokenizer is that model alone, and ``"off"`` is no draft. A
+    LanguageModel, "auto", "ngram" or "off"; default "auto"."""
     num_draft_tokens: Annotated[int | None, integer(None, 1, 64)]
-    """Maximum number of tokens that a draft proposes at a time. It proposes fewer, down to none, if
-    they are not accepted; ``None`` is 4 of a model and 8 of ``"ngram"``. An integer from 1 to 64;
-    default None."""
+    """Maximum number of tokens that a draft proposes at a time. It proposes as many as pay, down to
+    none; ``None`` is the drafter's own maximum. An integer from 1 to 64; default None."""
+    prediction: Annotated[
+        "str | Sequence[Token]", Rule((), "a string or a list of token ids", rule.text_or_tokens)
+    ]
+    """What the text will be for the most part, such as a file before some changes. It is drafted
+    from wherever the text goes on as it does, and changes nothing else. A string or a list of token
+    ids; default none."""
 
 
 @dataclass(frozen=True, slots=True)

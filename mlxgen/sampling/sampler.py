@@ -17,7 +17,7 @@ import numpy as np
 from ..recent import Recent
 from .distribution import final_distribution
 from .draws import chance
-from .plan import DrawPlan, Group, make_plan
+from .plan import DrawPlan, Group, Kind, make_plan
 from .processors import adjust, padded_size
 from .program import NOTHING, Variant, joined, make_draw, only
 from .rows import Draw, DrawRow, Want
@@ -78,6 +78,15 @@ class Sampler:
         plan = self._plan(rows)
         draws = [self._draw(logits, rows, group, want, exact) for group in plan.groups]
         return draws[0] if plan.order is None else joined(draws, plan.order)
+
+    def sketch(self, logits: mx.array, row: DrawRow) -> mx.array:
+        """The token [1] that ``sample`` draws from one row of logits, for a draft: only from the
+        likeliest candidates, and nobody looks whether the logits are sound."""
+        group = self._plan([row]).groups[0]
+        greedy = group.method.kind == Kind.GREEDY and row.words is None
+        if not greedy or group.biases or group.penalties or group.avoids_repetitions:
+            return self.sample(logits, [row]).token
+        return mx.argmax(logits, axis=-1)
 
     def distribution(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
         """The probabilities [batch, vocab] with which rows are drawn: ``final_distribution``."""

@@ -60,7 +60,7 @@ def test_the_cache_holds_the_history_but_for_its_last_token(lm: LanguageModel) -
     def watch(result: PostSamplingResult) -> None:
         result.resample = result.attempt == 0
 
-    stream = lm.stream([t % 96 for t in PROMPT], max_tokens=12, hooks=watch)
+    stream = lm.stream([t % 96 for t in PROMPT], max_tokens=12, hooks=watch, draft="off")
     for _ in stream:
         stream._handle.check_integrity()
         seen.append(stream._handle.missing)

@@ -16,7 +16,7 @@ from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.speculation.drafting import NgramDrafter
+from mlxgen.engine.speculation.earlier import Earlier
 from mlxgen.engine.step.cost import PassCost
 from mlxgen.errors import CapacityError
 from mlxgen.images import Patch, plain
@@ -77,7 +77,7 @@ def test_the_model_is_shown_what_mlx_lm_shows_it(lm: LanguageModel, seeds: list[
     runner = lm.runner()
     from mlxgen.engine.kv import KV
 
-    logits = KV(runner).run(ours)[0, -1]
+    logits = KV(runner).run(ours)[-1]
     np.testing.assert_allclose(np.array(logits), np.array(wanted), rtol=1e-4, atol=1e-4)
 
 
@@ -220,12 +220,12 @@ def test_an_image_is_not_drafted(lm: LanguageModel) -> None:
     request = lm.prepare(asking(png(1)), Options.of(GREEDY))
     history = request.history
     first = next(i for i, token in enumerate(history) if token < 0)
-    for token in history[first - 3 : first - 1]:
+    for token in history[first - 4 : first - 1]:
         request.advance(token)
-    guess = NgramDrafter().propose(request, 8)
+    guess = Earlier().drafter("").propose(request, 8)
     assert guess is not None and guess.tokens == history[first - 1 : first]
     request.advance(history[first - 1])
-    assert NgramDrafter().propose(request, 8) is None
+    assert Earlier().drafter("").propose(request, 8) is None
 
 
 class Pupil(PassCost):
@@ -250,7 +250,8 @@ def test_passes_with_images_teach_nothing_about_passes(
     monkeypatch.setitem(vars(lm), "cost", pupil)
     hall = Scheduler(lm)
     prompt = asking(*map(png, seeds))
-    hall.submit(lm.prepare(prompt, Options.of({"max_tokens": 3, "ignore_eos": True})))
+    given = {"max_tokens": 3, "ignore_eos": True, "draft": "off"}
+    hall.submit(lm.prepare(prompt, Options.of(given)))
     while hall.busy:
         hall.step()
     assert (max(pupil.sizes) > 2) is teaches  # more than the passes of two tokens

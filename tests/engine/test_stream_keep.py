@@ -64,7 +64,7 @@ def test_what_goes_on_from_a_kept_answer_runs_the_rest_only(lm: LanguageModel) -
 
 def test_tokens_of_a_prefix_that_come_from_the_cache_are_counted(lm: LanguageModel) -> None:
     lm.prefix_cache.clear()
-    with lm.stream(LONG, ignore_eos=True) as stream:
+    with lm.stream(LONG, ignore_eos=True, draft="off") as stream:
         said = tokens(stream)
         stream.keep()
     with lm.stream(LONG[:20], prefix=[*LONG[20:], *said, 5], ignore_eos=True) as stream:

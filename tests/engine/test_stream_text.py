@@ -33,6 +33,22 @@ def test_every_token_is_in_one_chunk_in_order_and_the_last_says_why() -> None:
     assert text(chunks) == "abcdef"
 
 
+@pytest.mark.parametrize("options", [{}, {"allow_retract": True}, {"stop": "abX"}])
+def test_tokens_that_come_together_have_their_own_text(options: dict[str, Any]) -> None:
+    pieces = [
+        *"ab" * 6,
+        "\N{GRINNING FACE}".encode()[0],
+        *"\N{GRINNING FACE}".encode()[1:],
+        *"ab" * 6,
+    ]
+    alone = run(reciter(pieces), draft="off", **options)
+    drafted = run(reciter(pieces), draft="ngram", **options)
+    assert sum(chunk.from_draft for chunk in drafted) > 6
+    if "stop" not in options:
+        assert [chunk.text for chunk in drafted] == [chunk.text for chunk in alone]
+    assert text(drafted) == text(alone)
+
+
 def test_generate_folds_what_stream_gives() -> None:
     speaker = reciter(["ab", "c"])
     result = speaker.lm.generate(PROMPT)

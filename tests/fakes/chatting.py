@@ -40,6 +40,7 @@ class Chatter:
         self._answers = answers
         self._thinks = thinks
         self.model = ScriptedModel(self._end + 1, self._next, make_cache)
+        options.setdefault("draft", "off")  # so that tests can count what it ran
         self.lm = LanguageModel(self.model, tokenizer, name="chatter", **options)
         _ = self.lm.vocab_size  # asked once, so that tests can count passes
         self.model.forget()

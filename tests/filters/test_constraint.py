@@ -80,11 +80,11 @@ def test_a_mask_is_kept_until_the_next_step() -> None:
     assert mask is not None and constraint.mask() is mask
     kept = mask.copy()
     feed(constraint, "a")
-    known = [constraint.knows_mask]
+    known = [constraint.outlook is not None]
     assert constraint.mask() is not mask
     assert (mask == kept).all()  # it is the caller's for good
     constraint.advance_as(())
-    assert [*known, constraint.knows_mask] == [False, True]
+    assert [*known, constraint.outlook is not None] == [False, True]
     constraint.rewind(0)
     again = constraint.mask()
     assert again is not None and (again == kept).all()
@@ -193,3 +193,8 @@ def test_masks_may_be_given_to_mlx_as_they_are() -> None:
         mask = constraint.mask()
         assert mask is not None and mask.dtype == np.int32 and mask.flags.c_contiguous
         assert mx.array(mask).tolist() == mask.tolist()
+
+
+def test_it_is_known_which_filters_are_fed_the_whole_text_to_go_back() -> None:
+    assert constrained(Regex("ab")).rewinds and constrained().rewinds
+    assert not constrained(Regex("ab"), Toy()).rewinds

@@ -50,7 +50,7 @@ def test_masks_are_what_they_would_have_been_one_by_one(
 
     together, alone = rows(), rows()
     fill_masks(together, threads=threads)
-    assert all(constraint.knows_mask for constraint in together)
+    assert all(constraint.outlook for constraint in together)
     assert list(map(state, together)) == list(map(state, alone))
     for constraint in (*together, *alone):
         constraint.rewind(max(0, len(constraint) - 1))
@@ -70,7 +70,7 @@ def test_one_rows_error_is_its_own() -> None:
     stuck = constrained(Lark('start: "a" <[256]> "b"'), Regex("b"))
     good = [constrained(Regex("a+")), constrained(Toy())]
     fill_masks([dead, stuck, *good])
-    assert all(constraint.knows_mask for constraint in good)
+    assert all(constraint.outlook for constraint in good)
     for constraint in (dead, stuck):
         with pytest.raises(DeadEndError):
             constraint.mask()

@@ -68,8 +68,9 @@ WRONG: dict[str, list[Any]] = {
     "top_logprobs": [-1, 21],
     "top_candidates": [-1, 129],
     "prompt_logprobs": [-1, 21],
-    "draft": ["model", 5],
+    "draft": ["model", "auto ", 5],
     "num_draft_tokens": [0, 65],
+    "prediction": [5, [1.5], b"a", "\ud800"],
 }
 
 
@@ -166,7 +167,12 @@ def test_options_that_exclude_one_another_are_refused() -> None:
 
 
 def test_a_token_has_to_be_in_the_vocabulary() -> None:
-    for given in ({"logit_bias": {99: 1.0}}, {"stop_tokens": [3, [4, 99]]}, {"prefix": [99]}):
+    for given in (
+        {"logit_bias": {99: 1.0}},
+        {"stop_tokens": [3, [4, 99]]},
+        {"prefix": [99]},
+        {"prediction": [99]},
+    ):
         options = Options.of(given)
         options.check_vocabulary(100)
         with pytest.raises(OptionError, match=r"expected token ids from 0 to 98, got 99"):

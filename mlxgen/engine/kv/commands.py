@@ -21,14 +21,14 @@ from .here import Here
 class Run(NamedTuple):
     """One forward pass over the next tokens of each cache, side by side, padded to the longest run.
 
-    Caches in slots run together, and those in slots between them get padding only, which changes
-    nothing: the result is the logits [slots, longest, vocab] from the first of the slots on. A
-    cache on its own runs alone: logits [1, longest, vocab]. Several empty ones run together and
-    give no logits. Without ``logits``, nobody will ask for them.
+    Caches in slots run together, in the order of these; those in slots between them get padding
+    only, which changes nothing. A cache on its own runs alone, and several empty ones run together.
+    The result is the logits [all that are wanted, vocab] of the last ``wanted`` tokens of each row,
+    row by row; anything, if none are.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]
-    logits: bool = True
+    wanted: tuple[int, ...]
 
 
 class Trim(NamedTuple):

@@ -146,6 +146,8 @@ def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
 
     The first one must not be empty.
     """
+    if len(runs) == 1:
+        return gathered(runs[0])[None]
     longest = max(map(len, runs))
     flat: list[Fed] = []
     for run in runs:

@@ -91,10 +91,10 @@ class KV:
 
     # ---- passes ----------------------------------------------------------------------------
 
-    def run(self, tokens: Sequence[Fed], *, logits: bool = True) -> mx.array:
-        """Run the next tokens in caches of its own: logits [1, n, vocab], lazy, for nobody's use
-        if they are not asked for."""
-        run = Run(((self.number, tuple(tokens)),), logits)
+    def run(self, tokens: Sequence[Fed], wanted: int = 1) -> mx.array:
+        """Run the next tokens in caches of its own: the logits [wanted, vocab] of the last ones,
+        lazy; anything, if none are wanted."""
+        run = Run(((self.number, tuple(tokens)),), (wanted,))
         result: mx.array = self.device.do(run)
         self._held.add(tokens)
         return result

@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 
 from ...loading.memory import MemoryPlan, memory_limit
 from ...loading.model_config import EXPERTS, HEADS, number_of
@@ -16,23 +15,22 @@ from ...loading.sharding import Split
 from .activations import Activations
 from .footprint import Footprint
 from .layers import PREFILL_STEP, CacheFactory
+from .seam import Seam
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The width of a model's logits, and the bytes of its KV caches and of its passes.
-
-    ``head`` is the share of the weights that only the logits need.
-    """
+    """The width of a model's logits, the ``seam`` before its head, and the bytes of its KV caches
+    and of its passes."""
 
     vocab_size: int
-    head: float
+    seam: Seam
     footprint: Footprint
     activations: Activations
 
     @classmethod
     def of(cls, model: nn.Module, make: CacheFactory, config: Mapping[str, Any]) -> Measures:
-        """Measure a pass of one token; nothing is evaluated."""
+        """Measure a pass of one token, and find the seam; nothing is evaluated."""
         caches = make()
         logits = model(mx.array([[0]]), cache=caches)
         queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
@@ -40,11 +38,8 @@ class Measures:
         if part is not None and part.kind == "tensor":
             queries //= part.size
         activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
-        width, footprint = int(logits.shape[-1]), Footprint.of(model, caches)
-        weights: Any = tree_flatten(model.parameters())
-        wide = [each.nbytes for _, each in weights if each.ndim > 1 and each.shape[0] == width]
-        head = max(wide, default=0) / max(1, footprint.weights)
-        return cls(width, min(head, 1.0), footprint, activations)
+        footprint, seam = Footprint.of(model, caches), Seam.of(model, make)
+        return cls(int(logits.shape[-1]), seam, footprint, activations)
 
     def plan(
         self,

@@ -40,16 +40,17 @@ def run_padded(
     tokens: mx.array,
     lengths: Tokens[int],
     stores: Tokens[Alone],
-) -> None:
+) -> mx.array:
     """Run prompts into empty ``stores``, rows of ``tokens`` [n, most] that are padded at their
-    ends; nothing is evaluated."""
+    ends; logits [n, most, vocab], nothing is evaluated."""
     caches = make()
-    model(tokens, cache=caches)
+    logits = model(tokens, cache=caches)
     for row, (length, store) in enumerate(zip(lengths, stores, strict=True)):
         for leaf, full in zip(leaves(store.caches), leaves(caches), strict=True):
             own = cut(keys_and_values(full), 0, length)
             fill(leaf, tuple(tuple(owned(a[row : row + 1]) for a in run) for run in own), length)
         store.length = length
+    return logits
 
 
 def _room(layer: LayerCache) -> int:

@@ -253,13 +253,13 @@ class Slots:
         The rows of ``tokens`` [n, most] are padded at their ends. Nothing is gathered: a slot
         between others takes part with a length of 0, and keeps what it holds. With recurrent
         layers all other lengths must be the same, as their states would take in the padding. The
-        tokens run in pieces of ``SLACK``, of which there may be several only for one slot; m is
-        the length of the last piece.
+        tokens run in pieces of ``SLACK``, the first of which may be shorter, and of which there may
+        be several only for one slot; m is the length of the last piece.
         """
         members, most = self._members[first : first + len(lengths)], tokens.shape[1]
         runs = [length > 0 for length in lengths]
-        for start in range(0, most, SLACK):
-            piece = tokens[:, start : start + SLACK]
+        for end in range((most - 1) % SLACK + 1, most + 1, SLACK):
+            piece = tokens[:, max(0, end - SLACK) : end]
             positions, count = [member.length for member in members], piece.shape[1]
             step = Pass(first, positions, runs, held=len(self), count=count)
             logits = self._through(model, piece, step)

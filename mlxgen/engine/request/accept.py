@@ -41,15 +41,15 @@ def start(request: Request, *, forced: bool = True) -> Verdict:
     return fast_forward(request) if forced else Verdict.NEXT
 
 
-def accept(request: Request, token: Token, view: DrawView, *, from_draft: bool = False) -> Verdict:
-    """Accept or decline a sampled token; ``from_draft``: a draft had proposed it."""
+def accept(request: Request, token: Token, view: DrawView, *, drafter: str = "") -> Verdict:
+    """Accept or decline a sampled token; ``drafter``: who had proposed it."""
     steering = request.steering
     if steering is None:
-        return _offer(request, token, view, from_draft=from_draft)
+        return _offer(request, token, view, drafter=drafter)
     request.steering = None  # it is used up
     back, run = steering.outcome(token)
     if not back and run[:1] == (token,):
-        verdict = _offer(request, token, view, from_draft=from_draft)
+        verdict = _offer(request, token, view, drafter=drafter)
         return _push_all(request, run[1:]) if verdict is Verdict.NEXT else verdict
     take_back(request, back, drawn=1)
     request.tally.redraws += 1
@@ -158,7 +158,7 @@ def _offer(
     view: DrawView,
     *,
     forced: bool = False,
-    from_draft: bool = False,
+    drafter: str = "",
 ) -> Verdict:
     constraint, options, position = request.constraint, request.options, request.position
     if options.top_logprobs is not None and not forced:  # drawn for its log-probability
@@ -176,7 +176,7 @@ def _offer(
                 request.retries.admit_all()
             return _declined(request, position - heard.target)
         if heard.token != token:
-            token, forced, from_draft = heard.token, False, False
+            token, forced, drafter = heard.token, False, ""
         withheld, exhausted, hold = heard.withheld, heard.exhausted, heard.hold
     request.strayed = withheld
     attempts = request.retries.attempts.get(position, 0)
@@ -195,9 +195,7 @@ def _offer(
     logprob, top = _report(token, view, wanted) if wanted is not None else (None, ())
     others = _candidates(view, options.top_candidates) if options.top_candidates else ()
     request.outbox.push(
-        Accepted(
-            token, position, logprob, top, others, from_draft, forced, attempts, exhausted, hold
-        )
+        Accepted(token, position, logprob, top, others, drafter, forced, attempts, exhausted, hold)
     )
     if reason is None:
         return Verdict.NEXT

@@ -38,7 +38,7 @@ class Accepted(NamedTuple):
     logprob: float | None
     top: tuple[Alternative, ...]
     candidates: tuple[Candidate, ...]
-    from_draft: bool
+    drafter: str
     forced: bool
     attempts: int
     exhausted: bool
@@ -152,8 +152,9 @@ class Outbox:
                 return chunks
             self._settled = transcript.settled(hold, self._settled)
             end = transcript.end(self._settled)
-        while waiting:
-            chunks.append(self._take(end))
+        while len(waiting) > 1:
+            chunks.append(self._take(min(end, transcript.end(waiting[0].position + 1))))
+        chunks.append(self._take(end))
         return chunks
 
     def finish(
@@ -165,8 +166,7 @@ class Outbox:
         end = transcript.end(len(transcript)) if cut is None else cut
         chunks = []
         while len(self._waiting) > 1:
-            after = self._waiting[0].position + 1
-            chunks.append(self._take(min(end, transcript.end(after))))
+            chunks.append(self._take(min(end, transcript.end(self._waiting[0].position + 1))))
         if self._waiting:
             chunks.append(self._take(end, tail, reason, stop))
         else:
@@ -209,13 +209,13 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        token, position, logprob, top, candidates, from_draft, forced, attempts, exhausted, _ = (
+        token, position, logprob, top, candidates, drafter, forced, attempts, exhausted, _ = (
             self._waiting.popleft()
         )
         text = self._text(end) + tail
         self.released = position + 1
         owed, self._owed = self._owed, 0
-        said = (logprob, top, candidates, from_draft, forced, owed, 0, attempts, exhausted)
+        said = (logprob, top, candidates, drafter, forced, owed, 0, attempts, exhausted)
         return chunk_of(text, token, position, *said, reason, stop, ())
 
     def _text(self, end: int) -> str:

@@ -176,7 +176,8 @@ class Request:
     def fork(self, seed: int) -> Request:
         """An independent copy that draws from ``seed``."""
         constraint, transcript = _copy(self.constraint), self.transcript.fork()
-        closing = self.closing
+        closing, retries = self.closing, self.retries.fork()
+        retries.back_for(self.position, self.position)  # what its first draws were is not known
         return Request(
             options=self.options.fork(),
             vocabulary=self.vocabulary,
@@ -193,7 +194,7 @@ class Request:
             repetitions=_copy(self.repetitions),
             closing=closing.fork(constraint) if closing and constraint else None,
             outbox=self.outbox.fork(transcript),
-            retries=self.retries.fork(),
+            retries=retries,
             tally=self.tally.fork(self.position),
             thinking=self.thinking,
             want=self.want,

@@ -6,11 +6,12 @@ Invariant: an estimate is never below what is then allocated.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from weakref import WeakSet
 
 from ...errors import CapacityError
 from ...loading.memory import MemoryPlan
 from ..kv import SMALLEST, Activations, Footprint
-from ..kv.commands import Limit, Shrink
+from ..kv.commands import Limit
 from ..prefix.cache import PrefixCache
 from ..step.handle import Handle
 from ..step.runner import Runner
@@ -19,7 +20,8 @@ HEADROOM = 64  # tokens that every request must have room for
 
 
 class Memory:
-    """What a ``plan`` allows for all KV of a runner, the prefix ``cache`` included."""
+    """What a ``plan`` allows for all KV of a runner, the prefix ``cache`` included, and those of
+    models that draft."""
 
     def __init__(
         self,
@@ -35,6 +37,8 @@ class Memory:
         self._activations = activations
         self._runner = runner
         self._cache = cache
+        # And those of models that draft, as long as anybody has them
+        self._caches: WeakSet[PrefixCache] = WeakSet([] if cache is None else [cache])
 
     @property
     def limit(self) -> int:
@@ -62,14 +66,17 @@ class Memory:
 
     @property
     def cached(self) -> int:
-        """Bytes of the prefix cache."""
-        return self._cache.nbytes if self._cache is not None else 0
+        """Bytes of the prefix caches."""
+        return sum([cache.nbytes for cache in self._caches])
+
+    def know(self, handle: Handle) -> None:
+        """Count the prefix caches of the models that draft for a handle from now on."""
+        self._caches.update(handle.drafts.caches)
 
     def needed(self, handle: Handle) -> int:
         """The bytes that a sequence takes with one token more."""
         length = len(handle.history) + 1
-        drafter = handle.drafter.nbytes_at(length) if handle.drafter is not None else 0
-        return self._footprint.alone(length) + drafter
+        return self._footprint.alone(length) + handle.drafts.nbytes_at(length)
 
     def check_prompt(self, handle: Handle) -> None:
         """Raise ``CapacityError`` for a prompt that could never run."""
@@ -98,7 +105,7 @@ class Memory:
         total = slots.nbytes if slots is not None else 0
         for handle in handles:
             total += handle.kv.nbytes if handle.slot is None else 0
-            total += handle.drafter.nbytes if handle.drafter is not None else 0
+            total += handle.drafts.nbytes
         return total
 
     def needed_soon(
@@ -110,8 +117,7 @@ class Memory:
         later: list[int] = []
         for handle in (*running, *prefilled):
             length = len(handle.history)
-            if handle.drafter is not None:
-                alone += handle.drafter.nbytes_at(length + HEADROOM)
+            alone += handle.drafts.nbytes_at(length + HEADROOM)
             if handle.slot is None:
                 alone += self._footprint.alone(length + HEADROOM)
                 begun = handle.kv.length > 0 and handle not in prefilled
@@ -125,9 +131,17 @@ class Memory:
         return alone + together
 
     def leave_for_cache(self, room: int) -> None:
-        """Let the prefix cache hold no more than ``room`` bytes now."""
-        if self.cached > room:
-            self._runner.do(Shrink(max(0, room)))
+        """Let the prefix caches hold no more than ``room`` bytes now."""
+        fit(self._caches, room)
+
+
+def fit(caches: Iterable[PrefixCache], room: int) -> None:
+    """Let these hold no more than ``room`` bytes together; each gives up its share."""
+    nbytes = {cache: cache.nbytes for cache in caches}
+    held = sum(nbytes.values())
+    if held > room:
+        for cache, own in nbytes.items():
+            cache.shrink(max(0, room) * own // held)
 
 
 def check_pieces(activations: Activations, length: int, room: int) -> None:

@@ -41,8 +41,9 @@ T = TypeVar("T")
 class Prefill:
     """Sequences whose prompts go through ``loop``.
 
-    ``cache`` may be ``None``; ``room`` says how many bytes it may have now, and ``places`` where in
-    a prompt a snapshot is worth keeping.
+    ``cache`` may be ``None``; ``room`` says how many bytes it may have now, with those of models
+    that draft, ``fit`` sees to it that they have no more, and ``places`` says where in a prompt
+    a snapshot is worth keeping.
     """
 
     def __init__(
@@ -50,11 +51,12 @@ class Prefill:
         loop: Loop,
         cache: PrefixCache | None,
         room: Callable[[], int],
+        fit: Callable[[int], None],
         places: Callable[[Sequence[Token]], list[int]],
     ) -> None:
         self._loop = loop
         self._cache = cache
-        self._room = room
+        self._room, self._fit = room, fit
         self._places = places
         self._turns: deque[Handle] = deque()
         # The prefix cache was asked for these; with the places at which it is given more of them
@@ -101,8 +103,7 @@ class Prefill:
     def step(self, budget: Budget) -> list[Handle]:
         """Run what fits in the budget, but at least a little; returns the handles that are done.
 
-        Those have one token left to run, and are taken out. A short prompt with nobody beside it is
-        done at once: the loop runs all of it in the pass that gives its logits. What comes from the
+        Those have their logits, or one token left to run, and are taken out. What comes from the
         prefix cache counts a little, as it is copied: many that begin with much of it begin one by
         one. If only tokens limit it, a long prompt waits for the first draws of those that are
         done.
@@ -129,11 +130,9 @@ class Prefill:
                     continue
                 copied = self._look_up(handle) // COPIED_PER_RUN
             rests = False
-            missing = len(handle.align()) - 1
+            left = len(handle.align())
+            missing = self._loop.passes.due(handle)
             held = handle.kv.length
-            kept = max([held, *self._begun[handle]]) - held  # tokens up to its last place
-            if alone and self._loop.runs_whole(handle, kept):
-                missing = kept
             shared = self._seconds_with(handle, missing, together, budget.tokens)
             drafts = 0 if alone else self._loop.undrafted(handle)
             if drafts and not missing:  # by a model that takes as long at most
@@ -148,8 +147,13 @@ class Prefill:
                 count = min(missing, cost.most(seconds, most, held))
                 takes = cost.of(count, held) if count else 0.0
                 self._run(handle, count)
-            first = cost.of(1, held)  # the pass for its first draw, which comes in the same gap
-            if count == missing and not drafts and (not count or takes + first <= seconds):
+            # A pass for its first draw comes in the same gap, if it has no logits yet
+            first = cost.of(1, held) if count < left else 0.0
+            if (
+                count == missing
+                and not drafts
+                and (not first or not count or takes + first <= seconds)
+            ):
                 done.append(handle)
                 takes += first
             tokens -= count + copied
@@ -160,7 +164,7 @@ class Prefill:
         if rests and self._restores is not None:
             self._restores.pause()
         if len(together) == 1:
-            self._run(together[0], len(together[0].pending) - 1)
+            self._run(together[0], self._loop.passes.due(together[0]))
         elif together:
             self._loop.passes.prefill_together(together)
         full = self._uncleared >= PREFILL_STEP
@@ -192,6 +196,8 @@ class Prefill:
             new = count - cache.match([*history[:count], 0])
             if new >= (1 if cache.any_length else LEAST):
                 kv.keep(history, room, count)
+            handle.drafts.keep(history, room)
+            self._fit(room)
 
         self._ask(keep, None)
 
@@ -259,7 +265,7 @@ class Prefill:
         if handle.kv.length or handle.is_scored or self._begun[handle]:
             return None
         cost = self._loop.meter.cost
-        lengths = [len(each.pending) - 1 for each in others]
+        lengths = [self._loop.passes.due(each) for each in others]
         own = cost.of(missing)
         if not lengths:
             return own

@@ -19,7 +19,7 @@ and with a single token as well, is raised.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import fields
 
@@ -28,7 +28,7 @@ import mlx.core as mx
 from ...errors import CapacityError, OptionError, QueueFullError, StateError
 from ...loading.memory import MemoryPlan
 from ...tokens import Token
-from ..chunk import Chunk, FinishReason, Usage
+from ..chunk import Chunk, DraftCount, FinishReason, Usage, all_drafts
 from ..kv import KV, Slots
 from ..limits import Limits, Stats
 from ..prefix.cache import NO_DISK, PrefixCache
@@ -50,7 +50,7 @@ OVERTAKERS = 8  # of them, so that its turn comes
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
-_SUMS = {field.name for field in fields(Usage)} & {field.name for field in fields(Stats)}
+_SUMS = {each.name for each in fields(Usage)} & {each.name for each in fields(Stats)} - {"drafts"}
 
 
 class Scheduler:
@@ -60,7 +60,7 @@ class Scheduler:
         if limits is not None and not isinstance(limits, Limits):
             raise OptionError("limits", f"expected mlxgen.Limits, got {type(limits).__name__}")
         self.limits = limits or Limits()
-        self._drafter_for = lm.drafter_for
+        self._drafts_for = lm.drafts_for
         slots = None
         if lm.batches and self.limits.max_batch > 1:
             slots = Slots(lm.make_cache, lm.footprint.spare)
@@ -73,11 +73,14 @@ class Scheduler:
         self._memory = Memory(plan, lm.footprint, lm.activations, runner, self.cache)
         self._queue: deque[Handle] = deque()
         self._parked: list[Handle] = []
-        self._prefill = Prefill(self._loop, self.cache, self._room_for_cache, lm.places)
+        self._prefill = Prefill(
+            self._loop, self.cache, self._room_for_cache, self._memory.leave_for_cache, lm.places
+        )
         self._pace = Pace(self.limits, self._loop.meter)
         self._places = Places(self.limits.max_batch)
         self._trial: Trial | None = None  # while it is not known whose fault a failure was
         self._sums = dict.fromkeys(_SUMS, 0)
+        self._drafted: Mapping[str, DraftCount] = {}
         self._events: list[Event] = []  # of this step, and of one that was interrupted
         self._held_up: Handle | None = None  # by a lack of bytes
         self._overtakers = 0  # that began before it
@@ -85,8 +88,8 @@ class Scheduler:
 
     # ---- what callers do -------------------------------------------------------------------
 
-    def submit(self, request: Request) -> Handle:
-        """Queue a sequence.
+    def submit(self, request: Request, *, owner: str = "") -> Handle:
+        """Queue a sequence. What is drafted from earlier texts is from those of the same ``owner``.
 
         Raises ``QueueFullError`` if no place is left, and ``CapacityError`` for one whose
         prompt alone does not fit the bytes there are.
@@ -96,7 +99,8 @@ class Scheduler:
                 f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        handle = Handle(request, KV(self._loop.runner), self._drafter_for(request.options))
+        handle = Handle(request, KV(self._loop.runner), self._drafts_for(request.options, owner))
+        self._memory.know(handle)
         if not self._everywhere:
             self._memory.forget()
         self._memory.check_prompt(handle)
@@ -284,6 +288,7 @@ class Scheduler:
             preempted=self._preempted,
             faults=self._faults,
             steps=self._steps,
+            drafts=all_drafts([self._drafted, *(one.drafts.counts for one in self._everywhere)]),
             **(self.cache.disk if self.cache is not None else NO_DISK)._asdict(),
             **sums,
         )
@@ -467,6 +472,7 @@ class Scheduler:
         if self._trial is not None:
             self._trial.drop(handle)
         _add(self._sums, handle)
+        self._drafted = all_drafts([self._drafted, handle.drafts.counts])
         handle.close()
 
     def _run_prompts(self, budget: Budget) -> None:

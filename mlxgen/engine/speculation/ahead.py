@@ -7,7 +7,8 @@ advanced and rewound together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ...errors import DeadEndError, FilterError
 from ...sampling import DrawRow
@@ -27,25 +28,40 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
     The walk ends if ``choose`` gives None, at the budget, and at a token that would end the text
     or is not allowed. Raises what ``next_draw`` raises for the first position.
     """
-    start = len(request.history)
     draw = _kept(next_draw(request))
     draws = [draw]
-    try:
+    with returning(request):
         while request.position + 1 < request.budget:
             token = choose(draw)
             if token is None:
                 break
             try:
-                event = request.advance(token, fed(request, token))
-                if event is not None or ends(request, token):
+                if not goes_on(request, token):
                     break
                 draw = _kept(next_draw(request))
             except (FilterError, DeadEndError):
                 break
             draws.append(draw)
+    return draws
+
+
+@contextmanager
+def returning(request: Request) -> Iterator[None]:
+    """Lets a request be advanced, and has it back where it was after that; what is known of its
+    next token stays known."""
+    start, constraint = len(request.history), request.constraint
+    outlook = constraint.outlook if constraint is not None else None
+    try:
+        yield
     finally:
         request.rewind(start)
-    return draws
+        if constraint is not None:
+            constraint.outlook = outlook
+
+
+def goes_on(request: Request, token: Token) -> bool:
+    """Advance by a token; whether the text goes on after it. Raises as ``Request.advance``."""
+    return request.advance(token, fed(request, token)) is None and not ends(request, token)
 
 
 def draws_behind(request: Request, tokens: Sequence[Token]) -> list[DrawRow]:

@@ -9,27 +9,42 @@ changes the text, sampled or not, whatever was drafted and when.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...sampling import DrawRow
 from ...tokens import Token
-from ..kv import Fed
+from ..kv import Fed, Later
 from ..kv.held import known
-from ..request.drawing import plain_draw
 from ..request.request import Request
 from .ahead import draws_behind
 
 
 class Guess:
-    """See the module. ``fed`` are the drafted tokens, possibly not known yet; ``free``: the draws
-    after them depend only on their positions."""
+    """See the module. ``fed`` are the drafted tokens, possibly not known yet. If all draws are
+    known already, it is ``free``. ``drafter``: the name of who proposed the tokens. ``forced``: the
+    places among them of what filters force, which is not drawn."""
 
-    __slots__ = ("_tokens", "fed", "free", "requests")
+    __slots__ = ("_tokens", "drafter", "fed", "forced", "free", "requests")
 
-    def __init__(self, fed: Sequence[Fed], *, free: bool = False) -> None:
-        self.fed, self.free = fed, free
+    def __init__(
+        self, fed: Sequence[Fed], draws: Sequence[DrawRow] = (), forced: Collection[int] = ()
+    ) -> None:
+        self.fed, self.forced = fed, forced
         self._tokens: list[Token] | None = None
-        self.requests: list[DrawRow] = []
+        self.requests = list(draws)
+        self.free = bool(draws)
+        self.drafter = ""
+
+    def cut(self, count: int, vocab_size: int) -> Guess | None:
+        """Its first ``count`` tokens, up to one that does not exist; ``None`` if none are left."""
+        good = 0
+        for token in self.fed[:count]:
+            if not isinstance(token, Later) and not 0 <= token < vocab_size:
+                break
+            good += 1
+        if good == len(self.fed):
+            return self if good else None
+        return Guess(self.fed[:good], self.requests[: good + 1], self.forced) if good else None
 
     @property
     def tokens(self) -> list[Token]:
@@ -38,12 +53,12 @@ class Guess:
             self._tokens = known(self.fed)
         return self._tokens
 
+    @property
+    def drawn(self) -> int:
+        """How many of the tokens are verified by a draw, as soon as the draws are known."""
+        return sum(place not in self.forced for place in range(len(self.requests) - 1))
+
     def look(self, request: Request) -> None:
         """Find the draws of all positions, while the model runs."""
-        if self.requests:
-            return
-        if self.free:
-            start = request.position
-            self.requests = [plain_draw(request, start + i) for i in range(len(self.fed) + 1)]
-        else:
+        if not self.requests:
             self.requests = draws_behind(request, self.tokens)

@@ -40,12 +40,10 @@ def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) 
     return Event(handle, handle.take())
 
 
-def _accept_one(
-    handle: Handle, token: Token, view: DrawnView, *, from_draft: bool = False
-) -> Verdict:
+def _accept_one(handle: Handle, token: Token, view: DrawnView, *, drafter: str = "") -> Verdict:
     if token < 0:
         token = view.token  # raises
-    verdict = accept(handle.request, token, view, from_draft=from_draft)
+    verdict = accept(handle.request, token, view, drafter=drafter)
     return fast_forward(handle.request) if verdict is Verdict.NEXT else verdict
 
 
@@ -62,10 +60,11 @@ def _accept_guess(
         token = tokens[place + at]
         stands = token == drafted[at]
         accepted += stands
-        verdict = _accept_one(handle, token, DrawnView(drawn, place + at), from_draft=stands)
+        drafter = guess.drafter if stands else ""
+        verdict = _accept_one(handle, token, DrawnView(drawn, place + at), drafter=drafter)
         at = len(history) - start
         if verdict is not Verdict.NEXT or at >= len(guess.requests):
             break
-        if history[start:] != drafted[:at]:
+        if history[start:] != drafted[:at] or handle.request.strayed:
             break
-    handle.appetite.saw(handle.request.position, len(guess.requests) - 1, accepted)
+    handle.drafts.saw(guess.drafter, handle.request.position, guess.drawn, accepted)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -136,11 +136,10 @@ class PassCost:
 
 class Pass(NamedTuple):
     """Of how many ``tokens``, all rows and their padding together, and ``after`` how many others,
-    if it is of a prompt. It takes this ``share`` of others that are as large."""
+    if it is of a prompt."""
 
     tokens: int
     after: int | None = None
-    share: float = 1.0
 
 
 class Meter:
@@ -151,12 +150,16 @@ class Meter:
     that no read before it waited for. A pass takes the host's time as well, when it is submitted:
     between two reads between which fewer are submitted than are waited for, it seems to take less
     than it does, as the last one of a row does, and more the other way round. ``plain`` are the
-    seconds that those of them took that were not of a prompt, a running mean.
+    seconds that those of them took that were not of a prompt, a running mean, and ``host`` those
+    that the device waited for what follows from drawn tokens, if nothing was submitted before they
+    were known.
     """
 
     __slots__ = (
         "_alike",
         "_device",
+        "_drafting",
+        "_fresh",
         "_last",
         "_left",
         "_passes",
@@ -164,6 +167,7 @@ class Meter:
         "_skips",
         "_submitted",
         "cost",
+        "host",
         "plain",
         "ran",
     )
@@ -171,7 +175,10 @@ class Meter:
     def __init__(self, cost: PassCost, device: Here) -> None:
         self.cost = cost
         self.ran = 0
-        self.plain = 0.0
+        self.plain = self.host = 0.0
+        self._fresh = False  # whether nothing but what follows from drawn tokens was done since
+        # Who is told what drafting so many tokens took, with which the interval began
+        self._drafting: tuple[Callable[[float], None], int] | None = None
         self._device = device
         self._passes: deque[Pass] = deque()  # that nobody has waited for
         self._since = self._left = 0.0
@@ -182,6 +189,7 @@ class Meter:
 
     def enter(self) -> None:
         """Note that a step begins; after a pause, nobody knows when the device was done."""
+        self._fresh = False
         pause = self._device.now() - self._left
         if self._passes and pause > max(_PAUSE * self.plain, _PAUSE_SECONDS):
             self._skips = True
@@ -190,13 +198,29 @@ class Meter:
         """Note that a step, or what follows from it, is over."""
         self._left = self._device.now()
 
-    def run(self, tokens: int, *, after: int | None = None, share: float = 1.0) -> None:
+    def run(self, tokens: int, *, after: int | None = None) -> None:
         """Note that a ``Pass`` is about to be submitted."""
-        if not self._passes:
-            self._since = self._device.now()
-        self._passes.append(Pass(tokens, after, share))
+        if not self._passes and self._drafting is None:
+            self._begin()
+        self._passes.append(Pass(tokens, after))
         self._submitted += 1
         self.ran += 1
+
+    def drafts(self, took: Callable[[float], None], count: int) -> None:
+        """Note that a model is about to draft ``count`` tokens for the next pass; if that can be
+        told, ``took`` gets the seconds for each."""
+        if self._passes or self._drafting is not None:
+            self.skip()
+        else:
+            self._begin()
+            self._drafting = took, count
+
+    def _begin(self) -> None:
+        now = self._device.now()
+        if self._fresh:
+            self.host += _WEIGHT * (now - self._since - self.host)
+            self._fresh = False
+        self._since = now
 
     def skip(self) -> None:
         """Note that the device does more than passes: nothing follows from the next read."""
@@ -205,6 +229,7 @@ class Meter:
     def forget(self) -> None:
         """Note that what was submitted is lost."""
         self._passes.clear()
+        self._drafting = None
 
     def read(self, after: int | None = None) -> None:
         """Note that the device has done the first ``after`` passes, or all."""
@@ -213,7 +238,12 @@ class Meter:
         waited = [self._passes.popleft() for _ in range(count)]
         now = self._device.now()
         seconds, self._since = now - self._since, now
-        if waited and not self._skips and self._is_worth(waited):
+        drafting, self._drafting, self._fresh = self._drafting, None, True
+        if drafting is not None:
+            if len(waited) == 1 and not self._skips and self.cost.is_known:
+                took, drafted = drafting
+                took((seconds - self.cost.of(waited[0].tokens)) / drafted)
+        elif waited and not self._skips and self._is_worth(waited):
             self._learn(waited, seconds, self._submitted - count)
         self._skips = False
         self._submitted = 0
@@ -228,17 +258,17 @@ class Meter:
         """The longest pass takes what the others leave, and as much as one of them at least;
         ``more`` were submitted in that time than those."""
         cost = self.cost
-        thought = [each.share * cost.of(each.tokens, each.after or 0) for each in passes]
+        thought = [cost.of(each.tokens, each.after or 0) for each in passes]
         if cost.is_known or len(passes) == 1:
             longest = max(thought)
-            tokens, after, share = passes[thought.index(longest)]
+            tokens, after = passes[thought.index(longest)]
             alike = thought.count(longest)
             left = seconds - sum(each for each in thought if each != longest)
-            took = max(left / alike, seconds / len(passes)) / share
+            took = max(left / alike, seconds / len(passes))
             cost.saw(tokens, took, after=after or 0, least=more < 0, most=more > 0)
         else:
             cost.saw(sum(each.tokens for each in passes), seconds)
         steps = [each for each in passes if each.after is None]
         if steps:
-            plain = sum([each.share * cost.of(each.tokens) for each in steps])
+            plain = sum([cost.of(each.tokens) for each in steps])
             self.plain += (_WEIGHT if self.plain else 1.0) * (plain - self.plain)

@@ -20,8 +20,7 @@ from ..history import History
 from ..kv import KV, Slot
 from ..request.accept import end, start, take
 from ..request.request import Request
-from ..speculation.appetite import Appetite
-from ..speculation.drafting import Drafter
+from ..speculation.drafts import Drafts
 from ..speculation.guess import Guess
 from .scores import PromptScores
 
@@ -42,7 +41,7 @@ class Logits(NamedTuple):
 class Handle:
     """See the module. It is hashable by identity.
 
-    - ``kv``: its KV cache, alone or in a batch. ``drafter``: names tokens that may come next.
+    - ``kv``: its KV cache, alone or in a batch. ``drafts``: name tokens that may come next.
     - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
     - ``ahead``: the same after tokens that are not known yet.
     - ``pending``: what the model has to run before the next draw, since ``align``.
@@ -54,15 +53,13 @@ class Handle:
     - ``closed``: it has given back what it held, and nothing more will come.
     """
 
-    def __init__(self, request: Request, kv: KV, drafter: Drafter | None = None) -> None:
+    def __init__(self, request: Request, kv: KV, drafts: Drafts | None = None) -> None:
         self.request = request
         self.kv = kv
-        self.drafter = drafter
+        self.drafts = Drafts() if drafts is None else drafts
         self.logits: Logits | None = None
         self.ahead: Logits | None = None
         self.pending: list[Token] = []
-        most = drafter.most if drafter is not None else 1
-        self.appetite = Appetite(request.options.num_draft_tokens or most)
         self.guess: Guess | None = None
         self.flat = 0
         self.passes = 0
@@ -114,7 +111,7 @@ class Handle:
     @property
     def usage(self) -> Usage:
         """Tokens, passes and seconds so far."""
-        now, first = self.kv.device.now(), self._first_token
+        now, first, drafts = self.kv.device.now(), self._first_token, self.drafts.counts
         started = self._started if self._started is not None else now
         return replace(
             self.request.usage,
@@ -123,8 +120,9 @@ class Handle:
             prompt_seconds=(first if first is not None else now) - self._began,
             generation_seconds=now - first if first is not None else 0.0,
             queued_seconds=started - self._began,
-            drafted_tokens=self.appetite.proposed,
-            accepted_draft_tokens=self.appetite.accepted,
+            drafted_tokens=sum([count.proposed for count in drafts.values()]),
+            accepted_draft_tokens=sum([count.accepted for count in drafts.values()]),
+            drafts=drafts,
         )
 
     @property
@@ -192,8 +190,7 @@ class Handle:
     def restart(self) -> None:
         """Hold nothing on the device any more: the whole history is to be run again."""
         self.kv.restart()
-        if self.drafter is not None:
-            self.drafter.restart()
+        self.drafts.restart()
         if self.scores is not None:
             self.scores.restart()
         if self.request.may_decline:
@@ -203,9 +200,8 @@ class Handle:
 
     def fork(self, seed: int, kv: KV | None = None) -> Handle:
         """An independent copy outside of a batch that draws from ``seed``."""
-        drafter = self.drafter.fork() if self.drafter is not None else None
-        twin = Handle(self.request.fork(seed), (self.kv if kv is None else kv).fork(), drafter)
-        twin.appetite = self.appetite.fork()
+        kv = (self.kv if kv is None else kv).fork()
+        twin = Handle(self.request.fork(seed), kv, self.drafts.fork())
         twin.logits = self.logits  # what is drafted stays with this one
         twin._started = self._started and twin._began
         twin.scores = None  # they are delivered once
@@ -219,6 +215,8 @@ class Handle:
     def close(self) -> None:
         """End the generation and free its cache."""
         end(self.request, "cancelled")
+        if not self.closed:
+            self.drafts.learn(self.history)
         self.logits = self.ahead = self.guess = None
         self.kv.close()
         self.closed = True

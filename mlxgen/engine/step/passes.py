@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from ...tokens import Token
-from ..kv import KV, Fed
+from ..kv import Fed
 from ..kv.commands import Run
 from ..kv.padded import longest_padded
 from ..kv.slot_caches import SLACK
@@ -25,11 +24,6 @@ from .fault import Fault
 from .handle import Handle, Logits
 from .runner import Runner
 from .scores import PIECE
-
-LEAST = 1 / 16  # of a pass that takes it without its logits
-
-Row: TypeAlias = tuple[KV, Sequence[Fed]]
-"""The next tokens of a cache."""
 
 
 class Work(NamedTuple):
@@ -48,15 +42,16 @@ class Work(NamedTuple):
         drafted = handle.guess.fed if handle.guess is not None else []
         return cls(handle, [*handle.pending, *drafted], 1 + len(drafted))
 
+    @classmethod
+    def prompt(cls, handle: Handle, count: int) -> Work:
+        """The first ``count`` tokens that it has to run."""
+        return cls(handle, handle.pending[:count], int(count == len(handle.pending)))
+
     def cut(self, width: int) -> Work:
         """The first ``width`` tokens; all if there are drafts among them."""
         if self.wanted > 1 or len(self.tokens) <= width:
             return self
         return Work(self.handle, self.tokens[:width], 0)
-
-    def rest(self) -> Work:
-        """What is left if all but the last token of a run went ahead."""
-        return self if self.wanted > 1 else Work(self.handle, self.tokens[-1:])
 
     def done(self, logits: mx.array, at: int) -> None:
         """They have gone through, and their logits are in the rows from ``at`` on."""
@@ -69,53 +64,49 @@ class Work(NamedTuple):
 class Passes:
     """See the module. ``runner`` is told what to run, and ``meter`` how much that is."""
 
-    __slots__ = ("_bare", "longest_padded", "meter", "runner")
+    __slots__ = ("longest_padded", "meter", "runner")
 
     def __init__(self, runner: Runner, meter: Meter) -> None:
-        self._bare = max(LEAST, 1.0 - runner.head)  # of a pass without logits
         self.runner = runner
         self.meter = meter
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
 
     # ---- prompts ---------------------------------------------------------------------------
 
-    def is_single(self, handle: Handle, after: int = 0) -> bool:
-        """Whether what a handle outside of the slots has pending, ``after`` so many tokens of it,
-        goes through with its logits."""
-        count, cost = len(handle.pending) - after, self.meter.cost
-        if count == 1 or handle.is_scored:
-            return count == 1
-        # Apart, the last token takes a pass, and the logits after the others are spared
-        apart = self._bare * cost.of(count - 1) + cost.of(1)
-        most = min(PIECE, self.runner.piece(handle.kv.length + after))
-        return count <= most and cost.of(count) <= apart
+    def due(self, handle: Handle) -> int:
+        """How many of its pending tokens a handle runs before others wait for it: all of them; but
+        the last one goes with the others if it is the only one, if those before it are scored, and
+        if the cache may not be able to go back there."""
+        count, kv = len(handle.pending), handle.kv
+        apart = count == 1 or handle.is_scored or kv.store.needs_snapshots
+        return max(0, count - apart)
 
     def prefill(self, handle: Handle, count: int) -> None:
-        """Run ``count`` pending tokens of a handle outside of the slots, but not the last one; with
-        the log-probabilities of what comes next if they are wanted, ``PIECE`` at most."""
+        """Run ``count`` pending tokens of a handle outside of the slots, with the logits after the
+        last one of all; if the tokens of its prompt are scored, ``PIECE`` at most."""
         kv, scores = handle.kv, handle.scores if handle.is_scored else None
-        piece, held = kv.align(handle.history)[:-1][:count], kv.length
-        if scores is not None:
-            piece = piece[:PIECE]
+        pending, held = kv.align(handle.history), kv.length
+        piece = pending[: count if scores is None else min(count, PIECE)]
+        wanted = int(len(piece) == len(pending)) if scores is None else len(piece)
         self.meter.run(len(piece), after=held)
         self._look(piece)
         try:
-            logits = kv.run(piece, logits=scores is not None)
+            logits = self._do([Work(handle, piece, wanted)])
             if scores is not None:
-                scores.add(held, logits[0])
+                scores.add(held, logits)
         except Exception as error:
             raise Fault(error, handle) from error
         kv.submit()
         kv.snapshot()
+        if wanted and scores is None:
+            mx.async_eval(logits)
+            Work(handle, piece).done(logits, 0)
+            handle.arrive()
 
     def follow(self, handle: Handle, count: int) -> None:
         """Have the model that drafts for a handle run ``count`` tokens of what it is behind."""
-        assert handle.drafter is not None
         self.meter.skip()
-        try:
-            handle.drafter.follow(handle.history, count)
-        except Exception as error:
-            raise Fault(error, handle) from error
+        handle.drafts.follow(handle.history, count)
 
     def prefill_to(self, handle: Handle, tokens: int) -> None:
         """Run so many tokens of a handle's history, in pieces that are evaluated."""
@@ -127,29 +118,36 @@ class Passes:
             mx.clear_cache()
 
     def prefill_together(self, handles: Sequence[Handle]) -> None:
-        """Run what handles that hold nothing have pending, but not the last token, in one pass.
+        """Run what is ``due`` of handles that hold nothing in one pass.
 
         Each has ``longest_padded`` tokens to run at most.
         """
-        rows = [(handle.kv, handle.pending[:-1]) for handle in handles]
-        self.meter.run(len(rows) * max(len(tokens) for _, tokens in rows), after=0)
-        for _, tokens in rows:
+        work = [Work.prompt(handle, self.due(handle)) for handle in handles]
+        self.meter.run(len(work) * max(len(tokens) for _, tokens, _ in work), after=0)
+        for _, tokens, _ in work:
             self._look(tokens)
         try:
-            self.runner.do(_run(rows, logits=False))
+            logits = self._do(work)
         except Exception:  # then each in a pass of its own, so that it is known whose it was
             for handle in handles:
-                if len(pending := handle.align()) > 1:
-                    self.prefill(handle, len(pending) - 1)
+                handle.align()
+                if count := self.due(handle):
+                    self.prefill(handle, count)
             return
-        for kv, tokens in rows:
-            kv.took(tokens)
-            kv.submit()
-            kv.snapshot()
+        _done(work, logits)
+        for handle in handles:
+            handle.kv.submit()
+            handle.kv.snapshot()
+        if any(wanted for _, _, wanted in work):
+            mx.async_eval(logits)
+        for handle in handles:
+            handle.arrive()
 
-    def _look(self, tokens: Sequence[Token]) -> None:
+    def _look(self, tokens: Sequence[Fed]) -> None:
         """Learn nothing from a pass with images: the vision tower takes its own time."""
-        if self.runner.feed is not None and any(token < 0 for token in tokens):
+        if self.runner.feed is not None and any(
+            isinstance(token, int) and token < 0 for token in tokens
+        ):
             self.meter.skip()
 
     # ---- steps -----------------------------------------------------------------------------
@@ -167,65 +165,56 @@ class Passes:
     def _run_alone(self, work: Work) -> mx.array:
         """Run what a handle outside of the slots has pending, a long run in pieces."""
         handle, tokens, count = work
-        kv = handle.kv
-        if len(tokens) > count and not self.is_single(handle):
-            self.prefill_to(handle, len(handle.history) - 1)
-            tokens = tokens[-count:]
+        kv, held = handle.kv, handle.kv.length
+        if len(tokens) > count:
+            self.prefill_to(handle, self._last_piece(handle))
+            tokens = tokens[kv.length - held :]
         if count > 1:
             kv.snapshot(before=count - 1)
         self.meter.run(len(tokens))
         self._look(handle.pending)
         try:
-            logits = kv.run(tokens)
+            logits = self._do([Work(handle, tokens, count)])
         except Exception as error:
             raise Fault(error, handle) from error
-        logits = logits[:, -1, :] if count == 1 else logits[0, -count:]
         work.done(logits, 0)
         if count == 1:
             kv.snapshot()
         return logits
 
+    def _last_piece(self, handle: Handle) -> int:
+        """From where on a handle outside of the slots runs the rest at once."""
+        end, held = len(handle.history), handle.kv.length
+        if handle.is_scored or (handle.kv.store.needs_snapshots and end - held > PIECE):
+            return end - 1
+        while end - held > (most := self.runner.piece(held)):
+            held += most
+        return held
+
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
         """Passes for what is next in the slots, in the way that runs the most tokens in the same
         time.
 
-        A common pass runs as many tokens of each row as of any other. So long runs are cut where
-        more tokens a row would make all of them wait, and go on in the next pass; or they go ahead
-        in passes of their own, which spares their logits. Drafts are run whole.
+        Long runs are cut where more tokens a row would make all of them wait, and go on in the next
+        pass. Drafts are run whole.
         """
         if all(len(each.tokens) == 1 for each in work):
             return [self._run_group(part) for part in self._parts(list(work))]
-        width = self._width([each for each in work if each.wanted == 1])
         for handle, tokens, wanted in work:
             if wanted > 1:
                 handle.kv.snapshot(before=len(tokens))
-        if width is None:
-            self._run_groups(_ahead(work))
-            return self._run_groups([each.rest() for each in work])
-        return self._run_groups([each.cut(width) for each in work])
-
-    def _width(self, work: Sequence[Work]) -> int | None:
-        """The tokens of each row in a common pass that run the most tokens in the same time; None
-        if all but the last ones had better go ahead."""
-        lengths = [min(len(each.tokens), SLACK) for each in work]
-        if max(lengths, default=1) == 1:
-            return 1
-        slots, of, rows = self.runner.slots, self.meter.cost.of, _span(work)
-        assert slots is not None
-        widths = {1, min(lengths)} if slots.recurrent else {1, *lengths}
-
-        def speed(width: int) -> float:
-            return sum([min(width, length) for length in lengths]) / of(rows * width)
-
-        width = max(sorted(widths), key=speed)
-        if any(len(each.tokens) > SLACK for each in work):
-            return width
-        ahead = sum([self._seconds(group) for group in self._groups(_ahead(work))])
-        return None if sum(lengths) / (ahead + of(rows)) > speed(width) else width
-
-    def _run_groups(self, work: Sequence[Work]) -> list[mx.array]:
-        groups = self._groups(work)
+        groups = max(self._cuts(work), key=self._speed)
         return [self._run_group(part) for group in groups for part in self._parts(group)]
+
+    def _cuts(self, work: Sequence[Work]) -> list[list[list[Work]]]:
+        """The ways to run these: each run whole, or cut to the length of another one."""
+        widths = {min(len(each.tokens), SLACK) for each in work if each.wanted == 1}
+        return [self._groups([each.cut(width) for each in work]) for width in sorted({1, *widths})]
+
+    def _speed(self, groups: Sequence[Sequence[Work]]) -> float:
+        """Tokens in the same time."""
+        tokens = sum([len(each.tokens) for group in groups for each in group])
+        return tokens / sum([self._seconds(list(group)) for group in groups])
 
     def _groups(self, work: Sequence[Work]) -> list[list[Work]]:
         """Those that share a pass, padded to the longest, because apart they would take longer.
@@ -267,34 +256,41 @@ class Passes:
         return sum([self._one_pass(part) for part in self._parts(group)])
 
     def _one_pass(self, group: Sequence[Work]) -> float:
-        return self._share(group) * self.meter.cost.of(_size(group))
-
-    def _share(self, group: Sequence[Work]) -> float:
-        return 1.0 if any(each.wanted for each in group) else self._bare
+        return self.meter.cost.of(_size(group))
 
     def _run_group(self, group: list[Work]) -> mx.array:
         """Run what is next for several slots, in their order, side by side in one pass."""
-        longest, first = max([len(each.tokens) for each in group]), _index(group[0])
-        self.meter.run(_size(group), share=self._share(group))
-        run = _run([(w.handle.kv, w.tokens) for w in group], logits=any(w.wanted for w in group))
-        logits: mx.array = self.runner.do(run)
-        width = logits.shape[1]
-        logits = logits.reshape(-1, logits.shape[-1])
-        for each in group:
-            each.handle.kv.took(each.tokens)
-            padding = longest - len(each.tokens)
-            each.done(logits, (_index(each) - first + 1) * width - padding - each.wanted)
+        self.meter.run(_size(group))
+        logits = self._do(group)
+        _done(group, logits)
+        return logits
+
+    def _do(self, work: Sequence[Work]) -> mx.array:
+        """One pass, whose states go to those who draft from them."""
+        rows = tuple([(handle.kv.number, tuple(tokens)) for handle, tokens, _ in work])
+        told = [each for each in work if each.handle.drafts.wants_states]
+        states = self.runner.states = [] if told else None
+        logits: mx.array = self.runner.do(Run(rows, tuple([each.wanted for each in work])))
+        self.runner.states = None
+        for handle, tokens, _ in work:
+            handle.kv.took(tokens)
+        if states:
+            all_of = states[0] if len(states) == 1 else mx.concatenate(states, axis=1)
+            for each in told:
+                handle, tokens, _ = each
+                slot = handle.kv.slot
+                row = work.index(each) if slot is None else slot.index - _index(work[0])
+                start = handle.kv.length - len(tokens)
+                handle.drafts.ran(handle.history, start, tokens, all_of[row, : len(tokens)])
         return logits
 
 
-def _run(rows: Sequence[Row], *, logits: bool) -> Run:
-    return Run(tuple([(kv.number, tuple(tokens)) for kv, tokens in rows]), logits)
-
-
-def _ahead(work: Sequence[Work]) -> list[Work]:
-    """All but the last token of each run that is not drafted."""
-    longer = [each for each in work if each.wanted == 1 and len(each.tokens) > 1]
-    return [each.cut(len(each.tokens) - 1) for each in longer]
+def _done(work: Sequence[Work], logits: mx.array) -> None:
+    """They have gone through in one pass, with these logits."""
+    at = 0
+    for each in work:
+        each.done(logits, at)
+        at += each.wanted
 
 
 def _size(group: Sequence[Work]) -> int:

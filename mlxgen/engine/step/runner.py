@@ -55,6 +55,7 @@ from ..kv.feed import Feed
 from ..kv.held import Fed, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
+from ..kv.seam import Seam, Wanted
 from ..kv.slots import Slot, Slots
 from ..prefix.cache import PrefixCache
 from ..prefix.fetch import Fetch, Fetching, Report, Worth
@@ -66,9 +67,9 @@ class Runner(Device):
 
     ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when
     it is needed. ``piece`` says how many tokens of a prompt it has the memory to run at once, after
-    so many others; ``head`` is the share of a pass that only its logits need. ``feed`` is what a
-    pass does with patches of images, if there can be any. A cache lives as long as somebody holds
-    it: ``do`` gives those that it made.
+    so many others; ``seam`` is that of the model. ``feed`` is what a pass does with patches of
+    images, if there can be any. A cache lives as long as somebody holds it: ``do`` gives those that
+    it made.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Runner(Device):
         slots: Slots | None = None,
         cache: Callable[[], PrefixCache] | None = None,
         piece: Callable[[int], int] = lambda held: PREFILL_STEP,
-        head: float = 0.0,
+        seam: Seam | None = None,
         feed: Feed | None = None,
     ) -> None:
         self.model = model
@@ -86,7 +87,9 @@ class Runner(Device):
         self.slots = slots
         self.cache = cache
         self.piece = piece
-        self.head = head
+        self.seam = seam or Seam()
+        self.states: list[mx.array] | None = None
+        """If there is a list, the states [rows, n, width] of a pass are added."""
         self.feed = feed
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
@@ -261,29 +264,42 @@ class Runner(Device):
         assert isinstance(store, Slot)
         return store
 
-    def _run(self, run: Run) -> mx.array | None:
+    def _run(self, run: Run) -> mx.array:
         model = self.model
         if self.feed is not None:
             rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
             numbered = [(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)]
             run = run._replace(rows=tuple(numbered))
-        kv, tokens = run.rows[0]
-        store = self._stores[kv]
+        store = self._stores[run.rows[0][0]]
         if isinstance(store, Slot):
             return self._run_in_slots(run, model)
-        if len(run.rows) == 1:
-            return store.forward(model, self._inputs([tokens]))
         rows = [tokens for _, tokens in run.rows]
+        inputs, wanted = self._inputs(rows), Wanted([len(row) for row in rows], run.wanted)
+        if len(rows) == 1:
+            return self.seam.run(lambda: store.forward(model, inputs), wanted, self.states)
         alone = [self._alone(kv) for kv, _ in run.rows]
-        run_padded(model, self.make, self._inputs(rows), [len(row) for row in rows], alone)
-        return None
+        return self.seam.run(
+            lambda: run_padded(model, self.make, inputs, wanted.lengths, alone),
+            wanted,
+            self.states,
+        )
 
     def _run_in_slots(self, run: Run, model: Model) -> mx.array:
-        runs = {self._slot(kv).index: tokens for kv, tokens in run.rows}
+        slots = self.slots
+        assert slots is not None
+        runs = {
+            self._slot(kv).index: (tokens, count)
+            for (kv, tokens), count in zip(run.rows, run.wanted, strict=True)
+        }
         first = min(runs)
-        rows = [runs.get(index, ()) for index in range(first, max(runs) + 1)]
-        assert self.slots is not None
-        return self.slots.run(model, self._inputs(rows), [len(row) for row in rows], first)
+        every = [runs.get(index, ((), 0)) for index in range(first, max(runs) + 1)]
+        lengths = [len(tokens) for tokens, _ in every]
+        inputs = self._inputs([tokens for tokens, _ in every])
+        return self.seam.run(
+            lambda: slots.run(model, inputs, lengths, first),
+            Wanted(lengths, [count for _, count in every]),
+            self.states,
+        )
 
     def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
         """The tokens of a pass [rows, longest]."""

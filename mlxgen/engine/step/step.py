@@ -15,16 +15,16 @@ request wait for another's; it is drawn again when all of it went through.
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import accumulate
 
 import mlx.core as mx
 
-from ...errors import MlxgenError
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
 from ..kv.commands import Clear
 from ..request.drawing import blind_draw, next_draw, warm
+from ..speculation.worth import Choice, Offer, choose, likely
 from .accepting import Event, accept_draws
 from .cost import Meter, PassCost
 from .drawn import Drawn
@@ -155,7 +155,8 @@ class Loop:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
         self._align(handles)
         self._gather(handles)
-        standings = [self._standing(handle) for handle in handles]
+        drafting = self._drafting(handles)
+        standings = [self._standing(handle, handle in drafting) for handle in handles]
         saves = any(each.expects_forced for each in standings) and self._saves()
         plan = StepPlan.of(standings, saves=saves)
         ready = [handles[i] for i in plan.drawn]
@@ -168,6 +169,8 @@ class Loop:
             self._forward(beside)
             return
         blind = self._look_ahead(places, drawn, beside) if plan.looks else None
+        if not plan.looks and len(places) == 1:
+            self._draft_on(next(iter(places)), drawn)
         tokens = drawn.tokens()  # the one time that the host waits
         self.meter.read(drawn.after)
         for handle, place in places.items():
@@ -186,11 +189,11 @@ class Loop:
         if not looked or not any(handle.is_ready for handle in going):
             self._forward([handle for handle in going if not handle.is_ready])
 
-    def _standing(self, handle: Handle) -> Standing:
+    def _standing(self, handle: Handle, drafts: bool) -> Standing:
         request, waits = handle.request, bool(handle.pending)
         behind = waits and self.is_behind(handle)
         first, last = request.position == request.first, request.is_last
-        return Standing(not waits, behind, first, last, _drafts(handle), request.expects_forced)
+        return Standing(not waits, behind, first, last, drafts, request.expects_forced)
 
     def _saves(self) -> bool:
         """Whether two tokens of every row take less time in one pass than in two."""
@@ -207,8 +210,8 @@ class Loop:
         With the draw comes where each handle's is in it: the first one, if it has several.
         """
         submitted, self._blind = self._blind, None
-        if submitted is not None and _still_stands(submitted, ready):
-            return submitted, {handle: i for i, handle in enumerate(ready)}
+        if submitted is not None and (due := _due(submitted, ready)):
+            return submitted, due
         requests: list[DrawRow] = []
         places: dict[Handle, int] = {}
         for handle in ready:
@@ -225,11 +228,14 @@ class Loop:
                 continue
             places[handle] = len(requests)
             requests += own
-        if not places:
-            return None, places
-        want = Want.common([handle.request.want for handle in places])
-        exact = 2 * sum(handle.flat > 0 for handle in places) > len(places)
-        logits = logits_of(places)
+        return (self._drawn(logits_of(places), places, requests) if places else None), places
+
+    def _drawn(
+        self, logits: mx.array, handles: Collection[Handle], requests: Sequence[DrawRow]
+    ) -> Drawn:
+        """Submit the draws of these handles, each of which may have several."""
+        want = Want.common([handle.request.want for handle in handles])
+        exact = 2 * sum([handle.flat > 0 for handle in handles]) > len(handles)
         return Drawn(
             self._sampler,
             logits,
@@ -238,7 +244,7 @@ class Loop:
             exact=exact,
             here=self.runner,
             after=self.meter.ran,
-        ), places
+        )
 
     def _warm(self, handles: Sequence[Handle]) -> None:
         """Compute the masks of the next position while the model runs."""
@@ -273,16 +279,14 @@ class Loop:
             if handle.slot is not None or not _in_vain(handle):
                 work.append(Work(handle, [drawn.later(place + handle.draws - 1)]))
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
-        # Not if a slot that is not drawn takes part in the pass
-        alike = not idle and len(arrays) == 1 and arrays[0].shape[0] == len(ready)
+        # Not if others are drawn after the next tokens as well
+        waits = bool(idle) or any(h.is_ready for h in self.handles if h not in places)
+        alike = not waits and len(arrays) == 1 and arrays[0].shape[0] == len(ready)
         requests = self._blind_requests(ready) if alike else []
         if not requests:
             mx.async_eval(arrays)
             return None
-        want = Want.common([handle.request.want for handle in ready])
-        return Drawn(
-            self._sampler, arrays[0], requests, want, here=self.runner, after=self.meter.ran
-        )
+        return self._drawn(arrays[0], ready, requests)
 
     def _blind_requests(self, ready: Sequence[Handle]) -> list[DrawRow]:
         """The draws after the next ones; none if one of them depends on what that gives."""
@@ -295,32 +299,68 @@ class Loop:
         return requests
 
     def _forward(self, handles: Sequence[Handle]) -> None:
-        """Run what is pending, and drafts after it; the logits are submitted."""
+        """Run what is pending, and drafts after it; the logits are submitted, with the draws from
+        them if these depend on nothing else."""
         handles = [handle for handle in handles if not self.is_behind(handle)]
         self._align(handles)
-        for handle in handles:
-            self._propose(handle)
-        if handles:
-            mx.async_eval(self.passes.run([Work.pending(handle) for handle in handles]))
-        for handle in handles:
-            handle.arrive()
+        for handle, choice in self._choices(handles).items():
+            self._propose(handle, choice)
+        if not handles:
+            return
+        arrays = self.passes.run([Work.pending(handle) for handle in handles])
+        arrived = [handle.arrive() for handle in handles]
+        requests = _free_draws(handles) if all(arrived) and len(arrays) == 1 else []
+        if requests and arrays[0].shape[0] == len(requests):
+            self._blind = self._drawn(arrays[0], handles, requests)
+        else:
+            mx.async_eval(arrays)
 
-    def _propose(self, handle: Handle) -> None:
+    # drafting
+
+    def _drafting(self, handles: Sequence[Handle]) -> Collection[Handle]:
+        """Those for whom something is drafted after the next token, as far as can be told now; if
+        drafts are on their way, it is not known where these end."""
+        on_their_way = [handle for handle in handles if handle.guess is not None]
+        return on_their_way or self._choices(handles, early=True)
+
+    def _choices(self, handles: Sequence[Handle], *, early: bool = False) -> dict[Handle, Choice]:
+        """What is worth drafting for whom in the next pass, or, if ``early``, in the one after the
+        next tokens, which are not known yet."""
+        cost, count = self.meter.cost, len(handles)
+        pending = 1 if early else max([len(handle.pending) for handle in handles], default=1)
+        plain, pays = cost.of(count * pending), _may_pay(cost, count, pending)
+        offers: list[list[Offer]] = []
+        for handle in handles:
+            asks = handle.drafts and (pays or handle.drafts.wanted)
+            own = handle.drafts.offers(handle.request, plain, early=early) if asks else []
+            offers.append(own)
+        if not any(offers):
+            return {}
+        chosen: list[Choice | None] = [None] * count
+        if not all(handle.drafts.wanted for handle in handles):
+            host = self.meter.host if cost.is_known else 0.0
+            chosen = choose(offers, cost.of, host=host, pending=pending)
+        found = {}
+        for handle, own, choice in zip(handles, offers, chosen, strict=True):
+            if handle.drafts.wanted:
+                choice = likely(own)
+            if choice is not None:
+                found[handle] = choice
+        return found
+
+    def _draft_on(self, handle: Handle, drawn: Drawn) -> None:
+        """Have the drafts after those that are being verified begin, if these are free."""
+        guess = handle.guess
+        if guess is not None and guess.free:
+            after = drawn.later(len(guess.requests) - 1)
+            handle.drafts.go_on(handle.request, guess, after)
+
+    def _propose(self, handle: Handle, choice: Choice) -> None:
         """Have tokens drafted after what a handle has pending."""
-        request = handle.request
-        if handle.drafter is None or not request.may_draft:
-            return
-        count = min(handle.appetite.wanted(request.position), request.budget - request.position - 1)
-        if count <= 0:
-            return
-        try:
-            handle.guess = handle.drafter.propose(request, count)
-        except MlxgenError:  # of its filters: raised again by the draw
-            return
-        except Exception as error:
-            raise Fault(error, handle) from error
-        if handle.drafter.nbytes:  # its own passes take time as well
-            self.meter.skip()
+        drafter = handle.drafts.drafter(choice)
+        if drafter.nbytes:  # its own passes take time as well
+            self.meter.drafts(drafter.took, choice.tokens)
+        handle.guess = handle.drafts.propose(handle.request, choice)
 
     # who is where
 
@@ -352,16 +392,10 @@ class Loop:
     def undrafted(self, handle: Handle) -> int:
         """How many tokens a handle's drafts are behind, if these are more than go between two
         steps of the others."""
-        if self.longest_run is None or handle.drafter is None:
+        if self.longest_run is None:
             return 0
-        missing = handle.drafter.missing(handle.history) - 1
+        missing = handle.drafts.missing(handle.history) - 1
         return missing if missing >= self.longest_run else 0
-
-    def runs_whole(self, handle: Handle, after: int = 0) -> bool:
-        """Whether all that a handle outside of the slots has pending, ``after`` so many tokens of
-        it, goes through in one pass."""
-        longest = math.inf if self.longest_run is None else self.longest_run
-        return handle.missing - after <= longest and self.passes.is_single(handle, after)
 
     def _align(self, handles: Sequence[Handle]) -> None:
         """Align every cache, all before any pass: a slot can take back its last one only.
@@ -380,15 +414,12 @@ class Loop:
         self.handles.sort(key=lambda handle: count if handle.slot is None else handle.slot.index)
 
 
-def _drafts(handle: Handle) -> bool:
-    """Whether tokens are about to be drafted after the next one."""
-    request = handle.request
-    return (
-        handle.drafter is not None
-        and request.may_draft
-        and not request.is_last
-        and handle.appetite.wanted(request.position + 1) > 0
-    )
+def _may_pay(cost: PassCost, rows: int, pending: int) -> bool:
+    """Whether any draft could pay, if all of its tokens stood."""
+    if rows == 1:
+        return True
+    plain = cost.of(rows * pending)
+    return any((1 + width) * plain > cost.of(rows * (pending + width)) for width in (1, 4, 16))
 
 
 def _in_vain(handle: Handle) -> bool:
@@ -403,14 +434,30 @@ def _read(handle: Handle) -> None:
         _ = handle.guess.tokens
 
 
-def _still_stands(drawn: Drawn, ready: Sequence[Handle]) -> bool:
-    """Whether a draw that was submitted before is the one that is due for these."""
-    return len(drawn.requests) == len(ready) and all(
-        handle.logits is not None
-        and handle.logits.array is drawn.logits
-        and handle.logits.places[0] == i
-        and request.seed == handle.request.seed  # a fork has the same logits
-        and request.position == handle.request.position
-        and request.attempt == handle.request.attempt
-        for i, (handle, request) in enumerate(zip(ready, drawn.requests, strict=True))
+def _free_draws(handles: Sequence[Handle]) -> list[DrawRow]:
+    """The draws after the drafts of these; none if one of them has no drafts that are free."""
+    requests: list[DrawRow] = []
+    for handle in handles:
+        if handle.guess is None or not handle.guess.free:
+            return []
+        requests += handle.guess.requests
+    return requests
+
+
+def _due(drawn: Drawn, ready: Sequence[Handle]) -> dict[Handle, int]:
+    """Whose draws these are that were submitted before, and where they are, if all of them are due;
+    the others, whose logits came later, are drawn with the next ones, so that nobody waits for
+    them."""
+    own = [each for each in ready if each.logits is not None and each.logits.array is drawn.logits]
+    starts = accumulate([handle.draws for handle in own], initial=0)
+    places = dict(zip(own, starts, strict=False))
+    stands = len(drawn.requests) == sum([handle.draws for handle in own]) and all(
+        handle.draws
+        and handle.logits is not None
+        and handle.logits.places[0] == place
+        and drawn.requests[place].seed == handle.request.seed  # a fork has the same logits
+        and drawn.requests[place].position == handle.request.position
+        and drawn.requests[place].attempt == handle.request.attempt
+        for handle, place in places.items()
     )
+    return places if stands else {}

@@ -43,7 +43,7 @@ def feed(kv: KV, model: Any, tokens: list[int], *, one_by_one: bool = False) -> 
     pieces = [[t] for t in tokens] if one_by_one else [tokens]
     logits = None
     for piece in pieces:
-        logits = kv.run(piece)[0, -1]
+        logits = kv.run(piece)[-1]
         mx.eval(logits)
         kv.wait()
         kv.snapshot()

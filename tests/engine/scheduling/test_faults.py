@@ -302,16 +302,13 @@ def test_callers_may_do_all_that_they_may_while_it_is_found_out_whose_fault_it_w
 
 
 @each_way
-def test_a_draft_that_fails_fails_its_own_row(how: How, unread: Unread) -> None:
+def test_a_draft_that_fails_is_done_without(how: How, unread: Unread) -> None:
     speaker, drafting = endless(), endless()
     fail(drafting, lambda history: len(history) > 8, how, unread)
     hall = Hall(speaker)
-    ill = hall.submit(max_tokens=20, draft=drafting.lm)
+    hall.submit(max_tokens=20, draft=drafting.lm)
     hall.submit(max_tokens=20)
-    texts = hall.finish()
-    assert texts[1] == letters(20)
-    assert letters(20).startswith(texts[0])
-    assert [*hall.errors] == [ill]
+    assert hall.finish() == [letters(20)] * 2
 
 
 KINDS = [*cache_kinds()]

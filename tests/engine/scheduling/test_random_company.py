@@ -72,7 +72,7 @@ def options_of(dice: random.Random) -> dict[str, Any]:
     if dice.random() < 0.3:
         options |= {"temperature": dice.choice([0.5, 1.0]), "seed": dice.randrange(100)}
     if dice.random() < 0.2:
-        options["draft"] = "ngram"
+        options["draft"] = dice.choice(["ngram", "off"])
     elif dice.random() < 0.2:
         options["hooks"] = [no_first_a]
     for name, value in {

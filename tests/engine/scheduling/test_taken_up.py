@@ -63,7 +63,9 @@ class Office:
         return Chat([{"role": r, "content": m} for r, m in said]).tokens(self.lm.vocabulary)
 
     def submit(self, prompt: Sequence[int], count: int = 4) -> Handle:
-        options = Options.of({"max_tokens": count, "temperature": 0, "ignore_eos": True})
+        options = Options.of(
+            {"max_tokens": count, "temperature": 0, "ignore_eos": True, "draft": "off"}
+        )
         return self.scheduler.submit(self.lm.prepare(prompt, options))
 
     def finish(self, *handles: Handle) -> list[list[int]]:
@@ -243,7 +245,7 @@ def test_what_is_said_to_come_from_the_cache_is_not_run(caches: list[type]) -> N
     chat = [{"role": "system", "content": SYSTEM}]
     for message in (LONG, "why blue?", LONG):
         chat.append({"role": "user", "content": message})
-        handle = scheduler.submit(chatter.lm.prepare(chat, Options.of({})))
+        handle = scheduler.submit(chatter.lm.prepare(chat, Options.of({"draft": "off"})))
         while not handle.closed:
             scheduler.step()
         usage = handle.usage

@@ -18,7 +18,9 @@ from mlxgen import LanguageModel, OptionError
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.speculation.appetite import LONGEST_REST, Appetite
+from mlxgen.engine.speculation import drafts
+from mlxgen.engine.speculation.acceptance import LONGEST_REST, Acceptance
+from mlxgen.engine.step.drawn import Drawn
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
@@ -147,6 +149,22 @@ def test_hooks_see_every_accepted_token_once(pair: tuple[LanguageModel, Language
         result = lm.generate(PROMPT, draft=draft, max_tokens=20, temperature=0, hooks=watch)
         assert [(p, t) for p, t, _ in seen] == list(enumerate(result.tokens))
         assert all(0 < prob <= 1 for _, _, prob in seen)
+
+
+def test_a_draft_ends_where_the_filters_do_not_see_a_token(
+    demo: tuple[LanguageModel, LanguageModel],
+) -> None:
+    lm, _ = demo
+
+    def withholding(result: PostSamplingResult) -> None:
+        result.feed_filters = result.position % 5 != 4
+
+    filters = mlxgen.Regex("([a-z ]{3}[0-9])*")
+    given: dict[str, Any] = {"max_tokens": 16, "seed": 0, "filters": filters}
+    plain = lm.generate("A red fox.", hooks=withholding, draft="off", **given)
+    drafted = lm.generate("A red fox.", hooks=withholding, draft=lm, **given)
+    assert drafted.tokens == plain.tokens
+    assert drafted.usage.accepted_draft_tokens > 4
 
 
 def wishing(result: PostSamplingResult) -> None:
@@ -380,7 +398,7 @@ def test_a_draft_with_other_tokens_is_refused_by_name(demo: tuple[LanguageModel,
             lm.stream("Hello", draft=other)
     for wrong in ("bigram", 3, object()):
         with pytest.raises(
-            OptionError, match='draft: expected a LanguageModel, "ngram" or "off", got '
+            OptionError, match='draft: expected a LanguageModel, "auto", "ngram" or "off", got '
         ):
             lm.stream("Hello", draft=wrong)
     with pytest.raises(
@@ -394,14 +412,15 @@ def test_a_model_proposes_fewer_tokens_at_a_time_than_cost_nothing(
 ) -> None:
     lm, draft = demo
 
-    def passes(**options: Any) -> int:
-        prompt = [300, 301, 302] * 20
-        return lm.generate(prompt, max_tokens=60, ignore_eos=True, **options).usage.forward_passes
+    def drafted(**options: Any) -> int:
+        fresh = LanguageModel(lm.model, lm.tokenizer)  # it remembers no text
+        result = fresh.generate([300, 301, 302] * 20, max_tokens=60, ignore_eos=True, **options)
+        return result.usage.drafted_tokens
 
-    assert passes(draft=draft) == passes(draft=draft, num_draft_tokens=4)
-    assert passes(draft=draft) != passes(draft=draft, num_draft_tokens=1)
-    assert passes(draft="ngram") == passes(draft="ngram", num_draft_tokens=8)
-    assert passes(draft="ngram") != passes(draft="ngram", num_draft_tokens=4)
+    assert drafted(draft=draft) == drafted(draft=draft, num_draft_tokens=4)
+    assert drafted(draft=draft) != drafted(draft=draft, num_draft_tokens=1)
+    assert drafted(draft="ngram") == drafted(draft="ngram", num_draft_tokens=16)
+    assert drafted(draft="ngram") != drafted(draft="ngram", num_draft_tokens=1)
 
 
 def test_a_model_may_be_loaded_with_its_draft() -> None:
@@ -416,25 +435,60 @@ def test_a_model_may_be_loaded_with_its_draft() -> None:
     assert mlxgen.load(draft="ngram").draft == "ngram"
 
 
-def test_what_is_never_accepted_is_hardly_ever_drafted() -> None:
-    appetite = Appetite(8)
+def test_what_never_stands_is_hardly_ever_drafted() -> None:
+    acceptance = Acceptance()
     drafted = 0
     for position in range(2000):
-        if wanted := appetite.wanted(position):
-            drafted += wanted
-            appetite.saw(position + 1, wanted, 0)
+        if not acceptance.rests(position):
+            drafted += 1
+            acceptance.saw(position + 1, 1, 0)
     assert drafted < 20
-    assert all(not appetite.wanted(p) for p in range(1900, 1900 + LONGEST_REST // 4))
+    assert all(acceptance.rests(p) for p in range(1900, 1900 + LONGEST_REST // 4))
 
 
-def test_what_is_always_accepted_is_drafted_in_full() -> None:
-    appetite = Appetite(12)
-    lengths = []
-    for position in range(5):
-        wanted = appetite.wanted(position)
-        lengths.append(wanted)
-        appetite.saw(position, wanted, wanted)
-    assert lengths == [2, 4, 8, 12, 12]
+def test_a_draft_that_is_right_more_often_than_not_does_not_rest() -> None:
+    acceptance = Acceptance()
+    for position in range(0, 600, 3):
+        assert not acceptance.rests(position)
+        acceptance.saw(position + 1, 2, 0 if position % 9 == 3 else 2)
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts go on before it is known whether the last one stands, however unlikely that is."""
+    monkeypatch.setattr(drafts, "SURE", 0.0)
+
+
+@pytest.mark.usefixtures("early")
+def test_the_next_draft_begins_before_the_last_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaker, draft = endless(), endless()
+    begun: list[list[int]] = []
+    tokens = Drawn.tokens
+
+    def read(drawn: Drawn) -> list[int]:
+        begun.extend(draft.model.fed)
+        draft.model.forget()
+        return tokens(drawn)
+
+    with speaker.lm.stream([63], max_tokens=64, draft=draft.lm, num_draft_tokens=3) as stream:
+        next(stream), next(stream)
+        monkeypatch.setattr(Drawn, "tokens", read)
+        for _ in stream:
+            draft.model.forget()  # what began after it was read
+    assert stream.text == letters(64)
+    assert sum(len(row) == 2 for row in begun) > 8  # the last token that stood, and the one after
+
+
+@pytest.mark.usefixtures("early")
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}])
+def test_drafts_that_begin_too_early_change_nothing(
+    pair: tuple[LanguageModel, LanguageModel], options: dict[str, Any]
+) -> None:
+    lm, draft = pair
+    given: dict[str, Any] = {"max_tokens": 24, "seed": 5, "ignore_eos": True, **options}
+    plain = lm.generate(PROMPT, draft="off", **given)
+    assert lm.generate(PROMPT, draft=draft, **given).tokens == plain.tokens
+    assert lm.generate(PROMPT, draft=lm, **given).tokens == plain.tokens
 
 
 def test_a_draft_runs_a_long_prompt_in_pieces_that_go_between_two_steps_of_others() -> None:

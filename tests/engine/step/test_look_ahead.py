@@ -40,7 +40,9 @@ def test_what_leaves_a_choice_everywhere_is_looked_ahead_of_from_the_second_toke
     aheads: Aheads, pattern: str
 ) -> None:
     lm = mlxgen.load()
-    result = lm.generate("Once", filters=Regex(pattern), max_tokens=20, ignore_eos=True)
+    result = lm.generate(
+        "Once", filters=Regex(pattern), max_tokens=20, ignore_eos=True, draft="off"
+    )
     assert result.finish_reason == "length"
     assert aheads.count == 18 and result.usage.forward_passes == 20
 
@@ -49,14 +51,18 @@ def test_where_runs_are_forced_all_the_time_token_and_run_go_through_together(
     aheads: Aheads,
 ) -> None:
     lm = reciter(list("abcefdghcij"), costs="every pass alike").lm
-    result = lm.generate(PROMPT, filters=Regex("ab(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20)
+    result = lm.generate(
+        PROMPT, filters=Regex("ab(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20, draft="off"
+    )
     assert result.text == "abcefdghcij" and result.usage.forced_tokens == 8
     assert aheads.count == 0 and result.usage.forward_passes == 3
 
 
 def test_the_first_forced_run_says_that_others_follow(aheads: Aheads) -> None:
     lm = reciter(list("dcefdghcij"), costs="every pass alike").lm
-    result = lm.generate(PROMPT, filters=Regex("(c|d)(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20)
+    result = lm.generate(
+        PROMPT, filters=Regex("(c|d)(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20, draft="off"
+    )
     assert result.text == "dcefdghcij" and aheads.count == 1
 
 
@@ -68,7 +74,7 @@ def test_free_text_between_forced_runs_is_looked_ahead_of(aheads: Aheads) -> Non
     schema |= {"type": "object", "required": ["name", "next"], "additionalProperties": False}
     lm = reciter(list(text)).lm
     filters = JsonSchema(schema, whitespace=None, separators=(", ", ": "))
-    result = lm.generate(PROMPT, filters=filters, max_tokens=100)
+    result = lm.generate(PROMPT, filters=filters, max_tokens=100, draft="off")
     assert result.text == text
     drawn = len(text) - result.usage.forced_tokens
     assert drawn - 3 <= aheads.count <= drawn
@@ -76,10 +82,11 @@ def test_free_text_between_forced_runs_is_looked_ahead_of(aheads: Aheads) -> Non
 
 def test_after_drafts_every_row_goes_on_from_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-ahead beside drafts, which no plan asks for yet."""
-    monkeypatch.setattr(step, "_drafts", lambda handle: False)
-    speaker = endless(costs="every pass alike", prompt_length=10)
+    opens = staticmethod(lambda handles: [each for each in handles if each.passes == 1])
+    monkeypatch.setattr(step.Loop, "_drafting", opens)
+    speaker = endless(costs="every pass alike", prompt_length=24)
     hall = Hall(speaker, keep_prefixes=False)
-    drafting = hall.submit(list(b"xyabcdefxy"), max_tokens=12, draft="ngram")
-    plain = [hall.submit(list(b"0123456789"), max_tokens=12) for _ in range(2)]
+    drafting = hall.submit(list(b"mnopqrstuvabcdmnopqrstuv"), max_tokens=12, draft="ngram")
+    plain = [hall.submit(list(range(40, 64)), max_tokens=12) for _ in range(2)]
     assert hall.finish() == [letters(12)] * 3
-    assert [handle.passes for handle in (drafting, *plain)] == [9, 12, 12]
+    assert [handle.passes for handle in (drafting, *plain)] == [10, 12, 12]

@@ -125,7 +125,9 @@ def test_a_stream_reads_only_what_was_submitted_with_the_draw(
 ) -> None:
     lm = mlxgen.load()
     lm.model.set_dtype(dtype)
-    with lm.stream(PROMPT, max_tokens=16, seed=3, ignore_eos=True, **options) as stream:
+    with lm.stream(
+        PROMPT, max_tokens=16, seed=3, ignore_eos=True, draft="off", **options
+    ) as stream:
         next(stream), next(stream)
         watch.on = True  # what a hook looks at for the first time has to be computed
         assert len(list(stream)) == 14
@@ -137,7 +139,8 @@ def test_a_batch_reads_only_what_was_submitted_with_the_draw(watch: Watch) -> No
     lm = mlxgen.load()
     scheduler = Scheduler(lm, Limits(keep_prefixes=False))
     for seed, options in enumerate(OPTIONS):
-        made = Options.of({"max_tokens": None, "seed": seed, "ignore_eos": True, **options})
+        given = {"max_tokens": None, "seed": seed, "ignore_eos": True, "draft": "off"}
+        made = Options.of(given | options)
         scheduler.submit(lm.prepare(PROMPT, made))
     while any(handle.request.position < 2 for handle in scheduler._everywhere):
         scheduler.step()
@@ -155,6 +158,30 @@ def test_drafts_are_read_as_they_were_submitted(watch: Watch, draft: str) -> Non
     with lm.stream(PROMPT, max_tokens=32, draft=by, top_logprobs=5, ignore_eos=True) as stream:
         next(stream), next(stream)
         watch.on = True
-        assert any(chunk.from_draft for chunk in stream)
+        drafted = [chunk.from_draft for chunk in stream]
+    assert any(drafted)
     assert not watch.wrong, watch.wrong[0]
     assert watch.reads
+
+
+def test_what_draws_after_a_draft_is_submitted_with_its_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm, submitted = mlxgen.load(), 0
+    plain: Any = mx.async_eval
+
+    def submit(*arrays: Any) -> None:
+        nonlocal submitted
+        submitted += 1
+        plain(*arrays)
+
+    with lm.stream(PROMPT, max_tokens=48, draft=mlxgen.load(), ignore_eos=True) as stream:
+        next(stream), next(stream)
+        monkeypatch.setattr(mx, "async_eval", submit)
+        before = stream.usage
+        for _ in stream:
+            pass
+        passes = stream.usage.forward_passes - before.forward_passes
+        drafted = stream.usage.drafted_tokens - before.drafted_tokens
+    assert drafted > 20
+    assert submitted <= passes + drafted + 2  # the last ones that were verified came before

@@ -88,7 +88,9 @@ def test_a_scored_prompt_beside_others_is_never_waited_for_and_run_again_if_it_i
 ) -> None:
     tokens = lm.vocabulary.encode(TEXT)[:700]
     scheduler = Scheduler(lm, Limits(keep_prefixes=False, prefill_chunk=512))
-    running = scheduler.submit(lm.prepare([5], Options.of({"max_tokens": 99, "ignore_eos": True})))
+    running = scheduler.submit(
+        lm.prepare([5], Options.of({"max_tokens": 99, "ignore_eos": True, "draft": "off"}))
+    )
     while running.request.position < 3:
         scheduler.step()
     commands: list[Command] = []
@@ -99,7 +101,9 @@ def test_a_scored_prompt_beside_others_is_never_waited_for_and_run_again_if_it_i
         return do(self, command)
 
     monkeypatch.setattr(Runner, "do", noted)
-    scored = scheduler.submit(lm.prepare(tokens, Options.of({"prompt_logprobs": 2})))
+    scored = scheduler.submit(
+        lm.prepare(tokens, Options.of({"prompt_logprobs": 2, "draft": "off"}))
+    )
     while scored.kv.length < 300:
         scheduler.step()
     scheduler._preempt(scored)

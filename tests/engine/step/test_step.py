@@ -232,7 +232,7 @@ def alone(lm: LanguageModel, request: Asked) -> Seen:
     line = [request]
     while line[0].parent is not None:
         line.insert(0, line[0].parent)
-    row = lm.prepare(request.prompt, Options.of(request.options))
+    row = lm.prepare(request.prompt, Options.of({**request.options, "draft": "off"}))
     runner = Runner(lm.model, lm.make_cache)
     handle = Handle(row, KV(runner))
     seen = Seen()
@@ -265,6 +265,7 @@ class Crowd:
         return [request for request in self.requests if not request.done]
 
     def submit(self, prompt: list[int], options: dict[str, Any]) -> None:
+        options = {"draft": "off", **options}
         row = self.lm.prepare(prompt, Options.of(options))
         self.requests.append(Asked(prompt, options, self.scheduler.submit(row)))
 

@@ -1,0 +1,88 @@
+"""How often what a drafter proposes stands.
+
+Owns running means of it, and the rests of a drafter that is wrong all the time. Must never know
+models or clocks. Invariant: if nothing ever stands, a draft is tried once in 256 tokens at last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+DEEPEST = 16  # of the drafted tokens that are told apart; later ones stand as often as this one
+HOPE = 0.7  # of the tokens of a drafter that nobody has seen yet
+KNOWN = 8  # tokens that a mean over all requests counts as, when another one begins
+_SLOWEST = 1 / 32  # of the newest in a mean of one request, and half of that over all of them
+_SECONDS = 1 / 8  # of the newest in the mean of seconds
+_HOPE = 1 / 512  # by which a mean rises, and seconds fall, with each step without a draft
+SELDOM = 0.5  # of the first tokens of drafts stand, if their drafter rests now and then
+REST, LONGEST_REST = 4, 256  # tokens without a draft, after one of which nothing stood
+
+
+class Experience:
+    """What the drafts of one kind were worth, over all requests of a model.
+
+    ``means``: how often the tokens stood by their places, if those before them did. ``share``: of
+    the main model's pass that drafting a token takes, as long as ``seconds`` is not known. Threads
+    may share it, as no figure is exact.
+    """
+
+    __slots__ = ("means", "seconds", "share")
+
+    def __init__(self, share: float = 0.0) -> None:
+        self.means = [HOPE] * DEEPEST
+        self.share = share
+        self.seconds = 0.0
+
+    def took(self, seconds: float) -> None:
+        """Note what drafting a token took; what can be done in much less was held up before."""
+        weight = _SECONDS if 0.0 < self.seconds <= 2 * seconds else 1.0
+        self.seconds += weight * (max(0.0, seconds) - self.seconds)
+
+
+class Acceptance:
+    """See the module, for one request; ``experience`` of others is where it begins."""
+
+    __slots__ = ("_counts", "_means", "_rest", "_until", "experience")
+
+    def __init__(self, experience: Experience | None = None) -> None:
+        self.experience = experience or Experience()
+        self._means = list(self.experience.means)
+        self._counts = [KNOWN] * DEEPEST
+        self._rest, self._until = REST, 0  # the position from which drafts are tried again
+
+    def rests(self, position: int) -> bool:
+        """Whether nothing is to be drafted after ``position``."""
+        return position < self._until
+
+    def chances(self, count: int) -> Sequence[float]:
+        """How often each of ``count`` tokens stood if those before it did."""
+        if count <= DEEPEST:
+            return self._means[:count]
+        return [*self._means, *self._means[-1:] * (count - DEEPEST)]
+
+    def hope(self) -> None:
+        """Note a step without a draft: what did not pay may do so by now, and is tried again."""
+        self._means = [mean + _HOPE * (1.0 - mean) for mean in self._means]
+        self.experience.seconds *= 1.0 - _HOPE
+
+    def saw(self, position: int, proposed: int, accepted: int) -> None:
+        """Note how many of the ``proposed`` tokens stood, and the position reached."""
+        for depth in range(min(proposed, accepted + 1, DEEPEST)):
+            stood = depth < accepted
+            self._counts[depth] += 1
+            weight = max(_SLOWEST, 1 / self._counts[depth])
+            self._means[depth] += weight * (stood - self._means[depth])
+            means = self.experience.means
+            means[depth] += _SLOWEST / 2 * (stood - means[depth])
+        if accepted:
+            self._rest = REST
+        elif proposed and self._means[0] < SELDOM:
+            self._until = position + self._rest
+            self._rest = min(LONGEST_REST, 2 * self._rest)
+
+    def fork(self) -> Acceptance:
+        """An independent copy."""
+        twin = Acceptance(self.experience)
+        twin._means, twin._counts = list(self._means), list(self._counts)
+        twin._rest, twin._until = self._rest, self._until
+        return twin

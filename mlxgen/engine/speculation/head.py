@@ -1,0 +1,189 @@
+"""The drafter that foresees from the model's own hidden states, with a ``Predictor``.
+
+Owns the states that passes gave and the predictor has not read, and the predictor's KV. Must never
+know whether a draft was accepted. Entry ``i`` of that KV is of token ``i`` of the history, and of
+the state that it was drawn from. Invariant: what is read was made of the history's own tokens, and
+entries of drafted states are made anew from the trunk's. Where states are not known (a prompt began
+with kept KV), the predictor begins after them: its drafts are worse then, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from ...sampling import Sampler
+from ..history import History
+from ..kv import KV, Device, Fed, Footprint, Later, LayerCache
+from ..request.request import Request
+from .acceptance import Acceptance, Experience
+from .modelled import ModelledDrafter
+from .predictor import Predictor
+
+BEHIND = 64  # tokens that ran without a draft, after which the predictor reads their states
+
+
+class States(NamedTuple):
+    """The trunk's states [n, width] after so many tokens from ``start`` on."""
+
+    start: int
+    tokens: Sequence[Fed]
+    array: mx.array
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+    def part(self, first: int, end: int) -> mx.array:
+        """Those from one place of the history to another, as far as they are here."""
+        low, high = max(0, first - self.start), min(len(self.tokens), end - self.start)
+        return self.array if high - low == len(self.tokens) else self.array[low:high]
+
+    def cut(self, to: int) -> States:
+        """Those before a place of the history."""
+        return States(self.start, self.tokens[: to - self.start], self.part(0, to))
+
+
+class Bound:
+    """A predictor as a model that a runner can run: it reads ``states`` [1, n, width] with the
+    tokens of a pass, and ``last`` [1, 1, width] is the state that it ends with."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self.states = self.last = mx.zeros((1, 1, predictor.width))
+
+    def __call__(self, inputs: mx.array, cache: list[LayerCache]) -> mx.array:
+        self.last = self._predictor(inputs, self.states, cache)[:, -1:]
+        return self._predictor.logits(self.last)
+
+    def footprint(self, trunk: Any) -> Footprint:
+        """The memory of its caches, and the weights of the ``trunk`` that it reads as well."""
+        caches = self._predictor.make_cache()
+        self(mx.array([[0]]), caches)
+        return Footprint.of(trunk, caches)
+
+
+class HeadDrafter(ModelledDrafter):
+    """See the module. ``device`` runs what is ``bound``."""
+
+    name = "head"
+    wants_states = True
+
+    def __init__(
+        self,
+        device: Device,
+        bound: Bound,
+        sampler: Sampler,
+        *,
+        width: int,
+        footprint: Footprint,
+        experience: Experience | None = None,
+    ) -> None:
+        super().__init__(device, sampler, width, Acceptance(experience))
+        self._bound, self._footprint = bound, footprint
+        self._kv = KV(device)
+        self._base = 0  # the first token that has an entry
+        self._own = History()  # the history's tokens from there on
+        self._exact = 0  # entries that were made of the trunk's states
+        self._states: list[States] = []  # without gaps
+        self._moment = 0
+
+    def chances(self, request: Request, count: int) -> Sequence[float]:
+        known = self._states[-1].end if self._states else 0
+        return super().chances(request, count) if known >= len(request.history) - 1 else ()
+
+    def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
+        self._follow(history)
+        self._cut(start)
+        if self._states and self._states[-1].end < start:
+            self._states.clear()
+        self._states.append(States(start, tokens, states))
+        end = min(start + len(tokens), len(history) - 1)
+        if end - self._base - self._kv.length >= BEHIND:
+            self._read(history)
+            self._kv.submit()
+
+    @property
+    def nbytes(self) -> int:
+        return self._kv.nbytes + sum([each.array.nbytes for each in self._states])
+
+    def nbytes_at(self, length: int) -> int:
+        return self._footprint.alone(length)
+
+    def fork(self) -> HeadDrafter:
+        twin = HeadDrafter.__new__(HeadDrafter)
+        ModelledDrafter.__init__(
+            twin, self._device, self._sampler, self._width, self.acceptance.fork()
+        )
+        twin._bound, twin._footprint = self._bound, self._footprint
+        twin._kv, twin._own, twin._states = self._kv.fork(), self._own.fork(), list(self._states)
+        twin._base, twin._exact, twin._moment = self._base, self._exact, self._moment
+        return twin
+
+    def _catch_up(self, request: Request) -> mx.array | None:
+        logits = self._read(request.history)
+        ends = self._base + self._kv.length == len(request.history)
+        return logits if ends else None
+
+    def _run(self, token: Fed) -> mx.array:
+        self._bound.states = self._bound.last
+        return self._kv.run([token])
+
+    def _read(self, history: History) -> mx.array | None:
+        """Read the states that are known; the logits [1, vocab] after the last of them."""
+        self._follow(history)
+        self._drop_other(history)
+        if not self._states:
+            return None
+        first, end = self._states[0].start, min(self._states[-1].end, len(history) - 1) + 1
+        self._kv.align(self._own, min(self._exact, len(self._own) - 1))
+        held = self._base + self._kv.length
+        if first > max(0, held - 1):
+            self._begin(history, first + 1)
+            held = first + 1
+        if held >= end:
+            return None
+        own = [each for each in self._states if each.end >= held and each.start < end - 1]
+        parts = [each.part(held - 1, end - 1) for each in own]
+        if not held:
+            parts.insert(0, mx.zeros_like(self._states[0].array[:1]))
+        self._bound.states = (parts[0] if len(parts) == 1 else mx.concatenate(parts))[None]
+        logits = self._kv.run(self._own[held - self._base : end - self._base])
+        self._kv.snapshot()
+        self._exact = self._kv.length
+        self._states = [each for each in self._states if each.end >= end - 1]
+        return logits
+
+    def _follow(self, history: History) -> None:
+        """Forget what was taken back since the last time, and note what has come."""
+        if self._moment != history.moment:
+            low, self._moment = history.low_since(self._moment), history.moment
+            if self._states and low < self._states[0].start:
+                self._states.clear()  # other tokens came before theirs; theirs are compared
+            if low <= self._base:
+                self._begin(history, 0)
+            self._own.cut(low - self._base)
+        self._own += history[self._base + len(self._own) :]
+
+    def _begin(self, history: History, base: int) -> None:
+        """Hold no entries, and have them begin with this token."""
+        self._kv.restart()
+        self._kv.expect_rewinds()
+        self._base, self._exact, self._own = base, 0, History(history[base:])
+
+    def _cut(self, to: int) -> None:
+        """Forget the states from a place on."""
+        if self._states and self._states[-1].end > to:
+            self._states = [each.cut(to) for each in self._states if each.start < to]
+
+    def _drop_other(self, history: History) -> None:
+        """Forget the states of tokens that did not come to stand, and those after them."""
+        for states in self._states:
+            for place, token in enumerate(states.tokens, states.start):
+                if place >= len(history):
+                    return
+                if (token.read() if isinstance(token, Later) else token) != history[place]:
+                    self._cut(place)
+                    return

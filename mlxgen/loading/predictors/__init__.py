@@ -1,0 +1,1 @@
+"""Multi-token-prediction heads: the weights beside a model's own that mlx-lm drops."""

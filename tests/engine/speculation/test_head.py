@@ -1,0 +1,136 @@
+"""What is drafted from hidden states changes nothing, and is drafted from the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen import LanguageModel
+from mlxgen.engine.limits import Limits
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.speculation.head import BEHIND, HeadDrafter
+from mlxgen.sampling import PostSamplingResult
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.mirror import Mirror, check_entries, draft_with_head
+
+KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
+PROMPT = [t % VOCAB for t in b"ababcbabcabab"]
+GREEDY: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def lm(request: pytest.FixtureRequest) -> LanguageModel:
+    """A model of each cache kind, with a head that shows what it is told."""
+    model, make_cache = cache_kinds()[request.param]()
+    made = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB))
+    made.make_cache = make_cache  # type: ignore[method-assign]
+    draft_with_head(made)
+    return made
+
+
+@pytest.fixture
+def demo() -> Iterator[LanguageModel]:
+    lm = mlxgen.load()
+    draft_with_head(lm)
+    yield lm
+    del lm.drafts_for
+
+
+def picky(result: PostSamplingResult) -> None:
+    if result.attempt == 0 and result.position % 4 == 3:
+        result.rewind = 2
+    elif result.attempt == 0 and result.position % 3 == 1:
+        result.resample = True
+
+
+@pytest.mark.parametrize("options", [{}, {"hooks": picky, "hold_tokens": 3}], ids=["", "hooks"])
+def test_the_text_is_the_same_with_a_head(lm: LanguageModel, options: dict[str, Any]) -> None:
+    plain = lm.generate(PROMPT, draft="off", **GREEDY, **options)
+    drafted = lm.generate(PROMPT, **GREEDY, **options)
+    assert drafted.tokens == plain.tokens and drafted.usage.drafted_tokens > 0
+
+
+def test_rewinds_and_forks_keep_each_entry_with_its_state(lm: LanguageModel) -> None:
+    plain = lm.generate(PROMPT, draft="off", **GREEDY).tokens
+    stream = lm.stream(PROMPT, **GREEDY)
+    for ahead, back in ((9, 4), (7, 6), (5, 1)):
+        for _ in range(ahead):
+            next(stream)
+        stream.rewind(tokens=back)
+        check_entries(lm, stream._handle.drafts, list(stream._handle.history))
+    (twin,) = stream.fork()
+    for each in (stream, twin):
+        for _ in each:
+            pass
+        assert tuple(each.tokens) == plain
+        assert check_entries(lm, each._handle.drafts, list(each._handle.history)) > len(PROMPT)
+
+
+def test_rows_of_a_batch_have_entries_of_their_own(lm: LanguageModel) -> None:
+    plain = [lm.generate(PROMPT[i:], draft="off", **GREEDY).tokens for i in range(4)]
+    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    given: list[dict[str, Any]] = [{}, {"draft": "off"}, {}, {}]
+    handles = [
+        scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**GREEDY, **own})))
+        for i, own in enumerate(given)
+    ]
+    checked = [0] * 4
+    while scheduler.busy:
+        assert all(event.error is None for event in scheduler.step())
+        for i, handle in enumerate(handles):
+            if handle.drafts and not handle.closed and scheduler.stats().steps % 4 == 0:
+                checked[i] = check_entries(lm, handle.drafts, list(handle.history))
+    assert [tuple(handle.request.tokens) for handle in handles] == plain
+    assert all(count > len(PROMPT) for i, count in enumerate(checked) if i != 1)
+
+
+def test_what_runs_without_drafts_is_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = cache_kinds()["plain"]()
+    lm = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB))
+    draft_with_head(lm)
+    monkeypatch.setattr(HeadDrafter, "chances", lambda *_: ())
+    stream = lm.stream(PROMPT * 3, max_tokens=2 * BEHIND, temperature=0, ignore_eos=True)
+    for length, _ in enumerate(stream, len(PROMPT * 3)):
+        drafts = stream._handle.drafts
+        (drafter,) = drafts._drafters
+        assert isinstance(drafter, HeadDrafter)
+        assert length - drafter._kv.length <= 2 * BEHIND
+    assert check_entries(lm, drafts, list(stream._handle.history)) > BEHIND + len(PROMPT)
+
+
+def test_without_the_states_of_a_kept_prefix_it_begins_after_them(demo: LanguageModel) -> None:
+    prompt = "Once upon a time there was a little dog. He had a red ball and a friend."
+    given: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    with demo.stream(prompt, **given) as stream:
+        first = [chunk.token for chunk in stream]
+        stream.keep()
+    again = demo.stream(prompt, **given)
+    assert [chunk.token for chunk in again] == first and again.usage.cached_tokens > 0
+    (drafter,) = again._handle.drafts._drafters
+    assert isinstance(drafter, HeadDrafter) and drafter._base > 0
+    assert again.usage.accepted_draft_tokens > 20
+
+
+@pytest.mark.parametrize("filters", [None, mlxgen.Regex("(.|\n)*")], ids=["free", "constrained"])
+def test_the_demo_models_head_saves_half_of_the_passes(demo: LanguageModel, filters: Any) -> None:
+    given: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "filters": filters}
+    given |= {"temperature": 0.7, "seed": 1}
+    plain = demo.generate("Once upon a time", draft="off", **given)
+    drafted = demo.generate("Once upon a time", **given)
+    assert drafted.tokens == plain.tokens
+    assert drafted.usage.forward_passes < 30
+    assert set(drafted.usage.drafts) == {"head"}
+
+
+def test_a_head_is_at_hand_unless_other_drafts_are_asked_for() -> None:
+    lm = mlxgen.load()
+    wants = {
+        draft: lm.drafts_for(Options.of({"draft": draft})).wants_states
+        for draft in (None, "auto", "ngram", "off")
+    }
+    assert wants == {None: True, "auto": True, "ngram": False, "off": False}

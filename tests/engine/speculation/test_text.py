@@ -1,0 +1,466 @@
+"""Drafts from text: what they expect, what they cost, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen.engine.options import Options
+from mlxgen.engine.request.accept import Verdict, fast_forward, push, start
+from mlxgen.engine.request.request import Request
+from mlxgen.engine.speculation.ahead import draws_behind
+from mlxgen.engine.speculation.earlier import OWNERS, Earlier
+from mlxgen.engine.speculation.habits import Habits
+from mlxgen.engine.speculation.odds import Odds
+from mlxgen.engine.speculation.text import TextDrafter
+from mlxgen.engine.speculation.texts import Texts
+from mlxgen.engine.speculation.worth import FORCED
+from mlxgen.errors import FilterError
+from mlxgen.filters import Int32Words
+from mlxgen.sampling import PostSamplingResult
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.checkpoints import tiny_config, tiny_model
+from tests.fakes.speaking import PROMPT, Speaker, reciter
+
+COLOURS = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z]{1,9}$"},
+        "colour": {"enum": ["amber", "azure", "beige"]},
+        "size": {"enum": ["big", "small"]},
+    },
+    "required": ["name", "colour", "size"],
+    "additionalProperties": False,
+}
+
+
+def record(name: str, colour: str, size: str) -> str:
+    return json.dumps({"name": name, "colour": colour, "size": size})
+
+
+def colours() -> mlxgen.JsonSchema:
+    return mlxgen.JsonSchema(COLOURS, whitespace=None, separators=(", ", ": "))
+
+
+class Desk:
+    """Requests of one model, and drafters that share what they learn."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self.speaker = speaker
+        self.shared = Texts(), Habits(), Odds()
+
+    def drafter(self) -> TextDrafter:
+        return TextDrafter(*self.shared)
+
+    def request(self, prompt: str = "?", **options: Any) -> Request:
+        ids = list(prompt.encode())
+        request = self.speaker.lm.prepare(ids, Options.of({"max_tokens": 500, **options}))
+        assert start(request) is Verdict.NEXT
+        return request
+
+    def told(self, drafter: TextDrafter, request: Request, text: str) -> None:
+        """Take in a text token by token, and have the drafter look on, as the step loop does."""
+        for token in text.encode()[request.position :]:
+            if request.position < len(text) and token == text.encode()[request.position]:
+                drafter.early(request, drafter.most)
+                if push(request, token) is not Verdict.NEXT:
+                    break
+                fast_forward(request)
+        drafter.learn(request.history)
+
+
+@pytest.fixture(scope="module")
+def mute() -> Speaker:
+    return reciter([])
+
+
+@pytest.fixture
+def desk(mute: Speaker) -> Desk:
+    return Desk(mute)
+
+
+def proposed(drafter: TextDrafter, request: Request, count: int = 16) -> str:
+    guess = drafter.propose(request, count)
+    return "" if guess is None else bytes(guess.tokens).decode()
+
+
+# ---- what is expected ------------------------------------------------------------------------
+
+
+def test_what_came_after_the_same_tokens_is_proposed(desk: Desk) -> None:
+    request = desk.request("the fox and the dog, the fo", max_tokens=100)
+    drafter = desk.drafter()
+    assert proposed(drafter, request, 8) == "x and th"
+    chances = drafter.chances(request, 8)
+    assert len(chances) == 8 and all(0 < chance < FORCED for chance in chances)
+    assert drafter.propose(desk.request("abcdefgh"), 8) is None
+
+
+def test_the_end_of_the_text_and_of_the_budget_are_not_passed(desk: Desk) -> None:
+    end = desk.speaker.end
+    ids = [*b"one two", end, *b"one t"]
+    lm = desk.speaker.lm
+    for options, expected in (({}, "wo"), ({"max_tokens": 2}, "w"), ({"max_tokens": 1}, "")):
+        request = lm.prepare(ids, Options.of({"max_tokens": 90, **options}))
+        assert proposed(desk.drafter(), request) == expected
+
+
+def test_other_texts_of_the_same_owner_are_copied(desk: Desk) -> None:
+    first = desk.drafter()
+    first.learn(desk.request("a small boat on the river").history)
+    request = desk.request("he saw a small b")
+    assert proposed(desk.drafter(), request) == "oat on the river"
+    assert desk.drafter().propose(request, 8) is not None
+    assert TextDrafter(Texts(), Habits(), Odds()).propose(request, 8) is None
+
+
+def test_what_filters_do_not_allow_is_never_proposed(desk: Desk) -> None:
+    request = desk.request("abcd abce abcf abc", filters=mlxgen.Regex("[eg]+"))
+    assert proposed(desk.drafter(), request) == "e"
+
+
+def test_a_record_like_one_seen_before_is_drafted_through_what_is_forced(desk: Desk) -> None:
+    desk.told(desk.drafter(), desk.request(filters=colours()), record("ann", "beige", "small"))
+    request = desk.request("A record of bob?", filters=colours())
+    drafter = desk.drafter()
+    for token in b"bob":
+        assert push(request, token) is Verdict.NEXT
+    push(request, ord('"'))
+    fast_forward(request)
+    assert bytes(request.tokens).decode() == '{"name": "bob", "colour": "'
+    assert proposed(drafter, request, 40) == 'beige", "size": "'  # what ends it saves no pass
+    chances = drafter.chances(request, 40)
+    assert [chance == FORCED for chance in chances] == [False, *[True] * 16]
+
+
+def test_without_any_match_the_grammar_alone_says_what_is_likely(desk: Desk) -> None:
+    """The names differ, so no three tokens before the brackets are the same."""
+    sets = mlxgen.Regex(r"(<[a-z]{3}[;:]( |\n)\[(x|y)\](z|w))*")
+    for name in ("abc", "def", "ghi", "jkl", "mno", "pqr"):
+        desk.told(desk.drafter(), desk.request("?" + name, filters=sets), f"<{name}; [y]z")
+    _, habits, odds = desk.shared
+    request = desk.request("nothing like it", filters=sets)
+    for token in b"<uvw":
+        push(request, token)
+    fresh = TextDrafter(Texts(), habits, odds)
+    assert request.constraint is not None and request.constraint.mask() is not None
+    assert proposed(fresh, request, 16).startswith("; [y]z"[:5])
+
+
+def test_what_is_forced_at_the_start_is_not_drafted(desk: Desk) -> None:
+    drafter = desk.drafter()
+    desk.told(desk.drafter(), desk.request(filters=colours()), record("ann", "beige", "small"))
+    request = desk.request(filters=colours())
+    for token in b"bo":
+        push(request, token)
+    push(request, ord('"'))
+    fast_forward(request)
+    now, early = drafter.chances(request, 30), drafter.early(request, 30)
+    after = 1 + sum(chance == FORCED for chance in now)
+    assert now[0] < FORCED and len(early) == len(now) - after
+
+
+def test_with_log_probabilities_what_is_forced_is_drafted_as_it_is_drawn(desk: Desk) -> None:
+    request = desk.request(filters=colours(), top_logprobs=1)
+    assert request.position == 0
+    drafter = desk.drafter()
+    assert request.constraint is not None and request.constraint.mask() is not None
+    assert proposed(drafter, request, 8) == '{"name":'
+    assert all(chance < FORCED for chance in drafter.chances(request, 8))
+
+
+# ---- what it learns --------------------------------------------------------------------------
+
+
+def test_chances_are_about_right_where_hardly_any_copy_goes_on(desk: Desk) -> None:
+    """Every three letters recur sooner or later, and mostly go on in another way."""
+    drafter, request = desk.drafter(), desk.request(max_tokens=3000)
+    letters, expected, came = random.Random(0), 0.0, 0
+    for position in range(1500):
+        guess, chances = drafter.propose(request, 8), drafter.chances(request, 8)
+        token = letters.choice(b"abcdef")
+        if guess is not None and position > 500:
+            expected += chances[0]
+            came += guess.tokens[0] == token
+        request.advance(token)
+    assert 0.6 * came < expected < 1.7 * came
+
+
+def test_where_copies_go_on_their_chance_grows(desk: Desk) -> None:
+    drafter = desk.drafter()
+    text = "a fox met a dog near the old mill by the river" * 3
+    request = desk.request(max_tokens=3000)
+    chances = []
+    for token in text.encode():
+        chances.append(next(iter(drafter.chances(request, 4)), 0.0))
+        request.advance(token)
+    assert chances[-1] > 0.95 > chances[51] > 0.3
+
+
+# ---- it leaves nothing behind ----------------------------------------------------------------
+
+
+def state(request: Request) -> tuple[Any, ...]:
+    request.check_integrity()
+    constraint = request.constraint
+    mask = None if constraint is None else constraint.mask()
+    return list(request.history), None if mask is None else mask.tobytes(), request.usage
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "a schema": {"filters": colours()},
+    "penalties": {"filters": colours(), "repetition_penalty": 1.2},
+    "early": {"filters": colours(), "min_tokens": 30},
+    "stops": {"filters": colours(), "stop": ["bei"]},
+    "bans": {"filters": colours(), "banned": ["beig"]},
+    "closing": {"filters": colours(), "close_json": True, "max_tokens": 70},
+    "reports": {"filters": colours(), "top_logprobs": 2},
+    "no filters": {},
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_walk_changes_nothing_and_its_draws_are_those_of_each_position(
+    desk: Desk, name: str
+) -> None:
+    teacher = desk.drafter()
+    desk.told(teacher, desk.request(filters=colours()), record("ann", "beige", "small"))
+    request = desk.request(**FORMS[name])
+    for token in b'{"name": "bo"'[request.position :]:
+        push(request, token)
+    if name != "reports":
+        fast_forward(request)
+    drafter = desk.drafter()
+    before = state(request)
+    chances = drafter.chances(request, 12)
+    assert state(request) == before
+    guess = drafter.propose(request, 12)
+    assert state(request) == before
+    if guess is None:
+        assert not chances
+        return
+    assert len(guess.tokens) == len(chances)
+    guess.look(request)
+    expected = draws_behind(request, guess.tokens)
+    assert len(guess.requests) == len(guess.tokens) + 1
+    assert state(request) == before
+    for i, (mine, theirs) in enumerate(zip(guess.requests, expected, strict=True)):
+        if i < len(chances) and chances[i] == FORCED and mine.words is not None:
+            assert mine._replace(words=None) == theirs._replace(words=None)
+            assert mine.words.nonzero()[0].tolist() == [guess.tokens[i] // 32]
+            continue
+        assert mine._replace(words=None, counts=None) == theirs._replace(words=None, counts=None)
+        assert (mine.words is None) == (theirs.words is None)
+        assert mine.words is None or theirs.words is None or (mine.words == theirs.words).all()
+
+
+def test_a_walk_made_one_token_early_is_gone_on_with(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.told(desk.drafter(), desk.request(filters=colours()), record("ann", "beige", "small"))
+    request = desk.request(filters=colours())
+    for token in b"bo":
+        push(request, token)
+    drafter = desk.drafter()
+    push(request, ord('"'))
+    fast_forward(request)
+    early = drafter.early(request, 30)
+    assert request.constraint is not None
+    masks: list[int] = []
+    fill = request.constraint._all.fill
+
+    def counted(row: Int32Words) -> bool:
+        masks.append(1)
+        return fill(row)
+
+    monkeypatch.setattr(request.constraint._all, "fill", counted)
+    assert drafter.propose(request, 30) is not None  # nothing came in between
+    push(request, ord("b"))
+    fast_forward(request)
+    assert request.finish_reason is None
+    now = drafter.chances(request, 30)
+    made = len(masks)
+    drafter.propose(request, 30)
+    assert len(masks) == made and len(now) == len(early)
+
+
+class Touchy:
+    """A filter that raises after a token, and can go back or not."""
+
+    def __init__(self, error: type[Exception] | None) -> None:
+        self.fed: list[int] = []
+        self.error = error
+        self.resets = 0
+
+    def fill(self, row: Int32Words) -> bool:
+        if self.error is not None and ord("r") in self.fed[-2:]:
+            raise self.error("no")
+        return False
+
+    def advance(self, token: int) -> None:
+        self.fed.append(token)
+
+    def can_end(self) -> bool:
+        return True
+
+    def reset(self) -> None:
+        self.resets += 1
+        self.fed.clear()
+
+
+class Patient(Touchy):
+    def rewind(self, to: int) -> None:
+        del self.fed[to:]
+
+
+class Own:
+    def __init__(self, made: type[Touchy]) -> None:
+        self.made = made
+
+    def bind(self, tokenizer: Any, vocab_size: int) -> Touchy:
+        return self.made(None)
+
+
+@pytest.mark.parametrize("error", [FilterError, ValueError])
+def test_a_filter_that_raises_during_a_walk_ends_it(desk: Desk, error: type[Exception]) -> None:
+    filter = Patient(error)
+    request = desk.request("the river, the ri", filters=[filter])
+    assert request.constraint is not None and request.constraint.mask() is None
+    assert proposed(desk.drafter(), request) == "ve"
+    assert filter.fed == []
+    request.check_integrity()
+
+
+def test_filters_that_are_fed_the_whole_text_to_go_back_are_not_walked(desk: Desk) -> None:
+    filter = Touchy(None)
+    request = desk.request("the river, the ri", filters=[filter])
+    assert request.constraint is not None and request.constraint.mask() is None
+    assert not desk.drafter().chances(request, 8)
+    assert desk.drafter().propose(request, 8) is None
+    assert filter.resets == 0
+
+
+def test_going_back_forgets_what_was_expected(desk: Desk) -> None:
+    drafter, request = desk.drafter(), desk.request("one two three, one two ")
+    assert proposed(drafter, request, 5) == "three"
+    request.advance(ord("t"))
+    assert proposed(drafter, request, 4) == "hree"
+    request.rewind(len(request.history) - 1)
+    request.advance(ord("x"))
+    assert drafter.propose(request, 5) is None
+    request.rewind(len(request.history) - 1)
+    assert proposed(drafter, request, 5) == "three"
+
+
+def test_a_fork_expects_on_its_own(desk: Desk) -> None:
+    drafter, request = desk.drafter(), desk.request("one two three, one two ")
+    twin, copy = drafter.fork(), request.fork(3)
+    copy.advance(ord("t"))
+    request.advance(ord("x"))
+    assert drafter.propose(request, 4) is None
+    assert proposed(twin, copy, 4) == "hree"
+
+
+# ---- the text stays the same -----------------------------------------------------------------
+
+
+def strays(result: PostSamplingResult) -> None:
+    if result.position % 5 == 4:
+        result.feed_filters = False
+
+
+def replaces(result: PostSamplingResult) -> None:
+    if result.position % 7 == 3 and result.attempt == 0:
+        result.resample = True
+
+
+def test_texts_of_one_owner_are_not_shown_to_another(mute: Speaker) -> None:
+    lm, earlier = mute.lm, Earlier()
+    drafters = [earlier.drafter(owner) for owner in ("ann", "ann", "bob")]
+    request = lm.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
+    drafters[0].learn(lm.prepare([*b"a fox and the dog"], Options.of({})).history)
+    assert proposed(drafters[1], request, 2) == "og"
+    assert drafters[2].propose(request, 2) is None
+
+
+def test_the_texts_of_those_who_were_away_for_longest_are_forgotten(mute: Speaker) -> None:
+    lm, earlier = mute.lm, Earlier()
+    text = lm.prepare([*b"the fox and the dog"], Options.of({"max_tokens": 9}))
+    earlier.drafter("ann").learn(text.history)
+    request = lm.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
+    for i in range(OWNERS - 1):
+        earlier.drafter(str(i))
+    assert proposed(earlier.drafter("ann"), request, 2) == "og"
+    for i in range(OWNERS):
+        earlier.drafter(str(i))
+    assert earlier.drafter("ann").propose(request, 2) is None
+
+
+GENERATED: dict[str, dict[str, Any]] = {
+    "a schema": {"filters": colours()},
+    "an answer with log-probabilities": {"filters": colours(), "top_logprobs": 2},
+    "strays": {"filters": mlxgen.Regex("([a-z ]{3}[0-9])*"), "hooks": strays},
+    "declined tokens": {"filters": colours(), "hooks": replaces, "hold_tokens": 2},
+    "a way to the end": {"filters": colours(), "close_json": True, "max_tokens": 60},
+    "bans": {"filters": colours(), "banned": ["am"]},
+    "penalties": {"filters": colours(), "repetition_penalty": 1.3},
+    "a filter of one's own": {"filters": Own(Patient)},
+    "one that cannot go back": {"filters": Own(Touchy)},
+}
+
+
+@pytest.fixture(scope="module")
+def small() -> mlxgen.LanguageModel:
+    tokenizer = alphabet_tokenizer()
+    return mlxgen.LanguageModel(tiny_model(tiny_config(len(tokenizer))), tokenizer)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize("sampled", [{"temperature": 0}, {"temperature": 1.0, "seed": 5}])
+def test_the_text_is_the_same_again_and_again(
+    small: mlxgen.LanguageModel, name: str, sampled: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"max_tokens": 40, **sampled, **GENERATED[name]}
+    prompt = list(b"A red fox. A red fox. A red")
+    plain = small.generate(prompt, draft="off", **options)
+    for _ in range(3):  # it has seen it the second time
+        drafted = small.generate(prompt, draft="ngram", **options)
+        assert (drafted.tokens, drafted.text) == (plain.tokens, plain.text)
+        assert drafted.finish_reason == plain.finish_reason
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 0.9), ({"top_logprobs": 0}, 0.3)])
+def test_enums_and_keys_are_drafted_after_one_record(options: dict[str, Any], most: float) -> None:
+    said = [""]  # the text that the model says next
+    speaker = Speaker([], lambda self, done: [f"{said[0]:99}".encode()[len(done)]])
+
+    def passes(name: str, draft: str) -> int:
+        said[0] = record(name, "azure", "small")
+        result = speaker.lm.generate(
+            PROMPT, draft=draft, filters=colours(), max_tokens=80, **options
+        )
+        assert result.text == said[0]
+        return result.usage.forward_passes
+
+    plain = passes("ann", "off")
+    passes("ann", "ngram")
+    for name in ("bob", "zoe"):
+        assert passes(name, "ngram") < most * plain
+
+
+def speakers(text: Sequence[str]) -> Speaker:
+    return reciter([*text], costs="every pass alike")
+
+
+def test_text_that_repeats_takes_few_passes() -> None:
+    text = list("a fox met a dog. a fox met a dog. a fox met a dog. a fox met a dog.")
+    speaker = speakers(text)
+    plain = speaker.lm.generate(PROMPT, max_tokens=90, draft="off")
+    drafted = speaker.lm.generate(PROMPT, max_tokens=90, draft="ngram")
+    assert drafted.text == plain.text == "".join(text)
+    assert drafted.usage.forward_passes < 0.6 * plain.usage.forward_passes

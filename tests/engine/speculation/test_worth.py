@@ -1,0 +1,56 @@
+"""Drafts are chosen by the tokens a second that they are worth."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mlxgen.engine.speculation.worth import Choice, Offer, choose, likely
+
+
+def flat(tokens: int, most: int = 8) -> float:
+    """A pass is bound by reading the weights up to so many tokens, then by arithmetic."""
+    return max(1.0, tokens / most)
+
+
+def test_tokens_that_cost_nothing_are_drafted_as_far_as_the_pass_takes_no_longer() -> None:
+    sure = Offer([0.9] * 16)
+    assert choose([[sure]], flat) == [Choice(0, 7)]
+    assert choose([[sure]] * 4, flat) == [Choice(0, 1)] * 4
+
+
+def test_nothing_is_drafted_where_nothing_pays() -> None:
+    assert choose([[Offer([0.5] * 4)]], lambda tokens: float(tokens)) == [None]
+    assert choose([[Offer([0.9] * 4, seconds=1.0)]], flat) == [None]
+    assert choose([[Offer([0.3])]], flat, host=0.4) == [None]
+    assert choose([[], [Offer(())]], flat) == [None, None]
+
+
+def test_the_drafter_is_taken_that_gives_most_for_its_time() -> None:
+    text, model = Offer([0.5, 0.5]), Offer([0.8, 0.8, 0.8, 0.8], seconds=0.1)
+    assert choose([[text, model]], flat) == [Choice(1, 4)]
+    dear = model._replace(seconds=0.5)
+    assert choose([[text, dear]], flat) == [Choice(0, 2)]
+    assert choose([[Offer(()), dear]], flat) == [Choice(1, 2)]
+
+
+def test_one_row_does_not_make_many_others_wait() -> None:
+    sure = Offer([0.99] * 8)
+    narrow = partial(flat, most=4)
+    assert choose([[sure]], narrow) == [Choice(0, 3)]
+    assert choose([[sure], [], [], []], narrow) == [None] * 4
+
+
+def test_what_was_asked_for_is_drafted_as_long_as_it_is_likely() -> None:
+    assert likely([Offer([0.9] * 8)]) == Choice(0, 8)
+    assert likely([Offer([0.7] * 8)]) == Choice(0, 2)
+    assert likely([Offer([0.1] * 8)]) == Choice(0, 1)
+    assert likely([]) is likely([Offer(())]) is None
+
+
+def test_what_is_forced_saves_no_draw_but_is_needed_after_its_token() -> None:
+    group = Offer([0.8, 1.0, 1.0])
+    assert choose([[group]], flat) == [Choice(0, 3)]
+    assert choose([[group]], lambda tokens: 1 + 0.5 * tokens) == [None]  # three places for one draw
+    assert choose([[Offer([0.8] * 3)]], lambda tokens: 1 + 0.5 * tokens) == [Choice(0, 3)]
+    assert choose([[group]], partial(flat, most=2)) == [None]  # not all of it fits
+    assert likely([Offer([0.3, 1.0, 1.0, 0.9])]) == Choice(0, 3)

@@ -1,0 +1,71 @@
+"""A predictor that foresees nothing, and whose cache shows what it was told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import KVCache
+
+from mlxgen import LanguageModel
+from mlxgen.engine.kv.seam import Wanted
+from mlxgen.engine.options import Options
+from mlxgen.engine.speculation.drafts import Drafts
+from mlxgen.engine.speculation.head import HeadDrafter
+
+
+class Mirror:
+    """Its entries are the states and the tokens; it expects each token once more."""
+
+    nbytes = 0
+
+    def __init__(self, width: int, vocab: int) -> None:
+        self.width, self._vocab = width, vocab
+
+    def make_cache(self) -> list[Any]:
+        return [KVCache()]
+
+    def __call__(self, tokens: mx.array, states: mx.array, cache: list[Any]) -> mx.array:
+        told = mx.broadcast_to(tokens[..., None].astype(states.dtype), states.shape)
+        cache[0].update_and_fetch(states[:, None], told[:, None])
+        return told
+
+    def logits(self, states: mx.array) -> mx.array:
+        return -mx.abs(mx.arange(self._vocab) - states[..., :1])
+
+
+def draft_with_head(lm: LanguageModel, count: int = 3) -> None:
+    """Have the head of a model draft everything but what is not to be drafted."""
+    assert lm.predictor is not None
+    predictor = lm.predictor
+
+    def drafts_for(options: Options, owner: str = "") -> Drafts:
+        if options.draft == "off":
+            return Drafts()
+        return Drafts([lm._head_drafter(predictor)], count, wanted=True)
+
+    lm.drafts_for = drafts_for  # type: ignore[method-assign]
+
+
+def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
+    """Those that a ``Mirror`` made of the trunk's states are of the history's tokens, each with the
+    state before it; returns how many there are."""
+    (drafter,) = drafts._drafters
+    assert isinstance(drafter, HeadDrafter)
+    store, first = drafter._kv.store, drafter._base
+    common = min(drafter._exact, drafter._kv.common(drafter._own), len(history) - first)
+    if common <= 0:
+        return 0
+    (cache,) = store.caches  # type: ignore[union-attr]
+    states: list[mx.array] = []
+    inputs, caches = mx.array([history]), lm.make_cache()
+    lm.runner().seam.run(
+        lambda: lm.model(inputs, cache=caches), Wanted([len(history)], [1]), states
+    )
+    before = np.concatenate([np.zeros((1, states[0].shape[-1])), np.array(states[0][0])])
+    got = np.array(cache.keys[0, 0, :common])
+    np.testing.assert_allclose(got, before[first : first + common], atol=0.05)
+    tokens = np.array(cache.values[0, 0, :common, 0]).astype(int).tolist()
+    assert tokens == history[first : first + common]
+    return common

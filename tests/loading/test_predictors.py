@@ -1,0 +1,524 @@
+"""Multi-token-prediction heads: each published layout is read as its makers describe it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+import mlxgen
+from mlxgen.load import weights_of
+
+from ..fakes.checkpoints import arrays, write_adapter_of
+from ..fakes.tokenizers import byte_level_tokenizer
+
+WIDTH, LAYERS, EPS = 64, 2, 1e-5
+Tensors = dict[str, mx.array]
+
+COMMON: dict[str, Any] = {
+    "hidden_size": WIDTH,
+    "intermediate_size": 64,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": EPS,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+}
+EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "attention_bias": False,
+}
+LATENT: dict[str, Any] = {
+    **EXPERTS,
+    "kv_lora_rank": 64,
+    "q_lora_rank": 32,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+}
+INDEXED: dict[str, Any] = {
+    **LATENT,
+    "index_head_dim": 32,
+    "index_n_heads": 2,
+    "index_topk": 4,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "moe_layer_freq": 1,
+    "rope_scaling": None,
+    "rope_parameters": {"rope_theta": 10000.0},
+}
+RECURRENT: dict[str, Any] = {
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 2,
+}
+SPARSE: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "shared_expert_intermediate_size": 32,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 32,
+}
+DEEPSEEK = {
+    "token_norm": "model.layers.2.enorm",
+    "state_norm": "model.layers.2.hnorm",
+    "projection": "model.layers.2.eh_proj",
+    "norm": "model.layers.2.shared_head.norm",
+    "block": "model.layers.2",
+}
+QWEN = {
+    "token_norm": "mtp.pre_fc_norm_embedding",
+    "state_norm": "mtp.pre_fc_norm_hidden",
+    "projection": "mtp.fc",
+    "norm": "mtp.norm",
+    "block": "mtp.layers.0",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One that publishes heads: what they are called, and how they compute."""
+
+    layer: str
+    names: Mapping[str, str]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    indexed: bool = True  # its layers are told which they are
+    at: int = LAYERS
+    state_first: bool = False
+    raw: bool = False
+    centred: bool = False
+    nested: bool = False
+    home: str | None = None  # the module of the layer, if it is of another model's
+
+
+FAMILIES = {
+    "llama": Family("TransformerBlock", DEEPSEEK, indexed=False),
+    "deepseek_v3": Family("DeepseekV3DecoderLayer", DEEPSEEK, LATENT),
+    "glm4_moe_lite": Family("Glm4MoeLiteDecoderLayer", DEEPSEEK, LATENT),
+    "glm4_moe": Family(
+        "DecoderLayer",
+        DEEPSEEK,
+        {**EXPERTS, "rope_scaling": None, "use_qk_norm": True, "partial_rotary_factor": 0.5},
+    ),
+    "qwen3_next": Family(
+        "Qwen3NextDecoderLayer",
+        QWEN,
+        {**RECURRENT, **SPARSE, "partial_rotary_factor": 0.5},
+        at=1,
+        centred=True,
+    ),
+    "qwen3_5": Family(
+        "DecoderLayer", QWEN, RECURRENT, at=1, centred=True, nested=True, home="qwen3_5"
+    ),
+    "qwen3_5_moe": Family(
+        "DecoderLayer",
+        QWEN,
+        {**RECURRENT, **SPARSE},
+        at=1,
+        centred=True,
+        nested=True,
+        home="qwen3_5",
+    ),
+    "deepseek_v32": Family("DeepseekV32DecoderLayer", DEEPSEEK, INDEXED, home="deepseek_v32"),
+    "glm_moe_dsa": Family("DeepseekV32DecoderLayer", DEEPSEEK, INDEXED, home="deepseek_v32"),
+    "mimo": Family(
+        "TransformerBlock",
+        {
+            "token_norm": "model.mtp_layers.0.token_layernorm",
+            "state_norm": "model.mtp_layers.0.hidden_layernorm",
+            "projection": "model.mtp_layers.0.input_proj",
+            "norm": "model.mtp_layers.0.final_layernorm",
+            "block": "model.mtp_layers.0",
+        },
+        indexed=False,
+        state_first=True,
+    ),
+    "ernie4_5_moe": Family(
+        "Ernie4_5_DecoderLayer",
+        {
+            "token_norm": "model.mtp_emb_norm.0",
+            "state_norm": "model.mtp_hidden_norm.0",
+            "projection": "model.mtp_linear_proj.0",
+            "block": "model.mtp_block.0",
+        },
+        {
+            "use_bias": False,
+            "moe_num_experts": 4,
+            "moe_k": 2,
+            "moe_layer_start_index": 1,
+            "moe_intermediate_size": 32,
+        },
+        at=0,
+        raw=True,
+    ),
+}
+
+
+class Made:
+    """A model of a family and its head, as the parts that its makers describe."""
+
+    def __init__(self, name: str) -> None:
+        mx.random.seed(3)
+        self.name, self.family = name, FAMILIES[name]
+        tokenizer = byte_level_tokenizer()
+        text = {**COMMON, **self.family.config, "model_type": name, "vocab_size": len(tokenizer)}
+        self.config: dict[str, Any] = text
+        if self.family.nested:
+            self.config = {"model_type": name, "text_config": text}
+        module = importlib.import_module(f"mlx_lm.models.{name}")
+        home = importlib.import_module(f"mlx_lm.models.{self.family.home or name}")
+        arguments = (home.TextModelArgs if self.family.nested else module.ModelArgs).from_dict(text)
+        self.model = module.Model(module.ModelArgs.from_dict(self.config))
+        at = (self.family.at,) if self.family.indexed else ()
+        self.layer: nn.Module = getattr(home, self.family.layer)(arguments, *at)
+        self.projection = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        for part in (self.model, self.layer):
+            part.set_dtype(mx.float32)
+            for norm in part.modules():
+                if isinstance(norm, nn.RMSNorm):
+                    norm.weight = mx.random.uniform(0.3, 0.9, norm.weight.shape)
+        self.norms = {each: mx.random.uniform(0.3, 0.9, (WIDTH,)) for each in ("token", "state")}
+        self.norms["last"] = mx.random.uniform(0.3, 0.9, (WIDTH,))
+        self.text = getattr(self.model, "language_model", self.model)
+        if self.family.raw:
+            self.norms["last"] = self.text.model.norm.weight
+
+    def head(self) -> Tensors:
+        """The head's tensors by its makers' names."""
+        names, family = self.family.names, self.family
+        block = arrays(self.layer)
+        found = {f"{names['block']}.{name}": array for name, array in block.items()}
+        found |= {f"{names['projection']}.{k}": v for k, v in arrays(self.projection).items()}
+        found[f"{names['token_norm']}.weight"] = self.norms["token"]
+        found[f"{names['state_norm']}.weight"] = self.norms["state"]
+        if "norm" in names:
+            found[f"{names['norm']}.weight"] = self.norms["last"]
+        if names is DEEPSEEK and self.name != "llama":  # what is the model's is published again
+            wide = mx.zeros((self.config["vocab_size"], WIDTH))
+            found[f"{names['block']}.embed_tokens.weight"] = wide
+            found[f"{names['block']}.shared_head.head.weight"] = wide
+        return published(found, self.config, centred=family.centred)
+
+    def trunk(self) -> Tensors:
+        """The model's tensors by its makers' names."""
+        found = arrays(self.model)
+        if self.family.nested:
+            found = {
+                name.replace("language_model.model.", "model.language_model.").replace(
+                    "language_model.lm_head", "lm_head"
+                ): array
+                for name, array in found.items()
+            }
+        return published(found, self.config, centred=self.family.centred)
+
+    def expected(self, tokens: mx.array, states: mx.array) -> mx.array:
+        """What the head says comes next, by the published formula; ``states`` are of the last
+        layer, as the head wants them."""
+        token = normed(self.text.model.embed_tokens(tokens), self.norms["token"])
+        state = normed(states, self.norms["state"])
+        pair = [state, token] if self.family.state_first else [token, state]
+        count = tokens.shape[1]
+        mask = mx.tril(mx.ones((count, count), dtype=mx.bool_))
+        made = self.layer(self.projection(mx.concatenate(pair, axis=-1)), mask)
+        logits: mx.array = self.text.lm_head(normed(made, self.norms["last"]))
+        return logits
+
+    def write(self, folder: Path, files: Mapping[str, Tensors]) -> Path:
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(self.config))
+        byte_level_tokenizer().save_pretrained(folder)
+        for name, tensors in files.items():
+            mx.save_safetensors(str(folder / name), tensors)
+        return folder
+
+
+def normed(values: mx.array, weight: mx.array) -> mx.array:
+    return values * mx.rsqrt(values.square().mean(axis=-1, keepdims=True) + EPS) * weight
+
+
+def published(tensors: Tensors, config: Mapping[str, Any], *, centred: bool) -> Tensors:
+    """What mlx-lm calls so, as its makers publish it: expert by expert, with the latent keys and
+    values in one, and norms less one."""
+    found: Tensors = {}
+    for name, array in tensors.items():
+        if ".switch_mlp." in name:
+            for i, expert in enumerate(array):
+                found[name.replace("switch_mlp", f"experts.{i}")] = expert
+        elif name.endswith("embed_q.weight"):
+            values = tensors[name.replace("embed_q", "unembed_out")]
+            both = mx.concatenate([array.swapaxes(-1, -2), values], axis=1)
+            found[name.replace("embed_q", "kv_b_proj")] = both.reshape(-1, both.shape[-1])
+        elif name.endswith("unembed_out.weight"):
+            pass
+        elif name.endswith("conv1d.weight"):
+            found[name] = array.moveaxis(2, 1)
+        elif centred and re.search(r"norm(_\w+)?\.weight$", name) and "linear_attn" not in name:
+            found[name] = array - 1
+        else:
+            found[name] = array
+    if config["model_type"] == "qwen3_5_moe":
+        return fused(found)
+    return found
+
+
+def fused(tensors: Tensors) -> Tensors:
+    """With the experts of each layer in one, as in Qwen3.5; those of a head are not."""
+    found = {k: v for k, v in tensors.items() if ".experts." not in k or k.startswith("mtp.")}
+    starts = {name.split(".experts.")[0] for name in tensors if name not in found}
+    for start in starts:
+        made: dict[str, list[mx.array]] = {}
+        for i in range(4):
+            for part in ("gate_proj", "up_proj", "down_proj"):
+                made.setdefault(part, []).append(tensors[f"{start}.experts.{i}.{part}.weight"])
+        gate, up, down = (mx.stack(each) for each in made.values())
+        found[f"{start}.experts.gate_up_proj"] = mx.concatenate([gate, up], axis=1)
+        found[f"{start}.experts.down_proj"] = down
+    return found
+
+
+def check(lm: mlxgen.LanguageModel, made: Made, tolerance: float = 1e-4) -> None:
+    """The head computes what the formula says, all tokens at once, and one by one."""
+    predictor = lm.predictor
+    assert predictor is not None
+    tokens = mx.random.randint(0, 90, (2, 5))
+    states = mx.random.normal((2, 5, WIDTH))
+    given = normed(states, made.text.model.norm.weight) if made.family.raw else states
+    expected = made.expected(tokens, states)
+    at_once = predictor.logits(predictor(tokens, given, predictor.make_cache()))
+    assert mx.allclose(at_once, expected, atol=tolerance).item()
+    cache, steps = predictor.make_cache(), []
+    for i in range(5):
+        made_now = predictor(tokens[:, i : i + 1], given[:, i : i + 1], cache)
+        steps.append(predictor.logits(made_now))
+    assert mx.allclose(mx.concatenate(steps, axis=1), expected, atol=tolerance).item()
+    assert made_now.shape[-1] == predictor.width == WIDTH
+
+
+def files(made: Made) -> dict[str, Tensors]:
+    """The files of a checkpoint; mlx-lm knows no heads of Llamas, so theirs are in one apart."""
+    if made.name == "llama":
+        return {"model.safetensors": made.trunk(), "mtp.safetensors": made.head()}
+    return {"model.safetensors": {**made.trunk(), **made.head()}}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_published_head_computes_what_its_makers_describe(name: str, tmp_path: Path) -> None:
+    made = Made(name)
+    lm = mlxgen.load(made.write(tmp_path / "model", files(made)))
+    check(lm, made)
+    tokens = mx.array([[1, 2, 3]])
+    assert mx.allclose(lm.model(tokens), made.model(tokens), atol=1e-4).item()
+
+
+def test_the_head_of_the_demo_model_foresees_most_of_a_story() -> None:
+    lm = mlxgen.load()
+    predictor, prompt = lm.predictor, "Once upon a time"
+    assert predictor is not None
+    tokens = [*lm.tokenizer.encode(prompt), *lm.generate(prompt, max_tokens=60).tokens]
+    given, states = mx.array([tokens]), lm.model.model(mx.array([tokens]))
+    before = mx.concatenate([mx.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
+    logits = predictor.logits(predictor(given, before, predictor.make_cache()))
+    foreseen = logits[0, 7:-1].argmax(axis=-1) == given[0, 8:]
+    assert (foreseen.mean() > 0.7).item()
+
+
+# ---- how it is kept ----
+
+
+def slow(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+def quantised(made: Made, bits: int, *, head: int | None) -> dict[str, Tensors]:
+    """Files in which the model is stored with so many bits, and so is the ``head``, if at all."""
+    made.config["quantization"] = {"group_size": 32, "bits": bits}
+    nn.quantize(made.model, 32, bits)
+    before = made.head()
+    nn.quantize(made.layer, 32, head or bits)
+    made.projection = made.projection.to_quantized(32, head or bits)
+    after = before if head is None else made.head()
+    return {"model.safetensors": arrays(made.model), "mtp.safetensors": after}
+
+
+@pytest.mark.parametrize("name", ["llama", slow("deepseek_v3"), slow("qwen3_5")])
+def test_a_head_is_quantised_like_its_model(name: str, tmp_path: Path) -> None:
+    made = Made(name)
+    lm = mlxgen.load(made.write(tmp_path / "model", quantised(made, 4, head=None)))
+    check(lm, made, 1e-3)
+    assert lm.predictor is not None
+    parts = (*arrays(made.layer).values(), *arrays(made.projection).values(), *made.norms.values())
+    assert lm.predictor.nbytes == sum(array.nbytes for array in parts)
+
+
+@pytest.mark.slow
+def test_a_head_that_is_stored_quantised_stays_as_it_is(tmp_path: Path) -> None:
+    made = Made("llama")
+    whole = quantised(made, 4, head=8)
+    made.config["quantization"]["model.layers.0.mlp.up_proj"] = {"group_size": 32, "bits": 4}
+    check(mlxgen.load(made.write(tmp_path / "model", whole)), made, 1e-3)
+
+
+@pytest.mark.slow
+def test_a_head_in_fp8_is_read_as_its_model_would_be(tmp_path: Path) -> None:
+    made = Made("deepseek_v3")
+    kept = made.layer.self_attn.o_proj.weight.astype(mx.bfloat16)
+    whole = files(made)
+    stored, name = mx.to_fp8(kept), "model.layers.2.self_attn.o_proj.weight"
+    whole["model.safetensors"] |= {name: stored, f"{name}_scale_inv": mx.full((1, 1), 0.5)}
+    made.layer.self_attn.o_proj.weight = mx.from_fp8(stored, dtype=mx.float32) * 0.5
+    check(mlxgen.load(made.write(tmp_path / "model", whole)), made)
+
+
+@pytest.mark.slow
+def test_norms_that_were_converted_with_the_model_are_left_as_they_are(tmp_path: Path) -> None:
+    made = Made("qwen3_5")
+    converted = {name: each + 1 if "norm" in name else each for name, each in made.head().items()}
+    prefixed = {f"language_model.{name}": array for name, array in converted.items()}
+    both = {**arrays(made.model), **prefixed}
+    check(mlxgen.load(made.write(tmp_path / "model", {"model.safetensors": both})), made)
+
+
+def test_a_published_head_may_be_put_beside_a_converted_model(tmp_path: Path) -> None:
+    made = Made("qwen3_5")
+    whole = {"model.safetensors": arrays(made.model), "mtp.safetensors": made.head()}
+    check(mlxgen.load(made.write(tmp_path / "model", whole)), made)
+
+
+@pytest.mark.slow
+def test_numbers_of_another_width_are_turned_into_the_model_s(tmp_path: Path) -> None:
+    made = Made("llama")
+    made.model.set_dtype(mx.float16)
+    head = {name: array.astype(mx.bfloat16) for name, array in made.head().items()}
+    whole = {"model.safetensors": made.trunk(), "mtp.safetensors": head}
+    predictor = mlxgen.load(made.write(tmp_path / "model", whole)).predictor
+    assert predictor is not None
+    states = mx.zeros((1, 3, WIDTH), dtype=mx.float16)
+    assert predictor(mx.array([[1, 2, 3]]), states, predictor.make_cache()).dtype == mx.float16
+
+
+# ---- what it costs, and who has it ----
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Made("llama")
+    return made.write(tmp_path_factory.mktemp("models") / "model", files(made))
+
+
+def test_the_bytes_of_a_head_count(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = sum(array.nbytes for array in Made("llama").head().values())
+    lm = mlxgen.load(llama)
+    assert lm.weight_bytes == lm.footprint.weights + head
+    assert lm.memory.weights >= lm.weight_bytes
+    assert weights_of(llama) == lm.weight_bytes
+    room = mx.get_active_memory() + lm.weight_bytes - 1
+    monkeypatch.setattr("mlxgen.loading.memory.memory_limit", lambda: (room, "it has"))
+    with pytest.raises(mlxgen.MemoryLimitError):
+        mlxgen.load(llama)
+    assert mlxgen.load(llama, draft="off").predictor is None
+
+
+@pytest.mark.slow
+def test_a_model_with_an_adapter_has_the_head_of_the_model(llama: Path, tmp_path: Path) -> None:
+    lm = mlxgen.load(llama)
+    adapter = write_adapter_of(Made("llama").model, tmp_path / "adapter")
+    twin = lm.with_adapter(adapter)
+    assert twin.predictor is lm.predictor is not None
+    assert mlxgen.load(llama, adapter=adapter).predictor is not None
+
+
+def test_a_draft_model_gets_no_head(llama: Path) -> None:
+    lm = mlxgen.load(llama, draft=llama)
+    assert lm.predictor is not None
+    assert lm.draft.predictor is None
+
+
+# ---- what does not fit ----
+
+
+def broken(folder: Path, change: Callable[[Tensors], object]) -> None:
+    head = dict(mx.load(str(folder / "mtp.safetensors")))  # type: ignore[arg-type]
+    change(head)
+    mx.save_safetensors(str(folder / "mtp.safetensors"), head)
+
+
+def lose(folder: Path) -> None:
+    (folder / "mtp.safetensors").unlink()
+    index = {"weight_map": {"model.layers.2.enorm.weight": "mtp.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a tensor is missing": (
+        lambda folder: broken(folder, lambda head: head.pop("model.layers.2.hnorm.weight")),
+        "model.layers.2.hnorm.weight",
+    ),
+    "a tensor of the layer is missing": (
+        lambda folder: broken(
+            folder, lambda head: head.pop("model.layers.2.self_attn.q_proj.weight")
+        ),
+        "model.layers.2.self_attn.q_proj.weight",
+    ),
+    "a tensor has another shape": (
+        lambda folder: broken(
+            folder, lambda head: head.update({"model.layers.2.eh_proj.weight": mx.zeros((3, 3))})
+        ),
+        "model.layers.2.eh_proj.weight",
+    ),
+    "a tensor is not known": (
+        lambda folder: broken(
+            folder, lambda head: head.update({"model.layers.2.mlp.extra": mx.zeros((3,))})
+        ),
+        "model.layers.2.mlp.extra",
+    ),
+    "the layout is not known": (
+        lambda folder: broken(folder, lambda head: head.pop("model.layers.2.eh_proj.weight")),
+        "model.layers.2.",
+    ),
+    "the file is missing": (lose, "does not hold all files"),
+    "the file is cut off": (
+        lambda folder: (folder / "mtp.safetensors").write_bytes(
+            (folder / "mtp.safetensors").read_bytes()[:-7]
+        ),
+        "mtp.safetensors is truncated",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_model_is_loaded_without_a_head_that_does_not_fit(
+    case: str, llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(llama, tmp_path / "model"))
+    change, words = BROKEN[case]
+    change(folder)
+    lm = mlxgen.load(folder)
+    assert lm.predictor is None
+    (warning,) = (each.getMessage() for each in caplog.records)
+    assert "the multi-token-prediction head" in warning
+    assert words in warning
+    assert len(lm.generate("so", max_tokens=2, ignore_eos=True).tokens) == 2

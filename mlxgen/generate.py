@@ -79,7 +79,7 @@ DEFAULTS = {  # those that differ from the engine's
     **dict.fromkeys(Recommended.__annotations__, "see --sampling-defaults"),
     "max_tokens": "what the context holds; with --raw 256",
     "seed": "a new one each time",
-    "num_draft_tokens": "4 from a model, 8 from ngram",
+    "num_draft_tokens": "as many as pay",
     "thinking_budget": "no limit",
 }
 
@@ -258,7 +258,7 @@ def run_chat(
     )
     options.pop("filters", None)
     conversation.configure(options, _forms(arguments))
-    told = partial(report, drafts=arguments.draft_model is not None) if arguments.verbose else None
+    told = report if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
     return converse(lm, conversation, first=first, notice=notice, report=told, launched=launched)
 
@@ -270,7 +270,7 @@ def stream_text(
     arguments: argparse.Namespace,
 ) -> int:
     """Generate and print; returns the exit status. An interrupt keeps the text so far."""
-    status, ends_line, last, drafted = 0, True, None, 0
+    status, ends_line, last = 0, True, None
     with lm.stream(prompt, **options) as stream:
         if lm.is_demo:
             say(DEMO)
@@ -278,7 +278,6 @@ def stream_text(
         try:
             for chunk in stream:
                 last = chunk
-                drafted += chunk.from_draft
                 usage = stream.usage if chunk.finish_reason is not None else None
                 sys.stdout.write(render(chunk, usage))
                 sys.stdout.flush()
@@ -291,7 +290,7 @@ def stream_text(
     if not ends_line and not arguments.json:
         print(flush=True)  # in a pipe as well, as mlx-lm and llama.cpp do
     if arguments.verbose:
-        for line in report(usage, last, drafted, drafts=arguments.draft_model is not None):
+        for line in report(usage, last):
             say(line)
     elif last is not None and last.finish_reason == "length":
         used = usage.prompt_tokens + usage.completion_tokens
@@ -396,8 +395,8 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["top_logprobs"] = 0
     if arguments.top_logprobs is not None and not arguments.json:
         raise OptionError("top_logprobs", "only --json shows them; add it")
-    if arguments.num_draft_tokens is not None and arguments.draft_model is None:
-        raise OptionError("num_draft_tokens", "has no effect without --draft; add it")
+    if arguments.num_draft_tokens is not None and arguments.draft_model == "off":
+        raise OptionError("num_draft_tokens", "has no effect with --draft off; leave out one")
     return {name: value for name, value in options.items() if value is not None}
 
 

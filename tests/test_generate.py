@@ -285,19 +285,27 @@ def test_verbose_reports_speed_and_memory_on_standard_error(
         assert re.search(pattern, outcome.err), pattern
 
 
-def test_verbose_counts_drafted_tokens_only_where_there_is_a_draft(
+def test_verbose_says_who_drafted_how_much_and_json_likewise(
     lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "drafted" not in cli("--raw", "--verbose", "--max-tokens", "6", "so").err
     argv = ("--raw", "--verbose", "--draft", "ngram", "--max-tokens", "40", "--ignore-eos", "so")
     monkeypatch.setattr(lm, "draft", "ngram")  # as the real load() would have it
     chunks = list(lm.stream("so", max_tokens=40, ignore_eos=True))
     outcome = cli(*argv)
     assert outcome.out == ended("".join(chunk.text for chunk in chunks))
-    drafted = sum(chunk.from_draft for chunk in chunks)
-    assert f"drafted:     {drafted} of these tokens, in " in outcome.err
+    found = re.search(
+        r"drafted: +(\d+) tokens, (\d+) of them accepted \(text \2 of \1\), in \d+ passes\n",
+        outcome.err,
+    )
+    assert found is not None
+    assert int(found[1]) >= int(found[2]) == sum(chunk.from_draft for chunk in chunks)
     few = cli(*argv, "--num-draft-tokens", "1")
     assert few.out == outcome.out
+    lines = [json.loads(line) for line in cli(*argv[:1], "--json", *argv[2:]).out.splitlines()]
+    assert [line["drafter"] for line in lines] == [chunk.drafter for chunk in chunks]
+    assert lines[-1]["usage"]["drafts"]["text"]["accepted"] == int(found[2])
+    monkeypatch.setattr(lm, "draft", "off")
+    assert "drafted:     nothing, in " in cli("--raw", "--verbose", "--max-tokens", "6", "so").err
 
 
 def test_a_draft_model_is_loaded_and_changes_nothing_but_the_passes(cli: Any) -> None:
@@ -306,9 +314,9 @@ def test_a_draft_model_is_loaded_and_changes_nothing_but_the_passes(cli: Any) ->
     outcome = cli(*argv)
     alone = cli("What is the capital of France?")
     assert (outcome.status, outcome.out) == (0, alone.out)
-    found = re.search(r"drafted: +(\d+) of these tokens, in (\d+) passes", outcome.err)
+    found = re.search(r"model (\d+) of (\d+).*, in (\d+) passes", outcome.err)
     assert found is not None
-    assert int(found[1]) > int(found[2]) > 0
+    assert int(found[2]) >= int(found[1]) > 0 < int(found[3])
 
 
 def test_a_schema_constrains_the_text(lm: mlxgen.LanguageModel, cli: Any, tmp_path: Path) -> None:
@@ -411,7 +419,10 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a", "--model", "what is this?"], "hub id looks like owner/name"),
         (["a", "--revision", "main"], "--revision: only a hub id"),
         (["a", "--adapter", "/nowhere"], "there is no adapter folder /nowhere"),
-        (["a", "--num-draft-tokens", "3"], "--num-draft-tokens: has no effect without"),
+        (
+            ["a", "--draft", "off", "--num-draft-tokens", "3"],
+            "--num-draft-tokens: has no effect with --draft off",
+        ),
         (["a", "--draft", "ngram", "--num-draft-tokens", "65"], "--num-draft-tokens: .*1 to 64"),
         (["a", "--draft", "/nowhere"], "there is no folder /nowhere"),
         (["a", "--cache-dir", "/dev/null"], "--cache-dir: /dev/null cannot be used as a folder"),

@@ -49,7 +49,7 @@ def _served(settings: Settings) -> Served:
         settings.port,
         path=settings.root_path,
         model=model,
-        key=settings.api_key,
+        key=next(iter(settings.api_keys), None),
         context=settings.max_context,
     )
 

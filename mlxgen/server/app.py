@@ -51,7 +51,7 @@ def make_app(service: Service) -> ASGIApp:
     gate = Gate(
         app,
         host=settings.host,
-        api_key=settings.api_key,
+        api_keys=settings.api_keys,
         origins=settings.cors_origins,
         allow_hosts=settings.allow_hosts,
     )
@@ -63,7 +63,7 @@ def _add_docs(app: FastAPI, service: Service) -> None:
     def described(with_model: bool) -> dict[str, Any]:
         known = service.loaded if with_model else None
         defaults = {} if known is None else in_force(known)
-        return describe(app, with_key=service.settings.api_key is not None, defaults=defaults)
+        return describe(app, with_key=bool(service.settings.api_keys), defaults=defaults)
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:

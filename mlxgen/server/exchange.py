@@ -37,6 +37,7 @@ from .fleet.serving import Serving
 from .http.admission import Visit
 from .http.body import ClientGone, check_headers, read_body
 from .http.connection import link_of
+from .http.gate import owner_of
 from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
 from .ignored import HEADER, header_of
 from .jobs import Prepared
@@ -136,7 +137,7 @@ class Exchange:
         """Let the engine generate sequences until they end or the exchange does."""
         assert self._serving is not None
         self._mailbox = Mailbox(len(sequences), on_overflow=self._hang_up, watched=watched)
-        self._serving.engine.submit(sequences, self._mailbox)
+        self._serving.engine.submit(sequences, self._mailbox, owner_of(self._scope))
         return self._mailbox
 
     def control(self, prepared: Prepared) -> Mailbox:

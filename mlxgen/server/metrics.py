@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..engine import Stats
+from ..engine import Stats, all_drafts
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -73,17 +74,19 @@ def added(each: Iterable[Stats | None]) -> Stats | None:
     known = [stats for stats in each if stats is not None]
     if not known:
         return None
+    plain = [one.name for one in fields(Stats) if one.name != "drafts"]
     return Stats(
+        drafts=all_drafts(stats.drafts for stats in known),
         **{
-            one.name: (max if one.name in _OF_ALL else sum)(getattr(s, one.name) for s in known)
-            for one in fields(Stats)
-        }
+            name: (max if name in _OF_ALL else sum)(getattr(s, name) for s in known)
+            for name in plain
+        },
     )
 
 
 def finished(stats: Stats | None) -> Stats | None:
     """What stays of the figures of a model that is unloaded: what it has done."""
-    nothing = dict.fromkeys((name for _, name, _ in _GAUGES), 0)
+    nothing: dict[str, Any] = dict.fromkeys((name for _, name, _ in _GAUGES), 0)
     return None if stats is None else replace(stats, **nothing)
 
 
@@ -158,3 +161,14 @@ class _Engine(Collector):
             for name, attribute, help in rows:
                 value = float(getattr(stats, attribute) or 0)
                 yield family(f"mlxgen_{name}", help, value=value)
+        drafted = CounterMetricFamily(
+            "mlxgen_drafted_tokens", "Drafted tokens that were verified", labels=["drafter"]
+        )
+        accepted = CounterMetricFamily(
+            "mlxgen_accepted_draft_tokens", "Drafted tokens that were accepted", labels=["drafter"]
+        )
+        for name, count in stats.drafts.items():
+            drafted.add_metric([name], count.proposed)
+            accepted.add_metric([name], count.accepted)
+        yield drafted
+        yield accepted

@@ -110,7 +110,7 @@ def serve(
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = settings.uds or f"{settings.host} port {settings.port}"
         return refuse(f"cannot listen on {where}: {reason}")
-    if settings.api_key is None and settings.uds is None and not is_loopback(settings.host):
+    if not settings.api_keys and settings.uds is None and not is_loopback(settings.host):
         log(
             logging.WARNING,
             f"anyone who can reach {settings.host} can use this server; set --api-key",

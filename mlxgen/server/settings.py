@@ -18,7 +18,7 @@ from ..arguments import ModelSettings, Parser, add_settings, setting, size, text
 from ..errors import OptionError
 from ..loading.checkpoint import path_of
 from ..options.kv import check_kv
-from ..options.rule import ABOVE_ZERO, integer, number
+from ..options.rule import ABOVE_ZERO, DRAFTS, integer, number
 from .clients import CLIENTS
 from .clients import KEY_VARIABLE as KEY_VARIABLE
 
@@ -77,8 +77,9 @@ class Settings(ModelSettings):
     """A Unix socket to listen on, instead of host and port."""
     root_path: str = setting("", metavar="PREFIX")
     """A prefix that a proxy leaves before the paths, such as /llm."""
-    api_key: str | None = setting(None, metavar="KEY")
-    """The key that clients must send (or $MLXGEN_API_KEY)."""
+    api_keys: tuple[str, ...] = setting((), action="append", metavar="KEY")
+    """A key that lets clients in; repeatable (or $MLXGEN_API_KEY, with spaces between several).
+    What was read and written with one is never proposed as a draft with another."""
     allow_hosts: tuple[str, ...] = setting((), action="append", metavar="NAME")
     """A name that clients may use for this server; repeatable. Without a key, all names need it but
     localhost and --host; addresses always work."""
@@ -157,8 +158,9 @@ class Settings(ModelSettings):
             )
         if not self.host:
             raise OptionError("host", "is empty; pass an address such as 127.0.0.1")
-        if self.api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
-            raise OptionError("api_key", "expected one or more printable ASCII characters")
+        for key in self.api_keys:
+            if not re.fullmatch(r"[\x21-\x7e]+", key):
+                raise OptionError("api_key", "expected one or more printable ASCII characters")
         if self.uds is not None and not 0 < len(os.fsencode(self.uds)) <= _LONGEST_SOCKET:
             raise OptionError(
                 "uds", f"expected a path of 1 to {_LONGEST_SOCKET} bytes, got {self.uds!r}"
@@ -202,7 +204,7 @@ class Settings(ModelSettings):
 
     def _check_for_several(self) -> None:
         """Raise ``OptionError`` for what can only be meant for one model."""
-        draft = None if self.draft_model == "ngram" else self.draft_model
+        draft = None if self.draft_model in DRAFTS else self.draft_model
         given = {"revision": self.revision, "adapter": self.own_adapter, "draft_model": draft}
         for name, value in given.items():
             if value is not None:
@@ -254,6 +256,7 @@ _REPEATED = {
     "model_dirs": "model_dir",
     "adapters": "adapter",
     "aliases": "alias",
+    "api_keys": "api_key",
     "allow_hosts": "allow_host",
     "cors_origins": "cors_origin",
     "programs": "program",
@@ -276,8 +279,7 @@ def read_settings(
     """The settings of a command line; exits with status 2 and one line if they are wrong."""
     parser = make_parser()
     given: dict[str, Any] = vars(parser.parse_args(argv))
-    if "api_key" not in given and environment.get(KEY_VARIABLE):
-        given["api_key"] = environment[KEY_VARIABLE]
+    given.setdefault("api_keys", environment.get(KEY_VARIABLE, "").split())
     for several in _REPEATED:
         given[several] = tuple(given.get(several, ()))
     try:

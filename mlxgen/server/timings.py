@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..engine import Progress, Usage
+from ..engine import Progress, Usage, all_drafts
 
 
 def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
     read = max(usage.prompt_seconds - usage.queued_seconds for usage in usages)
     wrote = max(usage.generation_seconds for usage in usages)
     drafted = sum(usage.drafted_tokens for usage in usages)
-    found = {
+    found: dict[str, Any] = {
         "cache_n": cached,
         "prompt_n": prompt,
         **_rates("prompt", prompt, read),
@@ -32,6 +32,10 @@ def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
     if drafted:
         found["draft_n"] = drafted
         found["draft_n_accepted"] = sum(usage.accepted_draft_tokens for usage in usages)
+        found["drafts"] = {
+            name: {"draft_n": count.proposed, "draft_n_accepted": count.accepted}
+            for name, count in all_drafts(usage.drafts for usage in usages).items()
+        }
     return found
 
 

@@ -83,13 +83,11 @@ class Answer:
     max_context: int | None
     usage: Usage  # up to the end
     last: Chunk | None = None
-    drafted: int = 0  # tokens of the answer that a draft had proposed
     events: list[ChatEvent] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Sequence[ChatEvent]]:
         for chunk in self.stream:
             self.last = chunk
-            self.drafted += chunk.from_draft
             events, _ = self.reader.push(chunk, self.stream.usage)
             self.events += events
             yield events

@@ -26,7 +26,7 @@ from .interrupt import Brake
 from .painter import wants_colour
 from .reader import PipeReader, Reader, TerminalReader, Typed
 
-Report = Callable[[Usage, Chunk | None, int], Iterable[str]]
+Report = Callable[[Usage, Chunk | None], Iterable[str]]
 
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
@@ -153,7 +153,7 @@ class TerminalChat:
             count = answer.usage.completion_tokens
             self.note(f"(cut off after {count} tokens; /set max_tokens default allows more)")
         if self.report is not None:
-            for line in self.report(answer.usage, answer.last, answer.drafted):
+            for line in self.report(answer.usage, answer.last):
                 self.note(line)
 
 

@@ -22,6 +22,7 @@ def json_line(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> str:
         return vocabulary.piece(token).decode("utf-8", "replace")
 
     shown = {f.name: getattr(chunk, f.name) for f in fields(chunk)}
+    shown["from_draft"] = chunk.from_draft
     shown["token_text"] = None if chunk.token is None else spelled(chunk.token)
     shown["logprob"] = _finite(chunk.logprob)
     shown["top"] = [
@@ -33,7 +34,8 @@ def json_line(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> str:
         for token, prob in chunk.candidates
     ]
     if usage is not None:
-        shown["usage"] = asdict(usage)
+        drafts = {name: count._asdict() for name, count in usage.drafts.items()}
+        shown["usage"] = asdict(usage) | {"drafts": drafts}
     return json.dumps(shown)
 
 

@@ -9,11 +9,8 @@ if TYPE_CHECKING:
     from ..engine import Chunk, Usage
 
 
-def report(usage: Usage, last: Chunk | None, drafted: int, *, drafts: bool) -> Iterable[str]:
-    """The lines about a generation that ended with the chunk ``last``, or before there was any.
-
-    So many of its tokens were ``drafted``; ``drafts``: whether that is told even of none.
-    """
+def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
+    """The lines about a generation that ended with the chunk ``last``, or before there was any."""
     import mlx.core as mx
 
     run = usage.prompt_tokens - usage.cached_tokens
@@ -22,13 +19,21 @@ def report(usage: Usage, last: Chunk | None, drafted: int, *, drafts: bool) -> I
     # The first token is known at the end of the prompt's time.
     after_first = usage.completion_tokens - 1
     yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
-    if drafted or drafts:
-        yield f"drafted:     {drafted} of these tokens, in {usage.forward_passes} passes in total"
+    yield f"drafted:     {_drafts(usage)}, in {usage.forward_passes} passes"
     reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
     yield f"finished:    {reason}" + (
         f" at {last.stop!r}" if last is not None and last.stop else ""
     )
     yield f"peak memory: {mx.get_peak_memory() / 1e9:.3f} GB"
+
+
+def _drafts(usage: Usage) -> str:
+    """How many tokens were drafted and accepted, and by whom."""
+    each = [f"{name} {c.accepted} of {c.proposed}" for name, c in usage.drafts.items()]
+    if not each:
+        return "nothing"
+    proposed, accepted = usage.drafted_tokens, usage.accepted_draft_tokens
+    return f"{proposed} tokens, {accepted} of them accepted ({', '.join(each)})"
 
 
 def _speed(tokens: int, timed: int, seconds: float, cached: str = "") -> str:

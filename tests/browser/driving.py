@@ -191,6 +191,7 @@ def told(text: str, *, index: int = 0, **about: Any) -> dict[str, Any]:
         "top_logprobs": [],
         "forced": False,
         "from_draft": False,
+        "drafter": "",
         "attempts": 0,
     } | about
     entry = {name: token[name] for name in ("token", "bytes", "logprob", "top_logprobs")}

@@ -30,7 +30,14 @@ def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
 def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
     kinds: list[tuple[dict[str, object], str, str]] = [
         ({"forced": True}, "forced", "forced: the format left no other token"),
-        ({"from_draft": True}, "drafted", "proposed by a draft"),
+        (
+            {"from_draft": True, "drafter": "text"},
+            "drafted",
+            "drafted from earlier text and accepted",
+        ),
+        ({"from_draft": True, "drafter": "head"}, "by-head", "drafted by the model's own head and"),
+        ({"from_draft": True, "drafter": "model"}, "by-model", "drafted by a draft model and"),
+        ({"from_draft": True, "drafter": "new"}, "drafted", "drafted and accepted by the model"),
         ({"attempts": 2}, "redrawn", "drawn again 2 times because earlier draws were rejected"),
         ({"part": None}, "outside", "not part of the answer"),
     ]

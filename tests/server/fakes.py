@@ -39,6 +39,7 @@ class FakeScheduler:
         self.handles: list[FakeTicket] = []
         self.cancelled: list[FakeTicket] = []
         self.closed = False
+        self.owners: list[str] = []
         self.steps = 0
         self._before_step = before_step
 
@@ -46,9 +47,10 @@ class FakeScheduler:
     def busy(self) -> bool:
         return bool(self.handles)
 
-    def submit(self, row: Any) -> FakeTicket:
+    def submit(self, row: Any, *, owner: str = "") -> FakeTicket:
         if isinstance(row, Exception):
             raise row
+        self.owners.append(owner)
         handle = FakeTicket(row)
         self.handles.append(handle)
         return handle

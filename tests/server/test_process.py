@@ -95,7 +95,9 @@ def test_a_server_says_how_it_shares_the_memory(server: Running) -> None:
 def test_an_open_door_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, host="0.0.0.0", models=("./not/here",))
     assert "--api-key" in said.splitlines()[0]
-    assert "--api-key" not in refusal(capsys, host="0.0.0.0", models=("./not/here",), api_key="k")
+    assert "--api-key" not in refusal(
+        capsys, host="0.0.0.0", models=("./not/here",), api_keys=("k",)
+    )
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from mlxgen.engine import Chunk, Stats, Usage
+from mlxgen.engine import Chunk, DraftCount, Stats, Usage
 from mlxgen.engine.chunk import Alternative
 from mlxgen.server.app import make_app
 from mlxgen.server.docs_page import docs_page
@@ -197,7 +197,8 @@ def test_what_goes_wrong_where_chunks_are_used_is_raised_where_they_are_awaited(
 
 
 def test_figures_have_names_that_prometheus_takes_and_two_servers_do_not_mix() -> None:
-    stats = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 7))
+    drafts = {"text": DraftCount(90, 80), "head": DraftCount(30, 16)}
+    stats = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 7) | {"drafts": drafts})  # type: ignore[arg-type]
     ready, loading = (
         Metrics(stats=lambda: stats, is_ready=lambda: True),
         Metrics(stats=lambda: None, is_ready=lambda: False),
@@ -207,6 +208,8 @@ def test_figures_have_names_that_prometheus_takes_and_two_servers_do_not_mix() -
     assert "mlxgen_ready 1.0" in page
     assert "mlxgen_queue_size 7.0" in page
     assert "mlxgen_completion_tokens_total 7.0" in page
+    assert 'mlxgen_drafted_tokens_total{drafter="text"} 90.0' in page
+    assert 'mlxgen_accepted_draft_tokens_total{drafter="head"} 16.0' in page
     assert 'mlxgen_requests_total{endpoint="/v1/models",outcome="completed"} 1.0' in page
     other = loading.page().decode()
     assert "mlxgen_ready 0.0" in other

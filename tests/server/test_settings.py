@@ -56,10 +56,12 @@ def test_options_become_settings() -> None:
         max_batch=4,
         cache_bytes=2 << 30,
         cors_origins=("*", "null"),
-        api_key="from-environment",
+        api_keys=("from-environment",),
     )
-    assert read_settings(["--api-key", "given"], {"MLXGEN_API_KEY": "x"}).api_key == "given"
-    assert read_settings([], {"MLXGEN_API_KEY": ""}).api_key is None
+    given = ["--api-key", "given", "--api-key", "too"]
+    assert read_settings(given, {"MLXGEN_API_KEY": "x"}).api_keys == ("given", "too")
+    assert read_settings([], {"MLXGEN_API_KEY": "x y"}).api_keys == ("x", "y")
+    assert read_settings([], {"MLXGEN_API_KEY": ""}).api_keys == ()
 
 
 @pytest.mark.parametrize(
@@ -160,5 +162,5 @@ def test_names_of_the_model_are_added_one_by_one() -> None:
 
 
 def test_a_draft_model_may_be_named() -> None:
-    assert read_settings([], {}).draft_model is None
+    assert read_settings([], {}).draft_model == "auto"
     assert read_settings(["--draft-model", "ngram"], {}).draft_model == "ngram"

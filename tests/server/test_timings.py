@@ -10,7 +10,7 @@ import anthropic
 import pytest
 from openai import OpenAI
 
-from mlxgen.engine import Usage
+from mlxgen.engine import DraftCount, Usage
 from mlxgen.server.timings import timings
 
 from .apis import APIS, Api, answers
@@ -39,8 +39,15 @@ NAMES = {
 
 def test_rates_count_what_was_run_and_no_time_in_the_queue() -> None:
     assert timings([USED]) == NAMES
-    drafted = timings([Usage(drafted_tokens=8, accepted_draft_tokens=5)] * 2)
-    assert (drafted["draft_n"], drafted["draft_n_accepted"]) == (16, 10)
+    counts = {"text": DraftCount(6, 5)}
+    used = Usage(drafted_tokens=6, accepted_draft_tokens=5, drafts=counts)
+    both = {**counts, "model": DraftCount(2, 0)}
+    drafted = timings([used, replace(used, drafted_tokens=8, drafts=both)])
+    assert (drafted["draft_n"], drafted["draft_n_accepted"]) == (14, 10)
+    assert drafted["drafts"] == {
+        "text": {"draft_n": 12, "draft_n_accepted": 10},
+        "model": {"draft_n": 2, "draft_n_accepted": 0},
+    }
     assert drafted["prompt_per_second"] == drafted["predicted_per_second"] == 0.0
 
 

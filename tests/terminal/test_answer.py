@@ -236,7 +236,7 @@ def test_drafted_tokens_are_counted() -> None:
     conversation.set("draft", "ngram")
     given = ask(Answerer(chatter.lm), conversation, "repeat")
     assert given.text == "ab" * 20
-    assert 0 < given.drafted < 41
+    assert 0 < given.usage.accepted_draft_tokens < 41
     stopped = ask(Answerer(chatter.lm), conversation, "repeat", stop_after=20)
     assert 20 <= len(stopped.text) < 40
     assert ("ab" * 20).startswith(stopped.text)

@@ -63,6 +63,7 @@ class _Submit(NamedTuple):
 
     sequences: Sequence[Request]
     mailbox: Mailbox
+    owner: str
 
 
 class _Cancel(NamedTuple):
@@ -133,9 +134,9 @@ class EngineThread:
         """Start loading."""
         self._thread.start()
 
-    def submit(self, sequences: Sequence[Request], mailbox: Mailbox) -> None:
+    def submit(self, sequences: Sequence[Request], mailbox: Mailbox, owner: str = "") -> None:
         """Generate sequences; what comes of them, errors included, goes to the mailbox."""
-        self._inbox.put(_Submit(sequences, mailbox))
+        self._inbox.put(_Submit(sequences, mailbox, owner))
 
     def cancel(self, mailbox: Mailbox) -> None:
         """Drop the sequences of a mailbox wherever they are; nothing more comes from them."""
@@ -255,7 +256,7 @@ class EngineThread:
                 guest.is_accepted = True
                 self._call(guest.mailbox.accept)
         elif isinstance(command, _Submit):
-            self._submit(scheduler, command.sequences, command.mailbox)
+            self._submit(scheduler, command)
         elif isinstance(command, _Cancel):
             self._drop(scheduler, command.mailbox)
         elif isinstance(command, _Admit):
@@ -266,11 +267,12 @@ class EngineThread:
             command.work(scheduler)
             self._call(_settle, command.done)
 
-    def _submit(self, scheduler: Scheduler, sequences: Sequence[Request], mailbox: Mailbox) -> None:
+    def _submit(self, scheduler: Scheduler, command: _Submit) -> None:
         """All sequences of a request, or none of them."""
+        sequences, mailbox, owner = command
         try:
             for index, sequence in enumerate(sequences):
-                handle = scheduler.submit(sequence)
+                handle = scheduler.submit(sequence, owner=owner)
                 self._rows[handle] = mailbox, index
                 self._reading[handle] = 0
         except Exception as error:

@@ -1,10 +1,11 @@
-"""Who may call the server: the API key, pages of other origins, and names of other hosts.
+"""Who may call the server: API keys, pages of other origins, and names of other hosts.
 
 Owns what the headers of a request alone decide. Must never know routes, except which paths are
 open. Invariant: a request that a page of another, not allowed origin makes a browser send never
 passes the gate, with or without a key.
 
-- With a key, everything but the ``OPEN`` paths needs it. The comparison takes constant time.
+- With keys, everything but the ``OPEN`` paths needs one of them. The comparison takes constant
+  time. Which one it was goes on in the scope, as ``owner_of`` reads it.
 - ``Origin`` must be the server's own or an allowed one. Requests without it that a browser marks
   as cross-site are refused too, unless a person followed a link.
 - Without a key, ``Host`` must be an IP address, a name of the loopback, the one that the server
@@ -14,6 +15,7 @@ passes the gate, with or without a key.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 from collections.abc import Iterable
@@ -31,6 +33,7 @@ OPEN = frozenset({"/", "/health", "/health/live", "/health/ready", "/ping"})
 """Paths that need no key: they reveal nothing, and the page at / asks for the key itself."""
 PAGE = "/page/"  # likewise: the files of the page
 METHODS = b"GET, POST, OPTIONS"
+_OWNER = "mlxgen.owner"
 
 
 class Gate:
@@ -41,17 +44,18 @@ class Gate:
         app: ASGIApp,
         *,
         host: str,
-        api_key: str | None = None,
+        api_keys: Iterable[str] = (),
         origins: Iterable[str] = (),
         allow_hosts: Iterable[str] = (),
     ) -> None:
         self._app = app
-        self._key = None if api_key is None else api_key.encode()
+        keys = [key.encode() for key in api_keys]
+        self._owners = {hashlib.sha256(key).hexdigest(): key for key in keys}
         self._origins = frozenset(origin.lower().encode() for origin in origins)
         self._any_origin = b"*" in self._origins
         allowed = [name.lower() for name in allow_hosts]
         self._hosts: frozenset[str] | None = None  # None: names do not matter
-        if api_key is None or allowed:
+        if not keys or allowed:
             known = (urlsplit(origin).hostname for origin in origins)
             self._hosts = frozenset({"localhost", host.lower(), *allowed, *filter(None, known)})
 
@@ -64,7 +68,7 @@ class Gate:
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 await _preflight(send, headers, origin)
                 return
-            self._check_key(scope, headers)
+            scope[_OWNER] = self._owner(scope, headers)
         except RequestError as error:
             cors = _cors(origin) if origin is not None and self._is_allowed(origin) else []
             headers_of = [*_challenge(error), *cors]
@@ -108,19 +112,33 @@ class Gate:
     def _is_allowed(self, origin: bytes) -> bool:
         return self._any_origin or origin.lower() in self._origins
 
-    def _check_key(self, scope: Scope, headers: Headers) -> None:
-        if self._key is None or scope["path"] in OPEN or scope["path"].startswith(PAGE):
-            return
+    def _owner(self, scope: Scope, headers: Headers) -> str:
+        """The digest of the request's key; empty if it needs none."""
+        if not self._owners or scope["path"] in OPEN or scope["path"].startswith(PAGE):
+            return ""
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         given = [headers.get(b"x-api-key", b"")]
         given += [token] if scheme.lower() == b"bearer" else []
-        if not any(hmac.compare_digest(each.strip(), self._key) for each in given):
+        found = [
+            owner
+            for owner, key in self._owners.items()
+            for each in given
+            if hmac.compare_digest(each.strip(), key)
+        ]
+        if not found:
             raise RequestError(
                 "the API key is missing or wrong; send it in the header Authorization: Bearer KEY, "
                 "or X-Api-Key: KEY",
                 status=401,
                 code="invalid_api_key",
             )
+        return found[0]
+
+
+def owner_of(scope: Scope) -> str:
+    """Whose request it is: a digest of its key; empty if the server needs none."""
+    owner: str = scope.get(_OWNER, "")
+    return owner
 
 
 def is_loopback(host: str) -> bool:

@@ -57,6 +57,7 @@ class TokenWriter:
             ],
             "forced": chunk.forced,
             "from_draft": chunk.from_draft,
+            "drafter": chunk.drafter,
             "attempts": chunk.attempts,
         }
 

@@ -147,6 +147,7 @@ def _options(
         "stop_tokens": [*(request.stop_token_ids or ()), *ends],
         "banned": request.banned_strings,
         "prefix": request.prefix_tokens,
+        "prediction": request.prediction and request.prediction.text,
         "hooks": hooks,
     }
     if steered:  # whose option it is; the reply holds what the client must not see

@@ -244,6 +244,8 @@ PEERS: Mapping[str, Rule] = {
     **dict.fromkeys(("thinking_budget_tokens", "reasoning_budget"), _BUDGET),
     "parse_tool_calls": Neutral((True,), "send tool_choice: none"),
     **dict.fromkeys(("lora", "adapters"), "name the adapter in model, as BASE:NAME; leave it out"),
+    "speculative.n_max": SameAs("num_draft_tokens"),
+    **dict.fromkeys(("speculative.n_min", "speculative.p_min"), _TAKEN),  # only matters of speed
     # vLLM and SGLang
     **{f"guided_{name}": rule for name, rule in _CONSTRAINTS.items()},
     "guided_decoding_backend": _TAKEN,  # there is one
@@ -312,7 +314,7 @@ PEERS: Mapping[str, Rule] = {
     # OpenAI's own that have no effect, or are not supported
     **dict.fromkeys(("user", "metadata", "safety_identifier", "service_tier", "store"), _TAKEN),
     **dict.fromkeys(("prompt_cache_key", "prompt_cache_options"), _TAKEN),
-    **dict.fromkeys(("prompt_cache_retention", "prediction", "verbosity"), _TAKEN),
+    **dict.fromkeys(("prompt_cache_retention", "verbosity"), _TAKEN),
     "cache_control": _TAKEN,
     "audio": "this server returns text only; leave it out",
     "functions": (

@@ -32,7 +32,7 @@ from ..fields import (
 )
 from ..ignored import NO_EFFECT
 from ..text_request import TextRequest
-from .messages import Message
+from .messages import Message, TextPart
 
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1024
@@ -174,6 +174,20 @@ ToolChoice: TypeAlias = (
 )
 
 
+class Prediction(Body):
+    """What the text will be for the most part."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class NamedHook(Body):
     """One of the operator's hooks, with its arguments."""
 
@@ -198,6 +212,7 @@ class GenerationRequest(TextRequest):
     )
     heal: bool | None = option("heal")
     num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
+    prediction: Prediction | None = option("prediction")
     prefix_tokens: list[Count] | None = option("prefix")
     response_format: ResponseFormat | None = about(
         "the format of the text: text, json_object or json_schema"

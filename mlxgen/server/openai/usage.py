@@ -23,6 +23,8 @@ def usage_json(
     firsts = usages[::choices]
     prompt = sum(usage.prompt_tokens + given for usage in firsts)
     completion = sum(usage.completion_tokens - given for usage in usages)
+    drafted = sum(usage.drafted_tokens for usage in usages)
+    accepted = sum(usage.accepted_draft_tokens for usage in usages)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -30,7 +32,11 @@ def usage_json(
         "prompt_tokens_details": {
             "cached_tokens": sum(usage.cached_tokens for usage in firsts),
         },
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning,
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
         "timings": timings(usages, given=given),
     }
 

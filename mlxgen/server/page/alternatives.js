@@ -133,7 +133,7 @@ function rowsOf(record) {
 function about(record, index, node) {
   const marks = marksOf(record).map((mark) => {
     if (mark === "forced") return `forced: the ${formName(node.settings) || "format"} left no other token`;
-    if (mark === "drafted") return "proposed by a draft and accepted by the model";
+    if (mark.startsWith("drafted")) return `${mark} and accepted by the model`;
     if (mark.startsWith("drawn")) return `${mark} because earlier draws were rejected`;
     return mark;
   });

@@ -170,6 +170,7 @@ export function statsOf({ stats, finish }) {
   if (stats?.speed) parts.push(`${stats.speed >= 20 ? Math.round(stats.speed) : stats.speed.toFixed(1)} tokens/s`);
   if (stats?.first) parts.push(`first token after ${stats.first < 1000 ? `${Math.round(stats.first)} ms` : `${(stats.first / 1000).toFixed(1)} s`}`);
   if (stats?.cached) parts.push(`${stats.cached} of ${stats.prompt} prompt tokens from the cache`);
+  if (stats?.drafted) parts.push(`${stats.drafted} tokens drafted, ${stats.accepted} accepted`);
   if (ENDS[finish] && (finish !== "error" || parts.length)) parts.push(ENDS[finish]);
   return parts.join(" · ");
 }

@@ -4,11 +4,14 @@
 //   i  id                      b  bytes: a string, or a list if they are not text by themselves
 //   p  part of the answer: content, reasoning, tool_call, mark, or null for none
 //   l  log-probability, null if unknown       a  alternatives: [id, bytes, log-probability]
-//   f  1: forced, 2: drafted   n  how often the place was drawn again
+//   f  1: forced, 2: drafted   n  how often the place was drawn again       d  who drafted it
 //   h  1: chosen by hand       x  ids that the form of the answer does not allow here
 //   c, r  bytes in the content and in the reasoning, where these are not those of the part
 //
 // Nothing here touches the page.
+
+/** How a token was drafted, by the server's name for it. */
+export const DRAFTERS = { text: "from earlier text", head: "by the model's own head", model: "by a draft model" };
 
 const encoder = new TextEncoder();
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
@@ -39,7 +42,10 @@ function recordOf(token, content, reasoning) {
     record.a = token.top_logprobs.map((other) => [other.id, packed(other.bytes), rounded(other.logprob)]);
   }
   if (token.forced) record.f = 1;
-  else if (token.from_draft) record.f = 2;
+  else if (token.from_draft) {
+    record.f = 2;
+    if (token.drafter) record.d = token.drafter;
+  }
   if (token.attempts) record.n = token.attempts;
   // Most tokens are in one part as a whole; a token that ends the thinking may be in two.
   if (content && !(token.part === "content" && content.length === token.bytes.length)) record.c = content;

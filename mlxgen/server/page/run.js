@@ -109,6 +109,8 @@ export class Run {
     if (!usage) return;
     stats.prompt = usage.prompt_tokens;
     stats.cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+    stats.drafted = usage.timings?.draft_n ?? 0;
+    stats.accepted = usage.timings?.draft_n_accepted ?? 0;
   }
 }
 

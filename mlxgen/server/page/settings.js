@@ -69,6 +69,8 @@ export const GROUPS = [
     fields: [
       number("alternatives", "Alternatives to request", "0 to 20 for each token.",
         { min: 0, max: 20, step: 1 }),
+      number("num_draft_tokens", "Drafted tokens at a time", "At most; 0 drafts none. The text stays the same.",
+        { max: 64, step: 1 }),
     ],
   },
 ];

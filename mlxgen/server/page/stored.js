@@ -22,7 +22,7 @@ const isAlternative = (value) => isList(value, () => true) && isCount(value[0]) 
 const isRecord = (value) =>
   isObject(value) && isCount(value.i) && isPiece(value.b) && (value.p === null || isText(value.p))
   && isNumber(value.l) && [value.f, value.n, value.h].every(isNumber) && isBytes(value.c) && isBytes(value.r)
-  && (isMissing(value.a) || isList(value.a, isAlternative)) && (isMissing(value.x) || isList(value.x, isCount));
+  && (isMissing(value.d) || isText(value.d)) && (isMissing(value.a) || isList(value.a, isAlternative)) && (isMissing(value.x) || isList(value.x, isCount));
 
 const isCall = (value) =>
   isObject(value) && [value.name, value.arguments].every(isText) && (isMissing(value.id) || isText(value.id))

@@ -4,7 +4,7 @@
 // keys within. A click on a token calls `open(index, element)`.
 
 import { el, setText } from "./dom.js";
-import { hex, levelOf, percent, Speller, spoken } from "./records.js";
+import { DRAFTERS, hex, levelOf, percent, Speller, spoken } from "./records.js";
 
 /** Which of the two groups a token is in: thoughts are folded away, and marks stay in place. */
 function groupOf(record, before) {
@@ -149,7 +149,7 @@ function classesOf(record, text) {
   const level = levelOf(record.l);
   if (level !== null) classes.push(`level-${level}`);
   if (record.f === 1) classes.push("forced");
-  if (record.f === 2) classes.push("drafted");
+  if (record.f === 2) classes.push("drafted", ...(record.d in DRAFTERS ? [`by-${record.d}`] : []));
   if (record.n) classes.push("redrawn");
   if (record.h) classes.push("picked");
   if (record.p === null) classes.push("outside");
@@ -168,7 +168,7 @@ export function marksOf(record) {
   const marks = [];
   if (record.h) marks.push("chosen by hand");
   if (record.f === 1) marks.push("forced");
-  if (record.f === 2) marks.push("drafted");
+  if (record.f === 2) marks.push(`drafted ${DRAFTERS[record.d] ?? ""}`.trim());
   if (record.n) marks.push(record.n === 1 ? "drawn again once" : `drawn again ${record.n} times`);
   if (record.p === null) marks.push("not part of the answer");
   return marks;
@@ -177,7 +177,8 @@ export function marksOf(record) {
 /** What the tints and lines mean. */
 export function legend() {
   const steps = ["over 90 %", "70 to 90 %", "40 to 70 %", "15 to 40 %", "3 to 15 %", "under 3 %"];
-  const marks = [["forced", "forced by the format"], ["drafted", "drafted"], ["redrawn", "drawn again after a rejection"],
+  const marks = [["forced", "forced by the format"], ["redrawn", "drawn again after a rejection"],
+    ...Object.entries(DRAFTERS).map(([name, how]) => [`drafted by-${name}`, `drafted ${how}`]),
     ["picked", "chosen by hand"], ["outside", "not part of the answer"]];
   const sample = (name, text) => el("li", {}, el("span", { class: `token ${name}`, "aria-hidden": "true" }, "abc"), ` ${text}`);
   return el("details", { class: "legend" },

@@ -63,7 +63,7 @@ def test_the_engines_thread_shows_where_it_hangs_and_that_it_goes_on(where: str)
     going = threading.Event()
 
     class Hanging(FakeScheduler):
-        def submit(self, row: object) -> object:  # type: ignore[override]
+        def submit(self, row: object, *, owner: str = "") -> object:  # type: ignore[override]
             if where == "submit":
                 going.wait(WAIT)
             return super().submit(row)

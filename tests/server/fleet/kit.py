@@ -28,7 +28,7 @@ from tests.server.openai.kit import plain
 MIB = 1 << 20
 LEAST = 128 * MIB
 """What every model needs besides its weights."""
-NOTHING = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 0))
+NOTHING = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 0) | {"drafts": {}})  # type: ignore[arg-type]
 
 
 class Scheduler(FakeScheduler):

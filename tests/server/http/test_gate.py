@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.http.gate import Gate
+from mlxgen.server.http.gate import Gate, owner_of
 
 HOST = {"host": "127.0.0.1:8080"}
 
 
 async def inner(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
+    headers = [(b"owner", owner_of(scope).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"{}"})
 
 
@@ -44,7 +45,13 @@ def ask(
         "path": path,
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }
-    gate = Gate(inner, host=host, api_key=key, origins=origins, allow_hosts=names)
+    gate = Gate(
+        inner,
+        host=host,
+        api_keys=() if key is None else key.split(),
+        origins=origins,
+        allow_hosts=names,
+    )
     asyncio.run(gate(scope, receive, send))
     start, body = sent
     got = {name.decode(): value.decode() for name, value in start["headers"]}
@@ -110,6 +117,19 @@ def test_the_key_lets_in_and_health_and_the_page_need_none() -> None:
         assert ask(HOST, key="secret", method="GET", path=path)[0] == 200
     for path in ("/metrics", "/docs", "/openapi.json", "/v1/models", "/health/", "//"):
         assert ask(HOST, key="secret", method="GET", path=path)[0] == 401
+
+
+def test_who_asks_is_told_by_the_key_and_never_the_key_itself() -> None:
+    owners: dict[str, str] = {}
+    for key in ("first", "second"):
+        for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
+            status, got, _ = ask(HOST | headers, key="first second")
+            assert status == 200
+            assert owners.setdefault(key, got["owner"]) == got["owner"]
+            assert key not in got["owner"]
+    assert owners["first"] != owners["second"]
+    assert ask(HOST | {"authorization": "Bearer first second"}, key="first second")[0] == 401
+    assert ask(HOST)[1]["owner"] == ""
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:3000", "x"])

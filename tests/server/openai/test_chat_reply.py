@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from mlxgen.engine.chunk import Chunk, FinishReason
+from mlxgen.engine.chunk import Chunk, DraftCount, FinishReason, Usage
 from mlxgen.errors import DeadEndError, GrammarError
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai.reply import OpenAIReply
+from mlxgen.server.openai.usage import usage_json
 from mlxgen.tokens import Token
 from tests.chat import kit
 from tests.chat.kit import tool
@@ -195,7 +196,14 @@ def test_tokens_of_the_thinking_are_counted() -> None:
     tokens = tokens_of("<think>Well</think>Yes.")
     _, answer = answers({}, [chunks_of(tokens, demo().vocabulary)])
     thought = tokens.index(4) + 1
-    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": thought}
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
+
+
+def test_drafted_tokens_are_counted_as_predicted_ones() -> None:
+    drafts = {"text": DraftCount(5, 3), "head": DraftCount(3, 1)}
+    used = Usage(drafted_tokens=8, accepted_draft_tokens=4, drafts=drafts)
+    details = usage_json([used, used], choices=2, given=0, reasoning=0)["completion_tokens_details"]
+    assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (8, 8)
 
 
 def test_usage_is_the_last_event_where_it_is_asked_for() -> None:

@@ -35,7 +35,7 @@ LEAVES = leaves(PEERS)
 
 
 def body_of(path: str, value: Any) -> dict[str, Any]:
-    name, _, key = path.partition(".")
+    name, _, key = (path, "", "") if path in PEERS else path.partition(".")
     return {name: {key: value} if key else value}
 
 
@@ -98,6 +98,8 @@ def test_every_name_of_the_table_does_what_it_says(path: str, rule: Rule) -> Non
         ({"repeat_last_n": 64}, {"repetition_context_size": 64}),
         ({"repeat_last_n": -1}, {}),
         ({"presence_context_size": 20}, {"repetition_context_size": 20}),
+        ({"speculative.n_max": 5, "speculative.n_min": 1}, {"num_draft_tokens": 5}),
+        ({"speculative.n_max": 0}, {"num_draft_tokens": 0}),
         ({"regex": "a", "guided_regex": "a"}, {"regex": "a"}),
     ],
 )
@@ -132,6 +134,19 @@ def test_drafts_are_bounded_or_left_out() -> None:
     assert job.options.num_draft_tokens == 3
     (job,) = parse_chat({**CHAT, "num_draft_tokens": 0}, demo()).jobs
     assert job.options.draft == "off"
+
+
+def test_a_prediction_is_text_that_drafts_know() -> None:
+    before = {"type": "content", "content": "def f():\n    return 1\n"}
+    parts = [{"type": "text", "text": "def f():\n"}, {"type": "text", "text": "    return 1\n"}]
+    for given in (before, {**before, "content": parts}):
+        (job,) = parse_chat({**CHAT, "prediction": given}, demo()).jobs
+        assert job.options.prediction == before["content"]
+    (job,) = parse_chat({**CHAT, "prediction": None}, demo()).jobs
+    assert job.options.prediction == ()
+    for wrong in ("text", {"type": "diff", "content": "x"}, {"type": "content"}):
+        error = refused(parse_chat, {**CHAT, "prediction": wrong}, demo())
+        assert (error.param or "").startswith("prediction")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ CONTEXT = 200_000
 
 
 class Scripted(nn.Module):
-    """Its one layer stores the token ids themselves, so that it knows what it was given."""
+    """Its one layer stores the token ids themselves, so that it knows what it was given. It speaks
+    at the end of what it is given only, so nothing can be drafted for it."""
 
     def __init__(self, vocab_size: int, vocabulary: Any, script: Sequence[tuple[str, str]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,7 +75,7 @@ def scripted() -> mlxgen.LanguageModel:
     demo = mlxgen.load()
     script = json.loads(Path(os.environ["MLXGEN_SCRIPT"]).read_text(encoding="utf-8"))
     model = Scripted(demo.vocab_size, demo.vocabulary, script)
-    lm = mlxgen.LanguageModel(model, demo.tokenizer, name="scripted")
+    lm = mlxgen.LanguageModel(model, demo.tokenizer, name="scripted", draft="off")
     lm.max_context = CONTEXT
     return lm
 

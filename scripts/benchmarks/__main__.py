@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +34,7 @@ from . import (
     kv,
     machines,
     primitives,
+    recited,
     serving,
     simulate,
     simulated,
@@ -45,7 +44,7 @@ from . import (
     steering,
 )
 from .links import LINKS
-from .models import TINY, WIDE, fake_tokenizer, random_llama, tiny
+from .models import TINY, WIDE, demo, fake_tokenizer, random_llama, tiny
 from .process import DRAFT, served
 
 
@@ -69,7 +68,7 @@ def at_most(what: str, value: float, text: str, target: float, unit: str = "") -
 def run_single(turns: int) -> Iterator[Figure]:
     """The step loop of one sequence against mlx-lm's."""
     models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int], ...] = (
-        ("demo", mlxgen.load, 60),
+        ("demo", demo, 60),
         ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 20),
     )
     settings: tuple[tuple[str, float, float], ...] = (
@@ -109,7 +108,7 @@ def run_overhead(turns: int) -> Iterator[Figure]:
             3,
             " %",
         )
-    for name, lm in (("demo", mlxgen.load()), ("150k vocabulary", random_llama(WIDE, 64, 2))):
+    for name, lm in (("demo", demo()), ("150k vocabulary", random_llama(WIDE, 64, 2))):
         ratio = steering.free_text(lm, 60, turns).ratio
         what = f"{name}, 60 tokens under an expression for any text: speed over that without"
         yield at_least(what, ratio.median, str(ratio), 0.98)
@@ -159,24 +158,10 @@ def run_rewinds(turns: int) -> Iterator[Figure]:
             )
 
 
-def demo_records(lm: mlxgen.LanguageModel) -> list[tuple[Any, Any]]:
-    """The prompts and schemas that the demo model knows."""
-    text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
-    return [
-        (
-            mlxgen.Chat(
-                [{"role": "user", "content": record["prompt"]}], template={"enable_thinking": False}
-            ).tokens(lm.vocabulary),
-            record["schema"],
-        )
-        for record in json.loads(text).values()
-    ]
-
-
 def run_passes(turns: int) -> Iterator[Figure]:
     """Forward passes for each token of JSON records."""
-    lm = mlxgen.load()
-    records = demo_records(lm)
+    lm = demo()
+    records = speculation.demo_records(lm)
     found = steering.passes_per_token(lm, records)
     yield at_most("demo: forward passes a token, its record schemas", found, f"{found:.2f}", 0.7)
     wide = random_llama(32_000, 64, 2)
@@ -188,7 +173,7 @@ def run_passes(turns: int) -> Iterator[Figure]:
 def run_batch(given: int) -> Iterator[Figure]:
     """Many rows against mlx-lm's BatchGenerator."""
     models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int], ...] = (
-        ("demo", mlxgen.load, 40),
+        ("demo", demo, 40),
         ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 12),
         ("long forward", lambda: random_llama(8_000, 512, 8), 12),
     )
@@ -291,8 +276,8 @@ def run_kv(turns: int) -> Iterator[Figure]:
     """Quantised KV against that of floats."""
     half = random_llama(8_000, 256, 4)
     half.model.set_dtype(mx.bfloat16)
-    exact, demo = random_llama(8_000, 256, 4), mlxgen.load()
-    known = kv.perplexity(demo, 150)
+    exact, taught = random_llama(8_000, 256, 4), demo()
+    known = kv.perplexity(taught, 150)
     for bits in (8, 4):
         lm, small = kv.quantised(exact, bits), kv.quantised(half, bits)
         share = small.footprint.growing / half.footprint.growing
@@ -307,25 +292,37 @@ def run_kv(turns: int) -> Iterator[Figure]:
             text = f"{change.largest:.4f}, of a standard deviation of {change.deviation:.2f}"
             yield Figure(what, text)
         for start in (0, 32):
-            other = kv.perplexity(kv.quantised(demo, bits, start), 150)
+            other = kv.perplexity(kv.quantised(taught, bits, start), 150)
             what = f"{bits} bits from {start} on, demo: perplexity of answers that it never saw"
             yield Figure(what, f"{other:.4f}, {known:.4f} with floats")
 
 
 def run_speculation(turns: int) -> Iterator[Figure]:
-    """Drafts of a second model and from the text."""
+    """Drafts: those that choose themselves, a draft model's, and such that never stand."""
+    long = random_llama(recited.VOCAB, 256, 4).model
+    for load in speculation.workloads(long):
+        yield Figure(f"{load.name}: passes, and what stood", str(speculation.drafted(load)))
+        ratio = speculation.against_plain(load, max(3, turns // 3)).ratio
+        yield Figure("the same: tokens per second over mlx-lm's plain decode", str(ratio))
+    shape = simulated.SHAPES[1]
+    for load, device in itertools.product(speculation.workloads(), simulated.DEVICES):
+        times, found = speculation.simulated(load, device, shape)
+        what = f"{load.name}, {device.name}, {shape.name}: tokens/s over mlx-lm's plain decode"
+        text = f"{times:.2f}: {found}"
+        if device.name == "M4 Max" and load.target is not None:
+            yield at_least(what, times, text, load.target)
+        else:
+            yield Figure(what, text)
     lm, draft = speculation.demo_pair()
-    greedy = {"temperature": 0, "max_tokens": 120}
-    found = speculation.passes(lm, speculation.COPY, draft="ngram", **greedy)
-    yield at_most("copying a passage, n-gram drafts: passes a token", found, f"{found:.2f}", 0.35)
-    found = speculation.record_passes(lm, demo_records(lm), draft)
-    what = "demo's JSON records, schema, fast-forward and draft model: passes a token"
-    yield at_most(what, found, f"{found:.2f}", 0.4)
-    found = speculation.passes(lm, speculation.STORY, draft=draft, **greedy)
-    yield Figure("a story, draft model: passes a token", f"{found:.2f}")
+    stories, _, records, *_ = speculation.workloads()
+    found = speculation.drafted(records, draft=draft)
+    what = "demo's JSON records, schema, fast-forward and draft model: passes"
+    yield at_most(what, found.passes_a_token, str(found), 0.4)
+    found = speculation.drafted(stories, draft=draft)
+    yield Figure("stories, draft model: passes, and what stood", str(found))
     ratio = speculation.against_mlx_lm(lm, draft, speculation.STORY, 80, turns).ratio
     what = "a story, draft model: tokens per second over mlx_lm's speculative decoding"
-    yield at_least(what, ratio.median, str(ratio), 1.0)
+    yield at_least(what, ratio.median, str(ratio), 1.05)
     wide = random_llama(WIDE, 64, 2)
     for name, model, tokens in (("demo", lm, 240), ("150k vocabulary", wide, 120)):
         ratio = speculation.in_vain(model, tokens, turns).ratio
@@ -334,14 +331,18 @@ def run_speculation(turns: int) -> Iterator[Figure]:
             f"{name}: the cost of drafts that are never accepted",
             cost,
             f"{cost:+.1f} % (speed over that without: {ratio})",
-            5,
+            2,
             " %",
         )
+    for device in simulated.DEVICES:
+        cost = 100 * (speculation.in_vain_on(device, shape, 240) - 1)
+        what = f"{device.name}, {shape.name}: the same of 240 tokens"
+        yield at_most(what, cost, f"{cost:+.1f} %", 2, " %")
 
 
 def run_control(turns: int) -> Iterator[Figure]:
     """What controllers cost on the host."""
-    lm = mlxgen.load()
+    lm = demo()
     for name, mask in control.masks(lm).items():
         cost = min(control.host_work(lm, mask, 4_000) for _ in range(3))
         what = f"a trivial controller, mask as {name}: host work a token, the row's included"

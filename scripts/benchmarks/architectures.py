@@ -102,6 +102,8 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 
+ARCHITECTURES = tuple(_CONFIGS)
+
 
 def random_model(name: str, seed: int = 0, **shape: Any) -> nn.Module:
     """A float32 model of an architecture of ``_CONFIGS``, with random weights.

@@ -100,7 +100,9 @@ def large_llama(bits: int | None, **changes: int) -> mlxgen.LanguageModel:
     del layers[max(1, int(room / each)) :]
     mx.eval(model.parameters())
     vocab_size = model.args.vocab_size
-    return mlxgen.LanguageModel(model, fake_tokenizer(vocab_size), name=f"{len(layers)} layers")
+    return mlxgen.LanguageModel(
+        model, fake_tokenizer(vocab_size), name=f"{len(layers)} layers", draft="off"
+    )
 
 
 def _nbytes(module: nn.Module) -> int:

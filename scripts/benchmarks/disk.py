@@ -63,7 +63,7 @@ def measured(shape: dict[str, int], folder: Path, turns: int, tokens: int = TOKE
 
     def fresh(place: str | None) -> mlxgen.LanguageModel:
         where = None if place is None else folder / place
-        return mlxgen.LanguageModel(model, tokenizer, cache_dir=where)
+        return mlxgen.LanguageModel(model, tokenizer, cache_dir=where, draft="off")
 
     chance = random.Random(0)
     prompt = [chance.randrange(VOCABULARY - 1) for _ in range(tokens + REST)]

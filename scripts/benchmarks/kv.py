@@ -29,7 +29,13 @@ ROWS = 16
 def quantised(lm: mlxgen.LanguageModel, bits: int, start: int = 0) -> mlxgen.LanguageModel:
     """The same model with its KV in so many bits, from position ``start`` on."""
     return mlxgen.LanguageModel(
-        lm.model, lm.tokenizer, name=lm.name, config=lm.config, kv_bits=bits, kv_quant_start=start
+        lm.model,
+        lm.tokenizer,
+        name=lm.name,
+        config=lm.config,
+        kv_bits=bits,
+        kv_quant_start=start,
+        draft="off",
     )
 
 

@@ -1,7 +1,7 @@
 """The models that are measured: random weights of real architectures, and tokenizers to match.
 
 Owns their shapes. Must never know what is measured. Invariant: the same name and seed give
-the same model; nothing is downloaded.
+the same model; nothing is downloaded. They draft nothing unless they are told to.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ SYLLABLES = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "u
 _SIGNS = ['{"', '":', '": "', '", "', '"}', "},", "},{", "[", '["', '"]', "]", '""', ", ", ": "]
 
 
+def demo() -> mlxgen.LanguageModel:
+    """The bundled model."""
+    return mlxgen.load(draft="off")
+
+
 def random_llama(
     vocab_size: int, hidden: int, layers: int, *, seed: int = 0, name: str = "random"
 ) -> mlxgen.LanguageModel:
@@ -39,7 +44,7 @@ def random_llama(
         max_position_embeddings=32_768,
         tie_word_embeddings=True,
     )
-    return mlxgen.LanguageModel(model, fake_tokenizer(vocab_size, seed), name=name)
+    return mlxgen.LanguageModel(model, fake_tokenizer(vocab_size, seed), name=name, draft="off")
 
 
 TINY: dict[str, dict[str, Any]] = {
@@ -60,7 +65,7 @@ def tiny(name: str, layers: int = 4) -> mlxgen.LanguageModel:
         max_position_embeddings=8192,
         **TINY[name],
     )
-    return mlxgen.LanguageModel(model, fake_tokenizer(512), name=name)
+    return mlxgen.LanguageModel(model, fake_tokenizer(512), name=name, draft="off")
 
 
 def fake_tokenizer(size: int, seed: int = 0) -> TokenizerWrapper:

@@ -58,7 +58,7 @@ class Ours:
 
     def __init__(self, folder: Path) -> None:
         self.work = Work()
-        self.lm = mlxgen.load(folder)
+        self.lm = mlxgen.load(folder, draft="off")
 
     def generate(self, rows: int, tokens: int) -> Answer:
         """Seconds, those of them that this thread worked, and what was told to other ranks."""

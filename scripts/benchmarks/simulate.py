@@ -17,7 +17,16 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 
 from .batch import prompt_of
-from .simulated import HOST_LAYER, HOST_ROW, Device, Shape, SimulatedModel, Timeline
+from .simulated import (
+    DRAWING,
+    HOST_LAYER,
+    HOST_ROW,
+    HOST_TOKEN,
+    Device,
+    Shape,
+    SimulatedModel,
+    Timeline,
+)
 from .steering import RECORDS
 
 # mlx_lm.generate.BatchGenerator: tokens between two steps, of so many prompts; rows that generate
@@ -87,6 +96,7 @@ def _begin(
         given = {
             "max_tokens": asked.tokens,
             "ignore_eos": True,
+            "draft": "off",
             "seed": seed,
             **(asked.options or {}),
         }
@@ -147,6 +157,20 @@ def steady(device: Device, shape: Shape, rows: int) -> float:
     return tokens / (line.now - start)
 
 
+def plain(device: Device, shape: Shape, held: int, tokens: int) -> float:
+    """Seconds of ``mlx_lm.generate_step`` for so many tokens after ``held`` others, one by one: the
+    next pass is submitted before a token is read."""
+    line, done = Timeline(device), 0.0
+    for length in range(held + 1, held + tokens + 1):
+        line.now += shape.layers * HOST_LAYER
+        drawing = DRAWING * device.overhead
+        submitted = line.work(shape.seconds(device, 1, 1, length) + drawing)
+        line.wait(done)
+        line.now += HOST_TOKEN
+        done = submitted
+    return done
+
+
 @dataclass(slots=True, eq=False)
 class _Row:
     held: int
@@ -174,7 +198,7 @@ def theirs(device: Device, shape: Shape, load: Workload) -> Outcome:
 
     while len(rows) > endless or queue:
         if rows:
-            line.now += HOST_ROW * len(rows)
+            line.now += (HOST_ROW + HOST_TOKEN) * len(rows)
             next_done = run(len(rows), 1, max(each.held for each in rows))
             line.wait(done)
             came, submitted, done = submitted, rows, next_done

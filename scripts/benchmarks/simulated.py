@@ -1,4 +1,4 @@
-"""Devices that nobody has at hand: the engine runs on a tiny model, and on their clock.
+"""Devices that nobody has at hand: the engine runs on some model, and on their clock.
 
 Owns what a pass takes there, and the order in which a device works through what it is given. Must
 never know a policy. Invariant: every command is carried out, so that what a policy sees is what it
@@ -18,8 +18,9 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 import mlxgen
-from mlxgen.engine.kv import Footprint, Slots
+from mlxgen.engine.kv import Footprint, LayerCache, Slots
 from mlxgen.engine.kv.commands import Command, Copy, Join, Keep, Leave, Run, Take, Wait
+from mlxgen.engine.speculation.predictor import Predictor
 from mlxgen.engine.step.runner import Runner
 
 from .links import Link
@@ -27,7 +28,9 @@ from .models import fake_tokenizer
 
 LAUNCHES = 16  # kernels of a layer of a Llama: see the count of primitives
 HOST_LAYER = 15e-6  # seconds of Python in which a layer's graph is built; a guess
-HOST_ROW = 20e-6  # and those in which a token is decided on, masks included; a guess
+HOST_ROW = 15e-6  # those in which a draw is prepared, masks included; a guess
+HOST_TOKEN = 5e-6  # and those in which its token is decided on, after it was read; a guess
+DRAWING = 20  # kernels of a draw; a guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ DEVICES = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model: its ``weights`` that a pass reads, in number and in bits each."""
+    """A model: its ``weights`` that a pass reads, in number and in bits each; so many of them are
+    those of the ``head``."""
 
     name: str
     weights: float
@@ -68,6 +72,7 @@ class Shape:
     heads: int
     kv_heads: int
     width: int = 128
+    head: float = 0.0
 
     @property
     def nbytes(self) -> float:
@@ -100,6 +105,20 @@ class Shape:
         busy = max(nbytes / device.bandwidth, flops / device.throughput)
         return busy + self.launches * device.overhead + self.waiting(device, count)
 
+    def drafting(self, device: Device, tokens: int) -> float:
+        """A pass of so many tokens through what predicts further ones: a layer, and the matrix that
+        joins a token and a state, which has some 15 % of its weights."""
+        return self._part(device, tokens, 1.15 * (self.weights - self.head) / self.layers, LAUNCHES)
+
+    def predicting(self, device: Device, tokens: int) -> float:
+        """The head's pass of so many tokens, and a draw."""
+        return self._part(device, tokens, self.head, DRAWING)
+
+    def _part(self, device: Device, tokens: int, weights: float, launches: int) -> float:
+        nbytes, flops = weights * self.bits / 8, 2 * tokens * weights
+        busy = max(nbytes / device.bandwidth, flops / device.throughput)
+        return busy + (launches + 5) * device.overhead
+
     def copying(self, device: Device, tokens: int) -> float:
         """A copy of so many tokens' KV."""
         return 2 * tokens * self.kv_bytes / device.bandwidth + 2 * self.layers * device.overhead
@@ -108,9 +127,9 @@ class Shape:
 # From the configurations of Qwen3-4B and Llama-3.1-8B. Four bits in groups of 64 with a scale and
 # a bias are 4.5. The embedding is not read, unless it is the head as well.
 SHAPES = (
-    Shape("4B in 4 bits", 4.02e9, 4.5, 36, 32, 8),
-    Shape("8B in 4 bits", 7.5e9, 4.5, 32, 32, 8),
-    Shape("8B in bfloat16", 7.5e9, 16, 32, 32, 8),
+    Shape("4B in 4 bits", 4.02e9, 4.5, 36, 32, 8, head=0.39e9),
+    Shape("8B in 4 bits", 7.5e9, 4.5, 32, 32, 8, head=0.53e9),
+    Shape("8B in bfloat16", 7.5e9, 16, 32, 32, 8, head=0.53e9),
 )
 
 
@@ -164,13 +183,15 @@ class Simulated(Runner):
         super().submit(given)
         line = self.timeline
         line.now += HOST_ROW * given[0].shape[0]
-        until = line.work(20 * line.device.overhead)
+        until = line.work(DRAWING * line.device.overhead)
         self._done.update({id(array): (array, until) for array in given})
 
     def read(self, array: mx.array) -> list[int]:
         _, until = self._done.pop(id(array), (array, self.timeline.busy))
         self.timeline.wait(until)
-        return super().read(array)
+        tokens = super().read(array)
+        self.timeline.now += HOST_TOKEN * len(tokens)
+        return tokens
 
     def now(self) -> float:
         return self.timeline.now
@@ -202,19 +223,55 @@ class Tiny(nn.Module):
         return mx.where(mx.arange(VOCAB) == following[..., None], PEAK, 0.0)
 
 
-class SimulatedModel(mlxgen.LanguageModel):
-    """A model of a ``shape`` on a ``device``, as far as time is concerned."""
+class SimulatedPredictor:
+    """What predicts further tokens of a model, in the time of one of its ``shape``."""
 
-    def __init__(self, device: Device, shape: Shape) -> None:
-        super().__init__(Tiny(), fake_tokenizer(VOCAB), name=shape.name, max_context=1 << 20)
-        self.timeline = Timeline(device)
+    def __init__(self, predictor: Predictor, timeline: Timeline, shape: Shape) -> None:
+        self._predictor, self._timeline, self._shape = predictor, timeline, shape
+        self.width, self.nbytes = predictor.width, predictor.nbytes
+
+    def make_cache(self) -> list[LayerCache]:
+        return self._predictor.make_cache()
+
+    def __call__(self, tokens: mx.array, states: mx.array, cache: list[LayerCache]) -> mx.array:
+        line = self._timeline
+        line.now += HOST_LAYER
+        line.work(self._shape.drafting(line.device, tokens.size))
+        return self._predictor(tokens, states, cache)
+
+    def logits(self, states: mx.array) -> mx.array:
+        line = self._timeline
+        line.now += HOST_ROW
+        line.work(self._shape.predicting(line.device, states.size // self.width))
+        return self._predictor.logits(states)
+
+
+class SimulatedModel(mlxgen.LanguageModel):
+    """A model of a ``shape`` on a ``device``, as far as time is concerned, with the text of another
+    one. What drafts for it goes on the same ``timeline``."""
+
+    def __init__(
+        self,
+        device: Device,
+        shape: Shape,
+        lm: mlxgen.LanguageModel | None = None,
+        *,
+        timeline: Timeline | None = None,
+        draft: Any = None,
+    ) -> None:
+        self.timeline = timeline or Timeline(device)
         self.shape = shape
+        model, tokens = (Tiny(), fake_tokenizer(VOCAB)) if lm is None else (lm.model, lm.tokenizer)
+        super().__init__(model, tokens, name=shape.name, max_context=1 << 20, draft=draft)
+        if lm is not None and lm.predictor is not None:
+            self.predictor = SimulatedPredictor(lm.predictor, self.timeline, shape)
 
     @cached_property
     def footprint(self) -> Footprint:
         return Footprint(self.shape.kv_bytes, (), 0, int(self.shape.nbytes))
 
     def runner(self, slots: Slots | None = None) -> Runner:
-        made = Simulated(self.model, self.make_cache, slots, lambda: self.prefix_cache)
+        cache, seam = (lambda: self.prefix_cache), self._measures.seam
+        made = Simulated(self.model, self.make_cache, slots, cache, seam=seam)
         made.timeline, made.shape = self.timeline, self.shape
         return made

@@ -1,25 +1,35 @@
-"""Drafts: passes a token, speed against mlx-lm's speculative decoding, and what they cost in vain.
+"""Drafts: passes a token, speed against mlx-lm with and without drafts, and what they cost in vain.
 
-Owns the measurements of speculation. Must never know how drafts are made. Invariant: both
-sides get the same models, prompts and greedy settings, and generate as many tokens.
+Owns the workloads and what is measured of them. Must never know how drafts are made. Invariant:
+both sides get the same models, prompts and greedy settings, and generate as many tokens; nobody has
+seen a text before it is measured, but what passes take is known.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlx_lm import stream_generate
 
 import mlxgen
-from mlxgen.engine.history import History
+from mlxgen.engine import DraftCount, all_drafts
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.speculation.appetite import Appetite
+from mlxgen.engine.speculation.drafter import Drafter
+from mlxgen.engine.speculation.drafts import Drafts
 from mlxgen.engine.speculation.guess import Guess
 
+from . import recited, simulate
 from .alternate import Comparison, compare
+from .recited import Recital, Reciting
+from .simulated import Device, Shape, SimulatedModel
 from .single import PROMPT, timed
 
 
@@ -32,28 +42,144 @@ def chat(text: str) -> mlxgen.Chat:
     return mlxgen.Chat([{"role": "user", "content": text}], template={"enable_thinking": False})
 
 
-COPY = chat(
-    "Repeat this text: The red fox went to the river and saw a small boat. "
-    "The red fox went to the river."
-)
 STORY = chat("Tell me a story about a fox.")
 
 
-def passes(lm: mlxgen.LanguageModel, prompt: Any, **options: Any) -> float:
-    """Forward passes of the main model for each generated token."""
-    result = lm.generate(prompt, **options)
-    return result.usage.forward_passes / len(result.tokens)
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A prompt, and what is wanted of the answer; it is recited, if it is given."""
+
+    prompt: list[int]
+    options: dict[str, Any]
+    recital: Recital | None = None
 
 
-def record_passes(lm: mlxgen.LanguageModel, records: list[tuple[Any, Any]], draft: Any) -> float:
-    """The same over JSON records with their schemas, forced runs included."""
-    total = tokens = 0
-    for prompt, schema in records:
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What one person asks for, one after the other. ``target``: times the speed of mlx-lm's plain
+    decode that is wanted on a simulated M4 Max with a model of 8B in 4 bits."""
+
+    name: str
+    lm: mlxgen.LanguageModel
+    jobs: Sequence[Job]
+    target: float | None = None
+
+
+class Drafted(NamedTuple):
+    """What came of a workload: ``seconds`` from the first token that was drawn to the last, and
+    ``drafts``: who proposed how many tokens, and how many of these stood."""
+
+    tokens: list[int]  # of each job
+    seconds: list[float]
+    passes: int
+    drafts: dict[str, DraftCount]
+
+    @property
+    def passes_a_token(self) -> float:
+        return self.passes / sum(self.tokens)
+
+    def __str__(self) -> str:
+        stood = [f"{name} {100 * a / p:.0f} % of {p}" for name, (p, a) in self.drafts.items() if p]
+        return f"{self.passes_a_token:.2f} passes a token; {', '.join(stood) or 'no drafts'}"
+
+
+def demo_records(lm: mlxgen.LanguageModel) -> list[tuple[list[int], Any]]:
+    """The prompts and schemas that the demo model knows."""
+    text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
+    records = json.loads(text).values()
+    return [(chat(each["prompt"]).tokens(lm.vocabulary), each["schema"]) for each in records]
+
+
+def workloads(inner: Any = None) -> list[Workload]:
+    """All of them; the texts that are recited take the time of the ``inner`` model."""
+    demo = mlxgen.load()
+    reciting = mlxgen.LanguageModel(Reciting(inner), recited.tokenizer(), name="reciting")
+
+    def story(hero: str) -> Job:
+        prompt = chat(f"Tell me a story about a {hero}.").tokens(demo.vocabulary)
+        return Job(prompt, {"max_tokens": 100, "ignore_eos": True})
+
+    def record(prompt: list[int], schema: Any) -> Job:
         spec = mlxgen.JsonSchema(schema, whitespace=None, separators=(", ", ": "))
-        result = lm.generate(prompt, filters=[spec], max_tokens=160, temperature=0, draft=draft)
-        total += result.usage.forward_passes
-        tokens += len(result.tokens)
-    return total / tokens
+        return Job(prompt, {"max_tokens": 160, "filters": [spec]})
+
+    def recite(name: str, texts: list[Recital], target: float | None = None) -> Workload:
+        options: list[dict[str, Any]]
+        options = [{"max_tokens": len(each.text), "ignore_eos": True} for each in texts]
+        jobs = [Job(each.prompt, own, each) for each, own in zip(texts, options, strict=True)]
+        return Workload(name, reciting, jobs, target)
+
+    return [
+        Workload("stories", demo, [story(hero) for hero in ("fox", "cat", "bear")], 1.4),
+        recite("copying with edits", recited.copying(), 2.5),
+        Workload(
+            "JSON records (mlx-lm without their schemas)",
+            demo,
+            [record(*each) for each in demo_records(demo)],
+            1.8,
+        ),
+        recite("an agent's turns that rewrite a file", recited.rewriting()),
+        recite("arithmetic", recited.arithmetic(), 0.99),
+    ]
+
+
+_owners = itertools.count()
+
+
+def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any = "auto") -> Drafted:
+    """What comes of it, each job for somebody whom the model has never seen; ``lm``: the model, if
+    it is simulated."""
+    lm = lm or load.lm
+    found = Drafted([], [], 0, {})
+    for job in load.jobs:
+        owner = f"bench-{next(_owners)}"
+        vars(lm)["drafts_for"] = partial(type(lm).drafts_for, lm, owner=owner)
+        if job.recital is not None:
+            lm.model.recite(job.recital)
+        stream = lm.stream(job.prompt, temperature=0, draft=draft, **job.options)
+        now, began = stream._handle.kv.device.now, 0.0
+        for chunk in stream:
+            began = began or (0.0 if chunk.forced else now())
+        found.seconds.append(now() - began)
+        found.tokens.append(len(stream.tokens))
+        found = found._replace(
+            passes=found.passes + stream.usage.forward_passes,
+            drafts=all_drafts([found.drafts, stream.usage.drafts]),
+        )
+    return found
+
+
+def against_plain(load: Workload, turns: int) -> Comparison:
+    """Seconds on this machine, and those of mlx-lm's plain decode of as many tokens."""
+    lengths = drafted(load).tokens
+
+    def theirs() -> float:
+        return sum(map(partial(_plain, load.lm), load.jobs, lengths))
+
+    return compare(lambda: sum(drafted(load).seconds), theirs, turns)
+
+
+def _plain(lm: mlxgen.LanguageModel, job: Job, tokens: int, **options: Any) -> float:
+    """Seconds of mlx-lm from the first token to the last."""
+    if job.recital is not None:
+        lm.model.recite(job.recital)
+    lm.tokenizer.eos_token_ids = []
+    try:
+        stream = stream_generate(lm.model, lm.tokenizer, job.prompt, max_tokens=tokens, **options)
+        return timed(stream, tokens)
+    finally:
+        lm.tokenizer.eos_token_ids = list(lm.vocabulary.eos)
+
+
+def simulated(load: Workload, device: Device, shape: Shape) -> tuple[float, Drafted]:
+    """Times the speed of mlx-lm's plain decode on another device, once it is known what passes
+    take there; and what came of it."""
+    lm = SimulatedModel(device, shape, load.lm)
+    drafted(load, lm)
+    found = drafted(load, lm)
+    jobs = zip(load.jobs, found.tokens, strict=True)
+    plain = sum(simulate.plain(device, shape, len(job.prompt), count - 1) for job, count in jobs)
+    return plain / sum(found.seconds), found
 
 
 def against_mlx_lm(
@@ -64,69 +190,54 @@ def against_mlx_lm(
 
     def ours() -> float:
         options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        return timed(lm.stream(ids, draft=draft, **options), tokens)
+        return timed(lm.stream(ids, draft=draft, num_draft_tokens=3, **options), tokens)
 
     def theirs() -> float:
-        lm.tokenizer.eos_token_ids = []
-        try:
-            stream = stream_generate(
-                lm.model,
-                lm.tokenizer,
-                ids,
-                max_tokens=tokens,
-                draft_model=draft.model,
-                num_draft_tokens=3,
-            )
-            return timed(stream, tokens)
-        finally:
-            lm.tokenizer.eos_token_ids = list(lm.vocabulary.eos)
+        return _plain(lm, Job(ids, {}), tokens, draft_model=draft.model, num_draft_tokens=3)
 
     return compare(ours, theirs, turns)
 
 
-class Wrong:
-    """A drafter whose tokens never stand: what drafting costs in vain."""
+class Wrong(Drafter):
+    """A drafter whose tokens never stand, and who is sure of them: what drafting costs in vain."""
+
+    name = "wrong"
+    most = 8
 
     def __init__(self, vocab_size: int) -> None:
+        super().__init__()
         self._chance = random.Random(0)
         self._size = vocab_size
 
-    most = 8
+    def chances(self, request: Request, count: int) -> list[float]:
+        return [1.0] * count
 
     def propose(self, request: Request, count: int) -> Guess | None:
         return Guess([self._chance.randrange(self._size) for _ in range(count)])
 
-    def missing(self, history: History) -> int:
-        return 0
-
-    def follow(self, history: History, count: int) -> None:
-        """There is no model."""
-
-    nbytes = 0
-
-    def nbytes_at(self, length: int) -> int:
-        return 0
-
     def fork(self) -> Wrong:
         return self
-
-    def restart(self) -> None:
-        """It holds nothing."""
 
 
 def in_vain(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> Comparison:
     """Seconds with drafts that never stand, against none."""
-    options: dict[str, Any] = {
-        "max_tokens": tokens,
-        "temperature": 0.7,
-        "ignore_eos": True,
-        "seed": 1,
-    }
+    wrong, none = (partial(_in_vain, lm, tokens, drafts=each) for each in ([Wrong], []))
+    return compare(wrong, none, turns)
 
-    def drafting() -> float:
-        stream = lm.stream(PROMPT, **options)
-        stream._handle.drafter = Wrong(lm.vocab_size)
-        stream._handle.appetite = Appetite(Wrong.most)
-        return timed(stream, tokens)
 
-    return compare(drafting, lambda: timed(lm.stream(PROMPT, **options), tokens), turns)
+def in_vain_on(device: Device, shape: Shape, tokens: int) -> float:
+    """The same on another device: times the seconds without."""
+    wrong, none = (
+        _in_vain(SimulatedModel(device, shape), tokens, drafts=each) for each in ([Wrong], [])
+    )
+    return wrong / none
+
+
+def _in_vain(lm: mlxgen.LanguageModel, tokens: int, drafts: Sequence[type[Wrong]]) -> float:
+    stream = lm.stream(PROMPT, max_tokens=tokens, temperature=0.7, ignore_eos=True, seed=1)
+    stream._handle.drafts = Drafts([made(lm.vocab_size) for made in drafts])
+    now = stream._handle.kv.device.now
+    next(stream)
+    start = now()
+    assert sum(1 for _ in stream) == tokens - 1
+    return now() - start

@@ -97,7 +97,8 @@ def test_the_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
         entry_points = next(name for name in names if name.endswith("entry_points.txt"))
         assert "mlxgen.generate = mlxgen.generate:main" in wheel.read(entry_points).decode()
     assert "mlxgen/py.typed" in names
-    assert {f"mlxgen/demo/{part}/model.safetensors" for part in ("model", "draft")} <= names
+    weights = ("model/model", "model/mtp", "draft/model")
+    assert {f"mlxgen/demo/{name}.safetensors" for name in weights} <= names
     assert not any(name.startswith(("tests/", "scripts/")) for name in names)
 
 

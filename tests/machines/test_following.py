@@ -118,7 +118,7 @@ class Failing:
         return logits
 
 
-GREEDY: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True, "draft": "off"}  # passes count
 
 
 def test_what_nobody_holds_is_dropped_on_all_ranks(pair: Pair) -> None:

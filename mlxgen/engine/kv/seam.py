@@ -132,6 +132,15 @@ class _Called(NamedTuple):
 def _head(model: Any, make: CacheFactory) -> tuple[nn.Module, str, int] | None:
     """What gives the logits last, of states alone; by which method; and how wide they are."""
     calls: list[_Called] = []
+    try:
+        return _last(calls, model, make)
+    finally:
+        calls.clear()  # the classes that note them stay until they are collected
+
+
+def _last(
+    calls: list[_Called], model: Any, make: CacheFactory
+) -> tuple[nn.Module, str, int] | None:
     parts = {id(part): part for part in model.modules() if part is not model}
     kinds = [(part, type(part)) for part in parts.values()]
     if not kinds:

@@ -138,10 +138,10 @@ class Memory:
 def fit(caches: Iterable[PrefixCache], room: int) -> None:
     """Let these hold no more than ``room`` bytes together; each gives up its share."""
     nbytes = {cache: cache.nbytes for cache in caches}
-    held = sum(nbytes.values())
+    held, room = sum(nbytes.values()), max(0, room)
     if held > room:
         for cache, own in nbytes.items():
-            cache.shrink(max(0, room) * own // held)
+            cache.shrink(room * own // held)
 
 
 def check_pieces(activations: Activations, length: int, room: int) -> None:

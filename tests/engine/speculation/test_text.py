@@ -407,7 +407,7 @@ GENERATED: dict[str, dict[str, Any]] = {
     "strays": {"filters": mlxgen.Regex("([a-z ]{3}[0-9])*"), "hooks": strays},
     "declined tokens": {"filters": colours(), "hooks": replaces, "hold_tokens": 2},
     "a way to the end": {"filters": colours(), "close_json": True, "max_tokens": 60},
-    "bans": {"filters": colours(), "banned": ["am"]},
+    "bans": {"filters": colours(), "banned": ["mb"]},
     "penalties": {"filters": colours(), "repetition_penalty": 1.3},
     "a filter of one's own": {"filters": Own(Patient)},
     "one that cannot go back": {"filters": Own(Touchy)},

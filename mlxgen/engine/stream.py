@@ -191,7 +191,7 @@ class Stream(Pulled[Chunk, Chunk]):
         try:
             self._loop.passes.prefill_to(self._handle, tokens)
         except BaseException as error:
-            self._handle.restart()  # some layers may hold more tokens than others now
+            self._handle.distrust()  # some layers may hold more tokens than others now
             self._failed = error
             if isinstance(error, Exception):
                 self._failed = told = Fault.of(error).error()

@@ -512,7 +512,7 @@ class Scheduler:
             return
         self._loop.restart()
         for handle in (*self._prefill, *self._parked):
-            handle.restart()
+            handle.distrust()
         for handle in [handle for handle in self._loop.handles if handle.has_ended]:
             self._deliver([Event(handle, [], fault.error())], events)  # its end was lost
         running = [*self._loop.handles, *self._prefill]
@@ -536,7 +536,7 @@ class Scheduler:
             self._loop.leave(handle)
         else:
             self._prefill.remove(handle)
-        handle.restart()
+        handle.distrust()
         self._queue.appendleft(handle)
 
     def _blame(self, handle: Handle, fault: Fault, events: list[Event]) -> None:

@@ -15,6 +15,7 @@ _SLOWEST = 1 / 32  # of the newest in a mean of one request, and half of that ov
 _SECONDS = 1 / 8  # of the newest in the mean of seconds
 _HOPE = 1 / 512  # by which a mean rises, and seconds fall, with each step without a draft
 SELDOM = 0.5  # of the first tokens of drafts stand, if their drafter rests now and then
+CAREFUL = 2  # drafted tokens at a time of who was wrong, if it is not known to be right mostly
 REST, LONGEST_REST = 4, 256  # tokens without a draft, after one of which nothing stood
 
 
@@ -42,17 +43,22 @@ class Experience:
 class Acceptance:
     """See the module, for one request; ``experience`` of others is where it begins."""
 
-    __slots__ = ("_counts", "_means", "_rest", "_until", "experience")
+    __slots__ = ("_counts", "_doubtful", "_means", "_rest", "_until", "experience")
 
     def __init__(self, experience: Experience | None = None) -> None:
         self.experience = experience or Experience()
         self._means = list(self.experience.means)
         self._counts = [KNOWN] * DEEPEST
+        self._doubtful = False
         self._rest, self._until = REST, 0  # the position from which drafts are tried again
 
     def rests(self, position: int) -> bool:
         """Whether nothing is to be drafted after ``position``."""
         return position < self._until
+
+    def careful(self, count: int) -> int:
+        """How many of ``count`` tokens to try, where the least that is lost is to be lost."""
+        return min(count, CAREFUL) if self._doubtful else count
 
     def chances(self, count: int) -> Sequence[float]:
         """How often each of ``count`` tokens stood if those before it did."""
@@ -74,9 +80,12 @@ class Acceptance:
             self._means[depth] += weight * (stood - self._means[depth])
             means = self.experience.means
             means[depth] += _SLOWEST / 2 * (stood - means[depth])
+        if not proposed:
+            return
+        self._doubtful = not accepted and self._means[0] < HOPE
         if accepted:
             self._rest = REST
-        elif proposed and self._means[0] < SELDOM:
+        elif self._means[0] < SELDOM:
             self._until = position + self._rest
             self._rest = min(LONGEST_REST, 2 * self._rest)
 
@@ -84,5 +93,5 @@ class Acceptance:
         """An independent copy."""
         twin = Acceptance(self.experience)
         twin._means, twin._counts = list(self._means), list(self._counts)
-        twin._rest, twin._until = self._rest, self._until
+        twin._doubtful, twin._rest, twin._until = self._doubtful, self._rest, self._until
         return twin

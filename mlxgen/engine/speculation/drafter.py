@@ -84,6 +84,9 @@ class Drafter(ABC):
     def keep(self, history: History, room: int) -> None:
         """Put what it holds of a history into ``cache``, which may use ``room`` bytes."""
 
+    def restart(self) -> None:
+        """Drop the arrays that it holds: the history will run again."""
+
     @property
     def nbytes(self) -> int:
         """The bytes of the arrays that it holds."""

@@ -73,6 +73,8 @@ class Drafts:
             chances: Sequence[float] = ()
             if not drafter.acceptance.rests(position):
                 count = min(left, self.most or drafter.most)
+                if not self.wanted:
+                    count = drafter.acceptance.careful(count)
                 try:
                     ask = drafter.early if early else drafter.chances
                     chances = ask(request, count)[:count]
@@ -176,6 +178,11 @@ class Drafts:
         return Drafts([drafter.fork() for drafter in self._drafters], self.most, wanted=self.wanted)
 
     def restart(self) -> None:
+        """Have them hold nothing on the device."""
+        for drafter in self._drafters:
+            self._try(drafter, drafter.restart)
+
+    def distrust(self) -> None:
         """Go on without those that have anything on the device: a pass failed, maybe one of
         theirs."""
         self._drafters = tuple([each for each in self._drafters if not each.nbytes])

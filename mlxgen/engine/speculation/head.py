@@ -105,6 +105,10 @@ class HeadDrafter(ModelledDrafter):
             self._read(history)
             self._kv.submit()
 
+    def restart(self) -> None:
+        self._begin(History(), 0)
+        self._states.clear()
+
     @property
     def nbytes(self) -> int:
         return self._kv.nbytes + sum([each.array.nbytes for each in self._states])

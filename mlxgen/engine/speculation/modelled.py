@@ -168,6 +168,10 @@ class ModelDrafter(ModelledDrafter):
         if self.cache is not None and self._kv.common(history) >= LEAST:
             self._kv.keep(history, room)
 
+    def restart(self) -> None:
+        self._kv.restart()
+        self._early = None
+
     @property
     def nbytes(self) -> int:
         return self._kv.nbytes

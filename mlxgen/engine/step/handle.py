@@ -198,6 +198,11 @@ class Handle:
         self.cached = 0
         self.logits = self.ahead = self.guess = None
 
+    def distrust(self) -> None:
+        """Restart after a pass failed, without the drafters that may be why."""
+        self.drafts.distrust()
+        self.restart()
+
     def fork(self, seed: int, kv: KV | None = None) -> Handle:
         """An independent copy outside of a batch that draws from ``seed``."""
         kv = (self.kv if kv is None else kv).fork()

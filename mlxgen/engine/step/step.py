@@ -108,10 +108,11 @@ class Loop:
             mx.clear_cache()
 
     def restart(self) -> None:
-        """Drop all that is on the device: what every handle has run is to be run again."""
+        """Drop all that is on the device after a fault: what every handle has run is to be run
+        again."""
         self.runner.do(Clear())
         for handle in self.handles:
-            handle.restart()
+            handle.distrust()
         self._blind = None
         self.meter.forget()
 

@@ -20,6 +20,7 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.speculation import drafts
 from mlxgen.engine.speculation.acceptance import LONGEST_REST, Acceptance
+from mlxgen.engine.speculation.drafts import Drafts
 from mlxgen.engine.step.drawn import Drawn
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
@@ -299,7 +300,6 @@ def alone(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits",
     [
@@ -324,6 +324,33 @@ def test_a_seed_gives_the_same_text_with_a_draft_in_any_company(
             tokens[event.handle] += [c.token for c in event.chunks if c.token is not None]
     assert [tuple(tokens[handle]) for handle in handles] == [tokens for _, _, tokens in alone]
     assert limits.max_bytes is None or scheduler.stats().preempted > 0
+
+
+@pytest.mark.parametrize("is_head", [False, True], ids=["model", "head"])
+def test_who_made_room_for_others_is_drafted_for_again(
+    demo: tuple[LanguageModel, LanguageModel], is_head: bool
+) -> None:
+    lm, draft = demo
+    options = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    prompt = chat("Tell me a story about a hen.")
+    given = {"draft": "auto" if is_head else draft}
+    scheduler = Scheduler(lm, Limits(max_batch=2))
+    handle = scheduler.submit(lm.prepare(prompt, Options.of({**options, **given})))
+    if is_head:
+        assert lm.predictor is not None
+        handle.drafts = Drafts([lm._head_drafter(lm.predictor)], 3, wanted=True)
+    before = 0
+    while scheduler.busy:
+        scheduler.step()
+        if not before and handle.request.position >= 20:
+            (before,) = [count.proposed for count in handle.drafts.counts.values()]
+            scheduler._take_out(handle)
+            scheduler._preempt(handle)
+            scheduler._queue.appendleft(handle)
+            assert handle.drafts.nbytes == 0
+    assert 0 < 2 * before < [count.proposed for count in handle.drafts.counts.values()][0]
+    plain = lm.generate(prompt, draft="off", **options)
+    assert tuple(handle.request.tokens) == plain.tokens
 
 
 RECORD = {

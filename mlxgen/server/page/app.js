@@ -4,6 +4,7 @@ import { AlternativesPanel } from "./alternatives.js";
 import { announce, announceStart, announceText } from "./announce.js";
 import { get, onKeyNeeded } from "./api.js";
 import { CompareDialog } from "./compare.js";
+import { Composer } from "./composer.js";
 import { branchAt, pathOf, shownIn } from "./conversation.js";
 import { button, byId, el, setText } from "./dom.js";
 import { makeKeyDialog } from "./key-dialog.js";
@@ -34,11 +35,16 @@ const settings = new SettingsForm(() => {
   session.settingsChanged();
   setText(byId("in-force"), summaryOf(session.current.settings));
 });
+const composer = new Composer({
+  send: ({ text }) => send(text),
+  isRunning: () => session.runOf(session.current) !== null,
+  stop: () => session.stop(),
+});
 const sidebar = new Sidebar({
   startConversation: () => {
     session.start();
     render();
-    byId("message").focus();
+    composer.focus();
   },
   openConversation: (id) => {
     session.open(id);
@@ -135,8 +141,7 @@ function showState(current) {
   const run = session.runOf(current);
   sidebar.update(session.conversations, current, (one) => session.runOf(one) !== null);
   setText(byId("in-force"), summaryOf(current.settings));
-  byId("send").hidden = run !== null;
-  byId("stop").hidden = run === null;
+  composer.update(run !== null);
   byId("messages").setAttribute("aria-busy", String(run !== null));
   speak(run?.node ?? null);
 }
@@ -194,38 +199,6 @@ async function choose(node, index, id) {
   }
 }
 
-function prepareComposer() {
-  const message = byId("message");
-  const fit = () => {
-    message.style.setProperty("height", "auto");
-    message.style.setProperty("height", `${message.scrollHeight + 2}px`);
-  };
-  byId("composer").addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const text = message.value;
-    if (!text.trim()) return;
-    message.value = "";
-    fit();
-    // What was refused before it was sent can be sent again.
-    if (!(await send(text)) && !message.value) message.value = text;
-    fit();
-  });
-  message.addEventListener("input", fit);
-  message.addEventListener("keydown", (event) => {
-    // While an input method composes a character, Enter belongs to it.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    if (!session.runOf(session.current)) byId("composer").requestSubmit();
-  });
-  byId("stop").addEventListener("click", () => {
-    session.stop();
-    message.focus();
-  });
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !document.querySelector("dialog[open]")) session.stop();
-  });
-}
-
 function prepareLook() {
   const apply = () => {
     document.documentElement.dataset.theme = look.theme;
@@ -281,9 +254,8 @@ onChangedElsewhere((id) => session.reload(id));
 addEventListener("pagehide", () => session.keepAll());
 if (keepsNothing) setText(byId("kept"), "This browser stores nothing; everything is lost when you close the page.");
 prepareLook();
-prepareComposer();
 render();
 if (session.setAside) tellOfSetAside(session.setAside);
 greet();
 // On a phone the focus would open the keyboard over half of the page.
-if (matchMedia("(pointer: fine)").matches) byId("message").focus();
+if (matchMedia("(pointer: fine)").matches) composer.focus();

@@ -182,6 +182,21 @@ def simulated(load: Workload, device: Device, shape: Shape) -> tuple[float, Draf
     return plain / sum(found.seconds), found
 
 
+def reciting_pair(
+    inner: Any, small: Any
+) -> tuple[mlxgen.LanguageModel, mlxgen.LanguageModel, list[int]]:
+    """A model that recites, a draft that knows about four of five tokens, and the prompt; they take
+    the time of the ``inner`` models."""
+    (told,) = recited.arithmetic()
+    chance = random.Random(4)
+    known = [each if chance.random() < 0.8 else each + 1 for each in told.text]
+    pair = []
+    for model, text in ((inner, told.text), (small, known)):
+        pair.append(mlxgen.LanguageModel(Reciting(model), recited.tokenizer(), draft="off"))
+        pair[-1].model.recite(told._replace(text=text))
+    return *pair, told.prompt
+
+
 def against_mlx_lm(
     lm: mlxgen.LanguageModel, draft: mlxgen.LanguageModel, prompt: Any, tokens: int, turns: int
 ) -> Comparison:

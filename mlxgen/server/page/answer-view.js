@@ -143,8 +143,8 @@ export function branchName(conversation, node) {
   const number = siblingsOf(conversation, node).indexOf(node) + 1;
   const text = node.content.replace(/\s+/g, " ").trim() || "(no text)";
   const short = text.length > 60 ? `…${text.slice(-59)}` : text;
-  if (!node.from) return `${number}: ${short}`;
   const [picked] = node.tokens;
+  if (!node.from || !picked) return `${number}: ${short}`;
   return `${number}, from token ${node.from.at + 1}, “${visible(picked.b)}” (${percent(picked.l)}): ${short}`;
 }
 

@@ -79,7 +79,7 @@ export function pathOf(conversation, node) {
 }
 
 /** The answer whose own token is at `at` of a path, and whose alternatives are chosen from there. */
-function ownerOf(conversation, node, at) {
+export function ownerOf(conversation, node, at) {
   let owner = node;
   while (owner.from && at <= owner.from.at) owner = conversation.nodes[owner.from.node];
   return owner;
@@ -105,11 +105,21 @@ export function forkAt(conversation, node, at, id) {
   return fork;
 }
 
-/** The same fork again, from the token that was chosen by hand. */
+/** An answer from a place on, before anything is generated: {node, at} are the first tokens of an
+ *  answer, and {parent} is a message. It is not part of the conversation until it is added. */
+export function sproutAt(conversation, { parent, node, at = 0 }, settings) {
+  const sprout = answerNode(node ? parentOf(conversation, node) : parent, settings);
+  if (!at) return sprout;
+  sprout.from = { node: ownerOf(conversation, node, at).id, at };
+  takeLead(sprout, pathOf(conversation, node).slice(0, at), node.calls);
+  return sprout;
+}
+
+/** The same fork again: from the token that was chosen by hand, if one was. */
 export function forkAgain(conversation, node) {
   const fork = answerNode(parentOf(conversation, node), node.settings);
   fork.from = { ...node.from };
-  fork.tokens = node.tokens.slice(0, 1);
+  fork.tokens = node.tokens.slice(0, node.tokens[0]?.h ? 1 : 0);
   takeLead(fork, pathOf(conversation, fork), node.calls);
   return fork;
 }

@@ -1,8 +1,9 @@
-// One answer in progress, from the request to the last event.
+// Answers in progress, from the request to the last event: one, or several that are sampled at once.
 //
-// Owns the request's body and what each event adds to the answer's node. Knows nothing of the page.
+// Owns the request's body and what each event adds to an answer's node. Knows nothing of the page.
 // An answer that branches off sends the tokens before the fork as `prefix_tokens`, so the server
 // takes them from its cache and holds the rest to the same schema or regular expression.
+// Several answers are the choices of one request: the server forks them and runs them as one batch.
 
 import { openChat, ServerError } from "./api.js";
 import { cutBack, messagesFor, pathOf } from "./conversation.js";
@@ -15,33 +16,31 @@ export class Run {
   #abort = new AbortController();
   #conversation;
   #changed;
-  #length = 0; // tokens of the path so far, those that the server has only counted included
-  #told = 0; // those of them that it has told all about
-  #sent = 0;
-  #first = 0;
-  #last = 0;
-  #count = 0;
+  #growths = [];
 
-  /** `changed()` is called whenever the node has grown. */
-  constructor(conversation, node, changed) {
+  /** `nodes` is one answer, or several that go on from the same tokens with the same settings.
+   *  `changed(node)` is called whenever one has grown. */
+  constructor(conversation, nodes, changed) {
     this.#conversation = conversation;
-    this.node = node;
+    this.nodes = Array.isArray(nodes) ? nodes : [nodes];
+    [this.node] = this.nodes;
     this.#changed = changed;
   }
 
   /** Continue from the tokens of the node; resolves when the server has accepted the request. */
   async start() {
-    const { node } = this;
+    const { node, nodes } = this;
     const path = pathOf(this.#conversation, node);
     const body = { ...bodyOf(node.settings), messages: messagesFor(this.#conversation, node) };
+    if (nodes.length > 1) body.n = nodes.length;
     if (path.length) {
       body.prefix_tokens = path.map((record) => record.i);
       // They count as generated, and there must be room for one more.
       if (body.max_tokens <= path.length) body.max_tokens += path.length;
     }
-    this.#length = this.#told = path.length;
-    this.#sent = performance.now();
-    node.finish = node.problem = node.stats = null;
+    const sent = performance.now();
+    this.#growths = nodes.map((each) => new Growth(each, path.length, sent));
+    for (const each of nodes) each.finish = each.problem = each.stats = null;
     this.done = this.#listen(await openChat(body, this.#abort.signal));
   }
 
@@ -51,28 +50,52 @@ export class Run {
   }
 
   async #listen(events) {
-    const { node } = this;
+    let end = { finish: "stopped" };
     try {
-      for await (const event of events) {
-        this.#take(event);
-        this.#changed();
-      }
+      for await (const event of events) this.#take(event);
     } catch (error) {
-      if (error.name === "AbortError") {
-        node.finish = "stopped";
-      } else {
-        node.finish = "error";
-        node.problem = error.message;
-      }
+      if (error.name !== "AbortError") end = { finish: "error", problem: error.message };
     }
-    node.finish ??= "stopped";
-    this.#changed();
+    for (const node of this.nodes) {
+      // An answer that was whole when something went wrong is whole.
+      if (!node.finish) Object.assign(node, end);
+      this.#changed(node);
+    }
   }
 
   #take(event) {
-    const choice = event.choices[0];
     if (event.usage) this.#measure(event.usage);
-    if (!choice) return;
+    for (const choice of event.choices) {
+      const growth = this.#growths[choice.index];
+      growth.take(choice);
+      this.#changed(growth.node);
+    }
+    if (!event.choices.length) this.#changed(this.node);
+  }
+
+  #measure(usage) {
+    // The times and drafts of several answers are told together, and are those of none.
+    const own = this.nodes.length > 1 ? { ...usage, timings: undefined } : usage;
+    for (const growth of this.#growths) growth.measure(own);
+  }
+}
+
+/** What the events of one choice make of its node. */
+class Growth {
+  #length; // tokens of the path so far, those that the server has only counted included
+  #told; // those of them that it has told all about
+  #sent;
+  #first = 0;
+  #last = 0;
+  #count = 0;
+
+  constructor(node, length, sent) {
+    this.node = node;
+    this.#length = this.#told = length;
+    this.#sent = sent;
+  }
+
+  take(choice) {
     const { node } = this;
     const ids = choice.token_ids?.length ?? 0;
     this.#length += ids;
@@ -94,11 +117,11 @@ export class Run {
       growing.end = this.#length;
     }
     node.finish = choice.finish_reason ?? node.finish;
-    this.#measure();
+    this.measure();
   }
 
   /** Figures for people; they are measured here, so they include the network. */
-  #measure(usage) {
+  measure(usage) {
     const stats = (this.node.stats ??= {});
     stats.tokens = this.#count;
     stats.held = this.#length - this.#told;

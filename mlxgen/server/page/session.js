@@ -5,8 +5,9 @@
 
 import {
   add, answerNode, branchAt, childrenOf, forkAgain, forkAt, newConversation, parentOf, pathOf, select, shownIn,
-  siblingsOf, toolNode, userNode,
+  siblingsOf, sproutAt, toolNode, userNode,
 } from "./conversation.js";
+import { prune } from "./pruning.js";
 import { spoken } from "./records.js";
 import { endThere, isEnd, prepareToGoOn, refusalOf, Run } from "./run.js";
 import { bodyOf, fieldOfParam } from "./settings.js";
@@ -99,18 +100,19 @@ export class Session {
   }
 
   isRunning(node) {
-    return this.runOf(this.current)?.node === node;
+    return this.runOf(this.current)?.nodes.includes(node) ?? false;
   }
 
   stop() {
     this.runOf(this.current)?.stop();
   }
 
-  /** Send a message; throws `FieldError` before anything changes if the settings are invalid. */
-  async send(text) {
+  /** Send a message, for one answer or several at once; throws `FieldError` before anything changes
+   *  if the settings are invalid. */
+  async send(text, ways = 1) {
     bodyOf(this.current.settings);
     await this.#halt();
-    await this.#answer(this.#append(userNode(shownIn(this.current).at(-1) ?? null, text)));
+    await this.#answer(this.#append(userNode(shownIn(this.current).at(-1) ?? null, text)), ways);
   }
 
   async edit(node, text) {
@@ -195,13 +197,46 @@ export class Session {
     return null;
   }
 
+  /** Grow `count` answers from a place at once, with these settings, and show the first. A place is
+   *  {node, at}, tokens of an answer, or {parent}, a message. Resolves to the answers when the
+   *  server has accepted that; throws if it does not, with nothing changed. */
+  async sample(place, count, settings) {
+    bodyOf(settings);
+    await this.#halt();
+    const { current } = this;
+    const nodes = Array.from({ length: count }, () => sproutAt(current, place, settings));
+    const run = this.#newRun(current, nodes);
+    await run.start();
+    this.#appendAll(nodes, current);
+    this.#follow(current, run);
+    return nodes;
+  }
+
+  /** Do something with the current conversation that changes its nodes, and keep what it did. */
+  async change(work) {
+    await this.#halt();
+    const { current } = this;
+    const outcome = work(current);
+    current.changed = Date.now();
+    this.#keep(current);
+    this.#changed(current);
+    return outcome;
+  }
+
   #append(node) {
     add(this.current, node);
     return node;
   }
 
-  #answer(parent) {
-    return this.#run(this.#append(answerNode(parent, this.current.settings)));
+  #appendAll(nodes, conversation) {
+    for (const node of nodes) add(conversation, node);
+    select(conversation, nodes[0]);
+  }
+
+  #answer(parent, ways = 1) {
+    const nodes = Array.from({ length: ways }, () => answerNode(parent, this.current.settings));
+    this.#appendAll(nodes, this.current);
+    return this.#run(nodes);
   }
 
   async #halt() {
@@ -210,18 +245,18 @@ export class Session {
     await run?.ended;
   }
 
-  #newRun(conversation, node) {
-    return new Run(conversation, node, () => {
+  #newRun(conversation, nodes) {
+    return new Run(conversation, nodes, (node) => {
       if (!conversation.nodes[node.id]) return; // a fork that is not decided yet
       if (performance.now() - (this.#saved.get(conversation.id) ?? 0) > SAVE_EVERY) this.#keep(conversation);
       this.#changed(conversation);
     });
   }
 
-  /** Generate an answer that is already part of the conversation. */
-  async #run(node) {
+  /** Generate one answer or several that are already part of the conversation. */
+  async #run(nodes) {
     const conversation = this.current;
-    const run = this.#newRun(conversation, node);
+    const run = this.#newRun(conversation, nodes);
     this.#runs.set(conversation.id, run);
     run.ended = this.#startAndEnd(conversation, run);
     await run.ended;
@@ -253,6 +288,8 @@ export class Session {
   }
 
   #end(conversation, run) {
+    // Of several, those that never began are not kept.
+    prune(conversation, run.nodes.slice(1).filter((node) => !node.tokens.length));
     if (this.#runs.get(conversation.id) === run) this.#runs.delete(conversation.id);
     conversation.changed = Date.now();
     if (this.conversations.includes(conversation)) this.#keep(conversation);

@@ -35,7 +35,7 @@ const isAnswer = (node) =>
   isObject(node.settings) && isList(node.tokens, isRecord) && isText(node.content) && isText(node.reasoning)
   && isList(node.calls, isCall) && [node.finish, node.problem, node.setting].every(or(isMissing, isText))
   && (isMissing(node.stats) || (isObject(node.stats) && Object.values(node.stats).every(isNumber)))
-  && (isMissing(node.from) || (isObject(node.from) && isCount(node.from.at) && node.tokens.length > 0));
+  && (isMissing(node.from) || (isObject(node.from) && isCount(node.from.at)));
 
 const NODES = {
   user: (node) => isText(node.text),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -230,3 +231,26 @@ def test_a_healed_prompt_has_log_probabilities_of_what_is_new(desk: Desk) -> Non
     body = {"prompt": "Once upon a ti", "heal": True, "logprobs": 1, **GREEDY, "max_tokens": 4}
     choice = desk.events(body, parse_completion)["choices"][0]
     assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+
+
+def test_several_answers_go_on_from_the_same_tokens_and_each_has_its_own(desk: Desk) -> None:
+    """What the page's map asks for: a batch of ways on from one place."""
+    told = {"logprobs": True, "top_logprobs": 2, "return_token_ids": True}
+    sampled = SILENT | {"temperature": 1, "seed": 5, "regex": r'\{"name": "[A-Z][a-z]{2,7}"\}'}
+    whole = desk.chat(PERSON, **told, **sampled)
+    kept = whole["token_ids"][:4]
+    body = {"messages": [{"role": "user", "content": PERSON}], "prefix_tokens": kept, "n": 4}
+    answers: dict[int, list[dict[str, Any]]] = {}
+    for event in desk.events({**body, **told, **sampled, "stream": True}):
+        for choice in event["choices"]:
+            answers.setdefault(choice["index"], []).append(choice)
+    assert sorted(answers) == [0, 1, 2, 3]
+    for parts in answers.values():
+        tokens = [token for part in parts for token in part.get("tokens", ())]
+        ids = [id for part in parts for id in part.get("token_ids", ())]
+        assert [token["id"] for token in tokens] == ids
+        assert [token["index"] for token in tokens] == list(range(4, 4 + len(ids)))
+        assert all(len(token["top_logprobs"]) == 2 for token in tokens)
+        assert parts[-1]["finish_reason"] == "stop"
+        text = "".join(part["delta"].get("content") or "" for part in parts)
+        assert re.fullmatch(r'[A-Z][a-z]{2,7}"\}', text), text

@@ -3,6 +3,7 @@
 import { showBlocks } from "./blocks.js";
 import { branchesOf, childrenOf, pathOf, siblingsOf } from "./conversation.js";
 import { button, copyButton, el, setText } from "./dom.js";
+import { icon, iconButton } from "./icons.js";
 import { percent, visible } from "./records.js";
 import { TokenView } from "./token-view.js";
 import { Walker } from "./walker.js";
@@ -40,11 +41,11 @@ export class AnswerView {
     const { retry, goOn, compare } = this.#acts;
     const node = this.#node;
     const parts = this.#parts;
-    parts.goOn = button("Continue", () => goOn(node), { "data-act": "go-on" });
-    parts.compare = button("Compare", () => compare(node), { "data-act": "compare" });
-    parts.again = button("Try again", () => retry(node), { "data-act": "retry" });
-    parts.copy = copyButton("Copy", () => node.content, { "data-act": "copy", "aria-label": "Copy the answer" });
-    parts.fix = button("Show the setting", () => this.#acts.showSetting(node), { "data-act": "fix" });
+    parts.goOn = iconButton("go", "Continue", () => goOn(node), { "data-act": "go-on" });
+    parts.compare = iconButton("compare", "Compare", () => compare(node), { "data-act": "compare" });
+    parts.again = iconButton("retry", "Try again", () => retry(node), { "data-act": "retry" });
+    parts.copy = copyButton("Copy", () => node.content, { "data-act": "copy", "aria-label": "Copy the answer" }, icon("copy"));
+    parts.fix = iconButton("settings", "Show the setting", () => this.#acts.showSetting(node), { "data-act": "fix" });
     return el("div", { class: "actions" }, this.#walker.element, parts.copy, parts.again, parts.goOn, parts.fix, parts.compare);
   }
 

@@ -7,17 +7,18 @@ import { CompareDialog } from "./compare.js";
 import { Composer } from "./composer.js";
 import { branchAt, pathOf, shownIn } from "./conversation.js";
 import { button, byId, el, setText } from "./dom.js";
+import { drawIcons } from "./icons.js";
 import { makeKeyDialog } from "./key-dialog.js";
 import { viewOf } from "./messages.js";
+import { Scrolling } from "./scrolling.js";
 import { Session } from "./session.js";
 import { DEFAULTS, FieldError, summaryOf } from "./settings.js";
 import { SettingsForm } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
-import { keepsNothing, loadLook, onChangedElsewhere, removeSetAside, saveLook, THEMES } from "./store.js";
+import { keepsNothing, loadLook, onChangedElsewhere, removeSetAside, saveLook } from "./store.js";
+import { showThemes } from "./theme.js";
 import { legend } from "./token-view.js";
 import { showWelcome } from "./welcome.js";
-
-const NEAR = 80; // pixels from the end within which the page follows an answer that grows
 
 const look = loadLook();
 const views = new Map(); // of the nodes that are shown, by id
@@ -40,6 +41,7 @@ const composer = new Composer({
   isRunning: () => session.runOf(session.current) !== null,
   stop: () => session.stop(),
 });
+const scrolling = new Scrolling(byId("scroll"), byId("newest"));
 const sidebar = new Sidebar({
   startConversation: () => {
     session.start();
@@ -96,11 +98,10 @@ function render() {
   frame = 0;
   const { current } = session;
   if (current !== shownConversation) changeConversation(current);
-  const scroll = byId("scroll");
-  const follows = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR;
-  showMessages(current);
-  showState(current);
-  if (follows) scroll.scrollTop = scroll.scrollHeight;
+  scrolling.around(() => {
+    showMessages(current);
+    showState(current);
+  });
 }
 
 function changeConversation(current) {
@@ -109,7 +110,7 @@ function changeConversation(current) {
   byId("messages").replaceChildren();
   panel.close({ refocus: false });
   settings.edit(current.settings);
-  byId("scroll").scrollTop = 0;
+  scrolling.toStart();
 }
 
 function showMessages(current) {
@@ -128,9 +129,11 @@ function showMessages(current) {
     view.update();
   });
   showWelcome(byId("welcome"), !nodes.length, (example) => {
-    Object.assign(current.settings, DEFAULTS, example.settings);
-    settings.edit(current.settings);
+    const { settings: used } = session.current;
+    Object.assign(used, DEFAULTS, example.settings);
+    settings.edit(used);
     session.settingsChanged();
+    if (example.tokens) showTokens(true);
     send(example.text);
   });
 }
@@ -178,7 +181,7 @@ async function attempt(work) {
 }
 
 function send(text) {
-  byId("scroll").scrollTop = byId("scroll").scrollHeight;
+  scrolling.toEnd();
   return attempt(() => session.send(text));
 }
 
@@ -200,33 +203,32 @@ async function choose(node, index, id) {
 }
 
 function prepareLook() {
-  const apply = () => {
-    document.documentElement.dataset.theme = look.theme;
-    setText(byId("theme-name"), `Colours: ${look.theme === "system" ? "system" : look.theme}`);
-    byId("theme").title = byId("theme-name").textContent;
-    byId("show-tokens").setAttribute("aria-pressed", String(look.tokens));
-    byId("legend").hidden = !look.tokens;
-  };
-  byId("theme").addEventListener("click", () => {
-    look.theme = THEMES[(THEMES.indexOf(look.theme) + 1) % THEMES.length];
+  showThemes(byId("theme"), look.theme, (theme) => {
+    look.theme = theme;
     saveLook(look);
-    apply();
   });
-  byId("show-tokens").addEventListener("click", () => {
-    look.tokens = !look.tokens;
-    saveLook(look);
-    apply();
-    render();
-  });
+  byId("show-tokens").addEventListener("click", () => showTokens(!look.tokens));
   byId("legend").append(legend());
-  apply();
+  showTokens(look.tokens);
+}
+
+/** Show answers as tokens, or as text. */
+function showTokens(wanted) {
+  if (look.tokens !== wanted) {
+    look.tokens = wanted;
+    saveLook(look);
+  }
+  byId("show-tokens").setAttribute("aria-pressed", String(wanted));
+  byId("legend").hidden = !wanted;
+  render();
 }
 
 /** Find out the model and its defaults; this is also the first to find out that a key is needed. */
 async function greet() {
   try {
     const { data } = await get("/v1/models");
-    setText(byId("model"), data[0].id);
+    setText(byId("model"), data[0].id.split("/").at(-1)); // the whole of it where there is room
+    byId("model").title = data[0].id;
     document.title = `${data[0].id} · mlxgen`;
     const { default_generation_settings: defaults } = await get("/props");
     settings.showDefaults(defaults.params);
@@ -253,8 +255,8 @@ onKeyNeeded(makeKeyDialog(byId("key")));
 onChangedElsewhere((id) => session.reload(id));
 addEventListener("pagehide", () => session.keepAll());
 if (keepsNothing) setText(byId("kept"), "This browser stores nothing; everything is lost when you close the page.");
+drawIcons(document);
 prepareLook();
-render();
 if (session.setAside) tellOfSetAside(session.setAside);
 greet();
 // On a phone the focus would open the keyboard over half of the page.

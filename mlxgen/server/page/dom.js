@@ -42,11 +42,14 @@ export async function copyText(text) {
   }
 }
 
-/** A button that copies, and says whether it did. */
-export function copyButton(label, text, props = {}) {
-  const made = button(label, async () => {
-    made.textContent = (await copyText(text())) ? "Copied" : "Not copied";
-    setTimeout(() => (made.textContent = label), 1500);
-  }, { "aria-live": "polite", ...props });
-  return made;
+/** A button that copies, and says whether it did; `mark` is shown before the label. */
+export function copyButton(label, text, props = {}, mark = null) {
+  const said = el("span", { class: "label" }, label);
+  return el("button", {
+    type: "button", "aria-live": "polite", ...props,
+    click: async () => {
+      said.textContent = (await copyText(text())) ? "Copied" : "Not copied";
+      setTimeout(() => (said.textContent = label), 1500);
+    },
+  }, mark, said);
 }

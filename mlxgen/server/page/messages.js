@@ -4,6 +4,7 @@
 
 import { AnswerView } from "./answer-view.js";
 import { button, el } from "./dom.js";
+import { iconButton } from "./icons.js";
 import { Walker } from "./walker.js";
 
 /** The view of any node. */
@@ -25,7 +26,7 @@ class UserView {
     this.#walker = new Walker(node, conversation, acts, "message");
     this.#text = el("div", { class: "text", dir: "auto" }, node.text);
     this.#row = el("div", { class: "actions" }, this.#walker.element,
-      button("Edit", () => this.#edit(), { "data-act": "edit" }));
+      iconButton("edit", "Edit", () => this.#edit(), { "data-act": "edit" }));
     this.element = el("li", { class: "message user", "data-node": node.id },
       el("article", { "aria-label": "You" }, this.#text, this.#row));
   }

@@ -2,6 +2,7 @@
 
 import { siblingsOf } from "./conversation.js";
 import { button, el, setText } from "./dom.js";
+import { icon } from "./icons.js";
 
 /** The place of a node among its siblings, with steps to the next ones. */
 export class Walker {
@@ -14,9 +15,9 @@ export class Walker {
     this.#conversation = conversation;
     const step = (by) => () => acts.walk(node, by);
     this.element = el("span", { class: "walker", role: "group", "aria-label": `Other versions of this ${what}` },
-      button("‹", step(-1), { "aria-label": "Previous version", "data-act": "back" }),
+      button([icon("left")], step(-1), { "aria-label": "Previous version", "data-act": "back" }),
       this.#place,
-      button("›", step(1), { "aria-label": "Next version", "data-act": "forward" }));
+      button([icon("right")], step(1), { "aria-label": "Next version", "data-act": "forward" }));
   }
 
   update() {

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Controller as Controller,
         Limits as Limits,
         PromptScore as PromptScore,
+        Rejected as Rejected,
         Result as Result,
         Session as Session,
         Splice as Splice,

@@ -32,6 +32,20 @@ class Candidate(NamedTuple):
     prob: float
 
 
+class Rejected(NamedTuple):
+    """A token that was proposed for a position and is not there.
+
+    ``reason``: ``"hook"`` (a hook declined or replaced it), ``"ban"`` (a banned text began with
+    it), ``"length"`` (no valid end would have fitted after it, with ``close_json``) or ``"draft"``
+    (it was drafted, and the model drew another one). ``by``: the banned string or expression, or
+    the drafter.
+    """
+
+    token: Token
+    reason: Literal["hook", "ban", "length", "draft"]
+    by: str = ""
+
+
 class PromptScore(NamedTuple):
     """How likely the model finds a token of the prompt.
 
@@ -79,6 +93,9 @@ class Chunk:
     - ``stop``: the stop string or the stop tokens that ended the generation.
     - ``prompt``: in the first chunk, a score for each token of the prompt; empty without the
       option ``prompt_logprobs``.
+    - ``forbidden``: the tokens of ``top`` that the filters do not allow at this position.
+    - ``rejected``: the tokens that were proposed for this position before, in order, and why they
+      are not there; those of drafts only with the option ``top_logprobs``.
     """
 
     text: str
@@ -96,6 +113,8 @@ class Chunk:
     finish_reason: FinishReason | None = None
     stop: Stop | None = None
     prompt: tuple[PromptScore, ...] = ()
+    forbidden: tuple[Token, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
 
     @property
     def from_draft(self) -> bool:

@@ -8,7 +8,7 @@ without special tokens gives the text again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
@@ -17,6 +17,7 @@ from ..chat import Chat
 from ..chat.template.sandbox import RenderLimits
 from ..errors import MlxgenError
 from ..images import plain
+from ..tokens import Vocabulary
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
@@ -45,6 +46,11 @@ class TokenizeRequest(Body):
         default=None, description="add a begin token (default: true)"
     )
     add_special: bool | None = Field(default=None, description="the same as add_special_tokens")
+    continues: bool | None = Field(
+        default=None,
+        description="tokens that go on with a text: no begin token and no leading space; the text "
+        "of one control token is that token",
+    )
     return_token_strs: bool | None = Field(default=None, description="add token_strs")
     with_pieces: bool | None = Field(default=None, description="tokens as objects with pieces")
 
@@ -54,6 +60,7 @@ class DetokenizeRequest(Body):
 
     model: ModelName | None = named()
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    with_pieces: bool | None = Field(default=None, description="add tokens, with their pieces")
 
 
 Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
@@ -95,18 +102,30 @@ def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     if request.return_token_strs:
         answer["token_strs"] = (_piece(vocabulary.piece(token)) for token in tokens)
     if request.with_pieces:
-        pieces = (vocabulary.piece(token) for token in tokens)
-        answer["tokens"] = (
-            {"id": token, "piece": _piece_or_bytes(piece)}
-            for token, piece in zip(tokens, pieces, strict=True)
-        )
+        answer["tokens"] = _with_pieces(tokens, vocabulary)
     return answer
+
+
+def _with_pieces(tokens: Sequence[int], vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    for token in tokens:
+        yield {"id": token, "piece": _piece_or_bytes(vocabulary.piece(token))}
 
 
 def _text(request: TokenizeRequest, name: str, model: ServedModel) -> list[int]:
     text: str = getattr(request, name)
+    if request.continues:
+        return _going_on(text, model.vocabulary)
     special = request.add_special_tokens is not False and request.add_special is not False
     return model.vocabulary.encode(text, special=special) if text else []
+
+
+def _going_on(text: str, vocabulary: Vocabulary) -> list[int]:
+    if not text:
+        return []
+    found = vocabulary.encode(text, special=False)
+    if len(found) == 1 and vocabulary.piece(found[0]) == text.encode():
+        return found
+    return vocabulary.continue_with(text.encode())
 
 
 def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
@@ -133,7 +152,10 @@ def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
                 f"tokens[{place}]", f"expected token ids from 0 to {size - 1}, got {token}"
             )
     text = b"".join(map(model.vocabulary.piece, request.tokens)).decode("utf-8", "replace")
-    return {"prompt": text, "content": text}
+    answer: dict[str, Any] = {"prompt": text, "content": text}
+    if request.with_pieces:
+        answer["tokens"] = _with_pieces(request.tokens, model.vocabulary)
+    return answer
 
 
 def _piece(piece: bytes) -> str:

@@ -29,6 +29,10 @@ def json_line(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> str:
         {"token": token, "token_text": spelled(token), "logprob": _finite(logprob)}
         for token, logprob in chunk.top
     ]
+    shown["rejected"] = [
+        {"token": token, "token_text": spelled(token), "reason": reason, "by": by}
+        for token, reason, by in chunk.rejected
+    ]
     shown["candidates"] = [
         {"token": token, "token_text": spelled(token), "prob": prob}
         for token, prob in chunk.candidates

@@ -21,7 +21,25 @@ def test_the_repr_of_a_result_is_one_short_line() -> None:
 
 
 def test_a_chunk_of_all_its_values_is_like_any_other() -> None:
-    values: Any = ("text", 7, 3, -0.5, (), (), True, False, 2, 1, 4, True, "stop", "end", ())
+    values: Any = (
+        "text",
+        7,
+        3,
+        -0.5,
+        (),
+        (),
+        True,
+        False,
+        2,
+        1,
+        4,
+        True,
+        "stop",
+        "end",
+        (),
+        (),
+        (),
+    )
     chunk = chunk_of(*values)
     assert type(chunk) is Chunk
     assert chunk == Chunk(*values)

@@ -233,9 +233,23 @@ def test_tokens_and_text_are_each_others_inverse(server: Running) -> None:
         bytes(p["piece"]) if isinstance(p["piece"], list) else p["piece"].encode() for p in pieces
     )
     assert raw == "ab é".encode()
+    given = {"tokens": [piece["id"] for piece in pieces], "with_pieces": True}
+    assert server.post("/detokenize", given).json()["tokens"] == pieces
     ids = server.post("/tokenize", {"messages": question()["messages"]}).json()["tokens"]
     asked = server.chat({"max_tokens": 1}).json()["usage"]["prompt_tokens"]
     assert len(ids) == asked
+
+
+def test_text_that_continues_is_tokenized_without_a_beginning(server: Running) -> None:
+    def pieces(text: str) -> list[Any]:
+        body = {"content": text, "continues": True, "with_pieces": True}
+        return [token["piece"] for token in server.post("/tokenize", body).json()["tokens"]]
+
+    assert "".join(pieces("Hello there")) == "Hello there"
+    assert pieces("<|im_end|>") == ["<|im_end|>"]
+    mixed = pieces("a<|im_end|>")
+    assert "".join(mixed) == "a<|im_end|>" and "<|im_end|>" not in mixed
+    assert pieces("") == []
 
 
 def test_raw_streams_are_events_with_an_end(server: Running) -> None:

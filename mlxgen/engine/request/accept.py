@@ -13,10 +13,11 @@ import enum
 from collections.abc import Sequence
 
 from ...errors import DeadEndError, OptionError
+from ...filters import Int32Words, allows
 from ...sampling import DrawView, ForcedView
 from ...text import BanMatch, StopMatch
 from ...tokens import Token
-from ..chunk import Alternative, Candidate, Chunk, FinishReason
+from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected
 from . import ending
 from .drawing import leaves_any
 from .healing import fed
@@ -41,15 +42,23 @@ def start(request: Request, *, forced: bool = True) -> Verdict:
     return fast_forward(request) if forced else Verdict.NEXT
 
 
-def accept(request: Request, token: Token, view: DrawView, *, drafter: str = "") -> Verdict:
-    """Accept or decline a sampled token; ``drafter``: who had proposed it."""
+def accept(
+    request: Request,
+    token: Token,
+    view: DrawView,
+    *,
+    drafter: str = "",
+    missed: Rejected | None = None,
+) -> Verdict:
+    """Accept or decline a sampled token; ``drafter``: who had proposed it, or ``missed``: what was
+    proposed instead."""
     steering = request.steering
     if steering is None:
-        return _offer(request, token, view, drafter=drafter)
+        return _offer(request, token, view, drafter=drafter, missed=missed)
     request.steering = None  # it is used up
     back, run = steering.outcome(token)
     if not back and run[:1] == (token,):
-        verdict = _offer(request, token, view, drafter=drafter)
+        verdict = _offer(request, token, view, drafter=drafter, missed=missed)
         return _push_all(request, run[1:]) if verdict is Verdict.NEXT else verdict
     take_back(request, back, drawn=1)
     request.tally.redraws += 1
@@ -159,8 +168,10 @@ def _offer(
     *,
     forced: bool = False,
     drafter: str = "",
+    missed: Rejected | None = None,
 ) -> Verdict:
     constraint, options, position = request.constraint, request.options, request.position
+    retries = request.retries
     if options.top_logprobs is not None and not forced:  # drawn for its log-probability
         if request.thinking is not None and request.out_of_thinking[:1] == (token,):
             forced = True
@@ -170,16 +181,24 @@ def _offer(
     if options.hooks:
         heard = hear(request, token, view)
         if heard.target is not None:
+            there = (
+                token if heard.target == position else request.history[request.base + heard.target]
+            )
             _go_back(request, heard.target, position + 1)
-            request.retries.ask(heard.target, heard.exclude, heard.temperature)
+            retries.reject(heard.target, Rejected(there, "hook"))
+            retries.ask(heard.target, heard.exclude, heard.temperature)
             if heard.exclude and not leaves_any(request, frozenset()):
-                request.retries.admit_all()
+                retries.admit_all()
             return _declined(request, position - heard.target)
         if heard.token != token:
+            retries.reject(position, Rejected(token, "hook"))
             token, forced, drafter = heard.token, False, ""
         withheld, exhausted, hold = heard.withheld, heard.exhausted, heard.hold
     request.strayed = withheld
-    attempts = request.retries.attempts.get(position, 0)
+    attempts, wanted = retries.attempts.get(position, 0), options.top_logprobs
+    mask = None  # of the filters, for what is reported; they have not come to a healed token
+    if wanted and constraint is not None and not request.is_healing:
+        mask = constraint.mask()
     event = request.advance(token, () if withheld else fed(request, token))
     reason = ending.reason(request, token, event)
     if reason is not None and not isinstance(event, BanMatch):
@@ -188,14 +207,31 @@ def _offer(
         return _ban(request, event)
     if not _keeps_end_in_reach(request, None if withheld else token):
         request.rewind(request.base + position)
+        retries.reject(position, Rejected(token, "length"))
         return _declined(request)  # from now on only the way to the end is allowed
-    request.retries.accepted()
+    retries.accepted()
     request.tally.forced += forced
-    wanted = options.top_logprobs
     logprob, top = _report(token, view, wanted) if wanted is not None else (None, ())
+    forbidden = _forbidden(mask, top) if mask is not None else ()
+    rejected = retries.rejected.get(position, ())
+    if missed is not None:
+        rejected = (*rejected, missed)
     others = _candidates(view, options.top_candidates) if options.top_candidates else ()
     request.outbox.push(
-        Accepted(token, position, logprob, top, others, drafter, forced, attempts, exhausted, hold)
+        Accepted(
+            token,
+            position,
+            logprob,
+            top,
+            others,
+            drafter,
+            forced,
+            attempts,
+            exhausted,
+            hold,
+            forbidden,
+            rejected,
+        )
     )
     if reason is None:
         return Verdict.NEXT
@@ -215,6 +251,10 @@ def _report(
 ) -> tuple[float | None, tuple[Alternative, ...]]:
     logprob, top = view.report(token, wanted)
     return logprob, tuple(Alternative(*pair) for pair in top)
+
+
+def _forbidden(mask: Int32Words, top: Sequence[Alternative]) -> tuple[Token, ...]:
+    return tuple([token for token, _ in top if not allows(mask, token)])
 
 
 def _candidates(view: DrawView, count: int) -> tuple[Candidate, ...]:
@@ -281,4 +321,5 @@ def _ban(request: Request, match: BanMatch) -> Verdict:
         )
     _go_back(request, target, drawn)
     retries.ban(target, token)
+    retries.reject(target, Rejected(token, "ban", match.pattern))
     return _declined(request, drawn - 1 - target)

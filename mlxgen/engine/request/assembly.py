@@ -11,6 +11,7 @@ from ...filters import Constraint
 from ...images import plain
 from ...sampling import Repetitions, TokenCounts, Want
 from ...text import (
+    BanMatch,
     BanMatcher,
     Healer,
     StopMatcher,
@@ -135,6 +136,12 @@ def _take_prefix(request: Request) -> None:
                 f"the filters do not allow token {token} at index {i}: {error}; pass tokens that "
                 "the same filters generated",
             ) from error
+        if isinstance(event, BanMatch):
+            raise OptionError(
+                "prefix",
+                f"token {token} at index {i} completes {event.pattern!r}, which is banned; pass "
+                "tokens without it",
+            )
         if event is not None or ends(request, token):
             raise OptionError(
                 "prefix",

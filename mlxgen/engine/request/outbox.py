@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from ...errors import RewindError
 from ...text import Transcript
 from ...tokens import Token
-from ..chunk import Alternative, Candidate, Chunk, FinishReason, Stop, chunk_of
+from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected, Stop, chunk_of
 from ..options import Options
 
 Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
@@ -43,6 +43,8 @@ class Accepted(NamedTuple):
     attempts: int
     exhausted: bool
     hold: int = 0
+    forbidden: tuple[Token, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
 
 
 class Outbox:
@@ -209,14 +211,24 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        token, position, logprob, top, candidates, drafter, forced, attempts, exhausted, _ = (
-            self._waiting.popleft()
-        )
+        (
+            token,
+            position,
+            logprob,
+            top,
+            candidates,
+            drafter,
+            forced,
+            attempts,
+            exhausted,
+            _,
+            *more,
+        ) = self._waiting.popleft()
         text = self._text(end) + tail
         self.released = position + 1
         owed, self._owed = self._owed, 0
         said = (logprob, top, candidates, drafter, forced, owed, 0, attempts, exhausted)
-        return chunk_of(text, token, position, *said, reason, stop, ())
+        return chunk_of(text, token, position, *said, reason, stop, (), *more)
 
     def _text(self, end: int) -> str:
         start = self.delivered

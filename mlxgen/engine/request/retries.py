@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ...tokens import Token
+from ..chunk import Rejected
 
 DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
 
@@ -23,6 +24,7 @@ class Retries:
       the consumer has not seen, are not to show in what a rewind gives.
     - ``asked``: how often hooks have asked for another draw at a position.
     - ``banned``: the tokens that bans have excluded there.
+    - ``rejected``: what was drawn there and is not, in order.
     - ``spent``, ``furthest``: how many draws bans have taken back, and the most tokens there were.
     - ``exclude``, ``temperature``: what a hook wants of the next draw. ``unmet``: it excluded
       every token that could be drawn.
@@ -32,6 +34,7 @@ class Retries:
     agreed: dict[int, int] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     banned: dict[int, frozenset[Token]] = field(default_factory=dict)
+    rejected: dict[int, tuple[Rejected, ...]] = field(default_factory=dict)
     spent: int = 0
     furthest: int = 0
     exclude: frozenset[Token] = frozenset()
@@ -46,6 +49,7 @@ class Retries:
             agreed=dict(self.agreed),
             asked=dict(self.asked),
             banned=dict(self.banned),
+            rejected=dict(self.rejected),
         )
 
     def excluded(self, position: int) -> frozenset[Token]:
@@ -88,9 +92,13 @@ class Retries:
         """Note that a ban excludes ``token`` at ``position``."""
         self.banned[position] = self.banned.get(position, frozenset()) | {token}
 
+    def reject(self, position: int, what: Rejected) -> None:
+        """Note what was drawn at ``position`` and is not there."""
+        self.rejected[position] = (*self.rejected.get(position, ()), what)
+
     def rewind(self, to: int) -> None:
         """Forget what was decided for positions after ``to``: the text before them has changed."""
-        for table in (self.asked, self.banned):
+        for table in (self.asked, self.banned, self.rejected):
             for later in [p for p in table if p > to]:
                 del table[later]
 
@@ -113,7 +121,7 @@ class Retries:
         self.back(target, seen)
         self.spent, self.furthest = 0, 0
         self.agreed.update((p, self.attempts[p]) for p in range(target, seen))
-        for table in (self.asked, self.banned):
+        for table in (self.asked, self.banned, self.rejected):
             for later in [p for p in table if p >= seen]:
                 del table[later]
         for later in [p for p in self.attempts if p >= seen]:

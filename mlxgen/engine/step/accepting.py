@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...tokens import Token
-from ..chunk import Chunk
+from ..chunk import Chunk, Rejected
 from ..request.accept import Verdict, accept, fast_forward
 from ..speculation.guess import Guess
 from .drawn import Drawn, DrawnView
@@ -40,10 +40,17 @@ def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) 
     return Event(handle, handle.take())
 
 
-def _accept_one(handle: Handle, token: Token, view: DrawnView, *, drafter: str = "") -> Verdict:
+def _accept_one(
+    handle: Handle,
+    token: Token,
+    view: DrawnView,
+    *,
+    drafter: str = "",
+    missed: Rejected | None = None,
+) -> Verdict:
     if token < 0:
         token = view.token  # raises
-    verdict = accept(handle.request, token, view, drafter=drafter)
+    verdict = accept(handle.request, token, view, drafter=drafter, missed=missed)
     return fast_forward(handle.request) if verdict is Verdict.NEXT else verdict
 
 
@@ -55,13 +62,16 @@ def _accept_guess(
     start = len(history)
     at = accepted = 0
     handle.guess = None
-    drafted = [*guess.tokens, -1]
+    drafted, tells = [*guess.tokens, -1], handle.request.options.top_logprobs is not None
     while True:
         token = tokens[place + at]
         stands = token == drafted[at]
         accepted += stands
         drafter = guess.drafter if stands else ""
-        verdict = _accept_one(handle, token, DrawnView(drawn, place + at), drafter=drafter)
+        misses = tells and not stands and drafted[at] >= 0
+        missed = Rejected(drafted[at], "draft", guess.drafter) if misses else None
+        view = DrawnView(drawn, place + at)
+        verdict = _accept_one(handle, token, view, drafter=drafter, missed=missed)
         at = len(history) - start
         if verdict is not Verdict.NEXT or at >= len(guess.requests):
             break

@@ -42,7 +42,10 @@ class TokenWriter:
         }
 
     def full_entry(self, token: Reported) -> dict[str, Any]:
-        """Everything about a token, whatever part of the reply it is in."""
+        """Everything about a token, whatever part of the reply it is in.
+
+        An alternative that the filters do not allow says so; the others say nothing of it.
+        """
         chunk = token.chunk
         assert chunk.token is not None
         return {
@@ -52,13 +55,27 @@ class TokenWriter:
             "part": _PARTS[token.kind] if token.kind is not None else None,
             "logprob": None if chunk.logprob is None else _logprob(chunk.logprob),
             "top_logprobs": [
-                {"id": other, **_spelled(self._piece(other, chunk)), "logprob": _logprob(logprob)}
+                {
+                    "id": other,
+                    **_spelled(self._piece(other, chunk)),
+                    "logprob": _logprob(logprob),
+                    **({"allowed": False} if other in chunk.forbidden else {}),
+                }
                 for other, logprob in chunk.top
             ],
             "forced": chunk.forced,
             "from_draft": chunk.from_draft,
             "drafter": chunk.drafter,
             "attempts": chunk.attempts,
+            "rejected": [
+                {
+                    "id": other,
+                    **_spelled(self._piece(other, chunk)),
+                    "reason": reason,
+                    "by": by or None,
+                }
+                for other, reason, by in chunk.rejected
+            ],
         }
 
     def legacy(self, tokens: Sequence[Reported], offset: int) -> dict[str, Any]:

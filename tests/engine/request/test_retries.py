@@ -8,15 +8,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlxgen import Rejected
 from mlxgen.engine.request.retries import DRAWS_FOR_BANS, Retries
 
 from ...effort import tries
 
 places = st.integers(0, 7)
 tokens = st.integers(0, 3)
+rejected = tokens.map(lambda token: Rejected(token, "hook"))
 spans = st.tuples(places, st.integers(0, 4)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 decisions = st.one_of(
     st.tuples(st.just("ban"), st.tuples(places, tokens)),
+    st.tuples(st.just("reject"), st.tuples(places, rejected)),
     st.tuples(st.just("ask"), st.tuples(places, st.frozensets(tokens), st.none() | st.just(0.5))),
 )
 deeds = st.one_of(
@@ -34,11 +37,14 @@ def told(story: Sequence[tuple[str, Any]], position: int) -> dict[str, Any]:
     """What holds for a draw at ``position``, read from the whole story."""
     attempt = agreed = asked = 0
     banned: set[int] = set()
+    rejected: tuple[Rejected, ...] = ()
     wish: tuple[frozenset[int], float | None, bool] = (frozenset(), None, False)
     for deed, with_ in story:
         start = with_[0] if with_ else position
         if deed == "ban" and start == position:
             banned.add(with_[1])
+        if deed == "reject" and start == position:
+            rejected += (with_[1],)
         if deed == "ask":
             wish = with_[1], with_[2], wish[2]
             asked += start == position
@@ -48,7 +54,7 @@ def told(story: Sequence[tuple[str, Any]], position: int) -> dict[str, Any]:
             wish = frozenset(), None, False
         beyond = deed == "back_for" and position >= with_[1]  # the consumer has not seen it
         if (deed in ("rewind", "back", "back_for") and start < position) or beyond:
-            banned, asked = set(), 0
+            banned, asked, rejected = set(), 0, ()
         if deed in ("back", "back_for") and start <= position < with_[1]:
             attempt += 1
             agreed = attempt if deed == "back_for" else agreed
@@ -58,6 +64,7 @@ def told(story: Sequence[tuple[str, Any]], position: int) -> dict[str, Any]:
         "attempt": attempt,
         "asked": asked,
         "excluded": banned | exclude,
+        "rejected": rejected,
         "temperature": temperature,
         "differs": bool(exclude) or temperature is not None,
         "unmet": unmet,
@@ -69,6 +76,7 @@ def view(retries: Retries, position: int) -> dict[str, Any]:
         "attempt": retries.attempts.get(position, 0),
         "asked": retries.asked.get(position, 0),
         "excluded": retries.excluded(position),
+        "rejected": retries.rejected.get(position, ()),
         "temperature": retries.temperature,
         "differs": retries.differs,
         "unmet": retries.unmet,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from mlxgen.engine.chunk import Chunk, DraftCount, FinishReason, Usage
+from mlxgen.engine.chunk import Alternative, Chunk, DraftCount, FinishReason, Rejected, Usage
 from mlxgen.errors import DeadEndError, GrammarError
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai.reply import OpenAIReply
@@ -252,6 +252,27 @@ def test_token_ids_and_marks_come_only_when_asked_for() -> None:
     assert first["token"] == "<think>" and first["top_logprobs"][0]["id"] == first["id"]
     assert (first["forced"], first["from_draft"], first["attempts"]) == (False, False, 0)
     assert said(text, {"return_token_ids": True})["token_ids"] == tokens_of(text)
+
+
+def test_marks_say_what_is_not_allowed_and_what_was_rejected() -> None:
+    yes, no = tokens_of("ab")
+    top = (Alternative(yes, -0.5), Alternative(no, -2.0))
+    rejected = (Rejected(no, "draft", "head"), Rejected(yes, "hook"))
+    chunk = Chunk("a", yes, 0, -0.5, top, finish_reason="stop", forbidden=(no,), rejected=rejected)
+    asked = {"logprobs": True, "top_logprobs": 2}
+    _, plain = answers(asked, [[chunk]])
+    assert "allowed" not in json.dumps(plain)
+    _, answer = answers({**asked, "return_token_ids": True}, [[chunk]])
+    (choice,) = answer["choices"]
+    (token,) = choice["tokens"]
+    allowed, forbidden = token["top_logprobs"]
+    assert "allowed" not in allowed
+    assert (forbidden["id"], forbidden["allowed"]) == (no, False)
+    assert token["rejected"] == [
+        {"id": no, "token": "b", "bytes": [98], "reason": "draft", "by": "head"},
+        {"id": yes, "token": "a", "bytes": [97], "reason": "hook", "by": None},
+    ]
+    assert "allowed" not in json.dumps(choice["logprobs"])
 
 
 def test_a_prefix_is_not_given_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 import mlxgen
-from mlxgen import LanguageModel
+from mlxgen import LanguageModel, OptionError
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai.completion import parse_completion
@@ -254,3 +255,30 @@ def test_several_answers_go_on_from_the_same_tokens_and_each_has_its_own(desk: D
         assert parts[-1]["finish_reason"] == "stop"
         text = "".join(part["delta"].get("content") or "" for part in parts)
         assert re.fullmatch(r'[A-Z][a-z]{2,7}"\}', text), text
+
+
+def test_a_prefix_is_refused_with_the_alternatives_that_are_not_allowed_and_no_others(
+    desk: Desk,
+) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    fields = {**SILENT, "json_schema": schema, "logprobs": True, "top_logprobs": 6}
+    tokens = desk.chat(PERSON, return_token_ids=True, **fields)["tokens"]
+    verdicts = set()
+    for place, token in enumerate(tokens):
+        before = [each["id"] for each in tokens[:place]]
+        for other in token["top_logprobs"]:
+            if other["id"] in desk.model.vocabulary.eos:
+                continue  # it ends the text, and is not part of a prefix
+            allowed = other.get("allowed", True)
+            verdicts.add(allowed)
+            with contextlib.nullcontext() if allowed else pytest.raises(OptionError, match="allow"):
+                call = parse_chat(
+                    {
+                        "messages": [{"role": "user", "content": PERSON}],
+                        **fields,
+                        "prefix_tokens": [*before, other["id"]],
+                    },
+                    desk.model,
+                )
+                desk.lm.prepare(call.jobs[0].prompt, call.jobs[0].options)
+    assert verdicts == {True, False}

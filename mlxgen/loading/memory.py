@@ -30,6 +30,21 @@ def memory_limit() -> tuple[int, str]:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine has"
 
 
+def device_name() -> str:
+    """What the device is called."""
+    import mlx.core as mx
+
+    info = mx.device_info()
+    return str(info.get("device_name") or info.get("architecture") or mx.default_device())
+
+
+def held_bytes() -> int:
+    """The bytes that MLX holds now."""
+    import mlx.core as mx
+
+    return int(mx.get_active_memory())
+
+
 def check_memory(what: str, needed: int) -> None:
     """Raise ``MemoryLimitError`` if ``what`` does not fit beside what MLX already holds."""
     import mlx.core as mx

@@ -97,6 +97,17 @@ class BranchedReply(Reply, Protocol):
         """Add to what is said of an answer besides its text."""
 
 
+@runtime_checkable
+class QueuedReply(Reply, Protocol):
+    """A reply that can say how long the queue is before it."""
+
+    def queued(self, index: int, ahead: int) -> Sequence[Sent]:
+        """So many sequences begin before the job ``index``; returns the events to send now.
+
+        Only for streams.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A parsed request.

@@ -14,10 +14,16 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from ..engine import Stats, all_drafts
+from ..loading.memory import device_name, held_bytes
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -154,6 +160,8 @@ class _Engine(Collector):
         for name, loaded in self._loaded().items():
             models.add_metric([name], float(loaded))
         yield models
+        yield InfoMetricFamily("mlxgen_device", "The device", value={"name": device_name()})
+        yield GaugeMetricFamily("mlxgen_held_bytes", "Bytes that MLX holds", value=held_bytes())
         stats = self._stats()
         if stats is None:
             return

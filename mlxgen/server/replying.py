@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..engine import Chunk, Progress
 from ..errors import MlxgenError
-from .call import Aside, BranchedReply, Event, Reply, Sent
+from .call import Aside, BranchedReply, Event, QueuedReply, Reply, Sent
 from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error, error_body
 from .exchange import Exchange
@@ -116,6 +116,10 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
                 new += [e for c in chunks for e in reply.push(place, c, progress, usage)]
             elif progress is not None:
                 new += reply.prefilled(place, progress)
+            elif item.ahead is not None:
+                new += reply.queued(place, item.ahead) if isinstance(reply, QueuedReply) else ()
+                if not new:
+                    continue
             if new or progress is None or progress.prefilled:
                 events += opening()
             events += new

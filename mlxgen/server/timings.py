@@ -50,6 +50,11 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
     }
 
 
+def queue_progress(prompt_tokens: int, ahead: int) -> dict[str, Any]:
+    """The same while so many others begin before it."""
+    return {"total": prompt_tokens, "cache": 0, "processed": 0, "time_ms": 0.0, "queue": ahead}
+
+
 def _rates(name: str, tokens: int, seconds: float) -> dict[str, float]:
     return {
         f"{name}_ms": round(1e3 * seconds, 3),

@@ -47,6 +47,10 @@ class FakeScheduler:
     def busy(self) -> bool:
         return bool(self.handles)
 
+    @property
+    def waiting(self) -> list[FakeTicket]:
+        return []
+
     def submit(self, row: Any, *, owner: str = "") -> FakeTicket:
         if isinstance(row, Exception):
             raise row

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 import anthropic
 import httpx
@@ -24,6 +27,7 @@ def full() -> Iterator[Running]:
     with running(
         *("--max-batch", "2", "--max-queue", "2", "--max-context", "512"),
         *("--cors-origin", "http://localhost:3000", "--log-format", "json"),
+        *("--hook", "slow=tests.server.programs.own_code:slow"),
         *("--request-timeout", "20", "--alias", "small", "--strict-model"),
         MLXGEN_API_KEY="open-sesame",
     ) as server:
@@ -50,6 +54,32 @@ def test_a_flood_beyond_the_queue_is_told_to_come_back(full: Running) -> None:
             assert "queue_full" in text
     full.wait_idle()
     assert ask(1)[0] == 200
+
+
+@pytest.mark.parametrize("path", [TEXT, "/completion"])
+def test_who_asks_is_told_how_many_begin_before(full: Running, path: str) -> None:
+    def stream(path: str = path, **more: object) -> AbstractContextManager[httpx.Response]:
+        body = {"prompt": "a b c", "stream": True, "max_tokens": 2, "return_progress": True, **more}
+        return httpx.stream("POST", full.url + path, json=body, headers=KEY, timeout=WAIT)
+
+    def data(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+        return (json.loads(line[6:]) for line in lines if line.startswith("data: {"))
+
+    endless = {"n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
+    with stream(TEXT, **endless) as taken:
+        begun = data(taken.iter_lines())
+        while not next(begun)["choices"][0]["text"]:
+            pass
+        with stream() as second, stream() as third:
+            both = data(second.iter_lines()), data(third.iter_lines())
+            firsts = [next(each)["prompt_progress"] for each in both]
+            assert [first["queue"] for first in firsts] == [0, 1]
+            taken.close()
+            rest = [[e["prompt_progress"] for e in each if "prompt_progress" in e] for each in both]
+    for first, told in zip(firsts, rest, strict=True):
+        assert (first["processed"], first["cache"], first["time_ms"]) == (0, 0, 0.0)
+        assert first["total"] == told[-1]["total"] == told[-1]["processed"]
+        assert "queue" not in told[-1]
 
 
 def test_a_probe_for_a_free_slot_fails_while_all_are_taken(full: Running) -> None:

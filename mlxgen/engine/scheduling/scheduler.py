@@ -261,6 +261,11 @@ class Scheduler:
         return self.limits.max_queue + free - len(self._queue)
 
     @property
+    def waiting(self) -> Iterable[Handle]:
+        """Those that wait for a place, the next one first."""
+        return iter(self._queue)
+
+    @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
         runs = self._loop.handles or len(self._prefill) or self._queue

@@ -27,7 +27,7 @@ class Delivery(NamedTuple):
     """News of one sequence: chunks, and at its end ``usage``.
 
     ``progress`` comes without chunks while its prompt is run, and with them until that is done, or
-    always if the sequence is watched.
+    always if the sequence is watched. ``ahead``: it waits, and so many others begin before it.
 
     Of the branches of a program: ``branch`` is the name of a new one, whose ``chunks`` are those up
     to its fork; ``facts`` is what is known of it besides its text; ``closes``: there will be no
@@ -41,6 +41,7 @@ class Delivery(NamedTuple):
     branch: Path | None = None
     facts: Mapping[str, Any] | None = None
     closes: bool = False
+    ahead: int | None = None
 
     @property
     def is_turn(self) -> bool:
@@ -50,7 +51,7 @@ class Delivery(NamedTuple):
     @property
     def says_something(self) -> bool:
         """Whether the reply has to know."""
-        known = self.progress, self.branch, self.facts
+        known = self.progress, self.branch, self.facts, self.ahead
         return bool(self.chunks) or any(each is not None for each in known)
 
 

@@ -118,6 +118,7 @@ class EngineThread:
         self._rows: dict[Handle, tuple[Mailbox, int]] = {}
         self._guests = Guests()
         self._reading: dict[Handle, int] = {}  # prompts that are not done, and how far they are
+        self._ahead: dict[Handle, int] = {}  # how many begin before those that wait, as was told
         self._published = 0.0
         self._turns = 0
         self._rests = True  # it is loading, or has nothing to do
@@ -192,6 +193,7 @@ class EngineThread:
         self._rests = True
         self._rows.clear()
         self._reading.clear()
+        self._ahead.clear()
         self._guests.close()
         leave_mlx()
         self._call(self._deliver)
@@ -290,11 +292,14 @@ class EngineThread:
     def _forget(self, handle: Handle) -> None:
         del self._rows[handle]
         self._reading.pop(handle, None)
+        self._ahead.pop(handle, None)
 
     def _step(self, scheduler: Scheduler) -> None:
         events = self._guests.take(scheduler.step(), scheduler)
         news: list[News] = []
         urgent = bool(self._reading) and self._read(news)
+        if self._reading:
+            self._wait(scheduler, news)
         for event in events:
             handle = event.handle
             if handle not in self._rows:
@@ -338,6 +343,15 @@ class EngineThread:
             else:
                 self._reading[handle] = progress.prefilled
         return urgent
+
+    def _wait(self, scheduler: Scheduler, news: list[News]) -> None:
+        """Add how many others begin before those that wait, if it has changed and is watched."""
+        for ahead, handle in enumerate(scheduler.waiting):
+            mailbox, index = self._rows.get(handle, (None, 0))
+            if mailbox is None or not mailbox.watched or self._ahead.get(handle) == ahead:
+                continue
+            self._ahead[handle] = ahead
+            news.append((mailbox, Delivery(index, (), ahead=ahead)))
 
     def _publish(self, scheduler: Scheduler, *, at_once: bool = False) -> None:
         now = time.monotonic()

@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 
 from ...engine import Stats
 from ...errors import MemoryLimitError, MlxgenError
-from ...loading.memory import in_words, memory_limit, needed_by, reserve_of
+from ...loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
 from ...model import LanguageModel
 from ..engine.boot import Ask, Engine, EngineBoot
 from ..engine.thread import FLUSH, EngineThread, State
@@ -314,7 +314,7 @@ class Fleet:
                 self.dismiss(each)
             self._news.clear()
             await self._news.wait()
-        member.weights = weights
+        member.weights, member.held_before = weights, held_bytes()
         await self._divide()
 
     def _held_beside(self, member: Member) -> int:

@@ -9,6 +9,7 @@ import asyncio
 import enum
 from typing import Any
 
+from ...loading.memory import held_bytes
 from ..engine.boot import Engine
 from ..errors import RequestError
 from .catalogue import Entry
@@ -41,6 +42,8 @@ class Member:
         self.serving: Serving | None = None
         self.weights = 0
         """The bytes of memory that are for its weights; 0 unless it has been given room."""
+        self.held_before = 0
+        """The bytes that MLX held when it was given room."""
         self.max_context = entry.max_context
         self.users = 0
         """How many requests it is used by."""
@@ -111,5 +114,10 @@ class Member:
 
     def told(self) -> dict[str, Any]:
         """Its state, with llama.cpp's names."""
-        failed = {} if self.reason is None else {"failed": True, "reason": self.reason}
-        return {"value": self.status.value, **failed}
+        told: dict[str, Any] = {"value": self.status.value}
+        if self.status is Status.LOADING and self.weights:
+            share = (held_bytes() - self.held_before) / self.weights
+            told["progress"] = round(max(0.0, min(share, 1.0)), 2)
+        if self.reason is not None:
+            told |= {"failed": True, "reason": self.reason}
+        return told

@@ -15,7 +15,7 @@ from ...engine import Chunk, Options, Progress, Usage
 from ..call import Aside, Call, Event
 from ..errors import RequestError, error_body
 from ..served_model import ServedModel
-from ..timings import prompt_progress, timings
+from ..timings import prompt_progress, queue_progress, timings
 from .choice_text import ChoiceText, Delta
 from .completion import Gap, gap_of, understood
 from .peers import PEERS, Neutral, Rule, renamed
@@ -118,6 +118,14 @@ class LlamaReply:
             return []
         event = self._event(index, progress, Delta())
         return [{**event, "prompt_progress": prompt_progress(progress)}]
+
+    def queued(self, index: int, ahead: int) -> list[Event]:
+        """As ``QueuedReply.queued``."""
+        if not self._plan.progress:
+            return []
+        tokens = len(self._plan.questions[index].prompt.tokens)
+        event = self._event(index, None, Delta())
+        return [{**event, "prompt_progress": queue_progress(tokens, ahead)}]
 
     def alive(self) -> list[Aside]:
         return [still_alive(self._plan, self._progress)]

@@ -15,7 +15,7 @@ from ...engine import Chunk, Path, Progress, Usage
 from ..call import Aside, Event, Sent
 from ..errors import error_body
 from ..http.responses import to_text
-from ..timings import prompt_progress
+from ..timings import prompt_progress, queue_progress
 from .choice_text import ChoiceText, Delta
 from .plan import ReplyPlan
 from .usage import still_alive, timed, usage_json
@@ -108,6 +108,14 @@ class OpenAIReply:
             return []
         event = self._event(self._choices[index].nothing())
         return [{**event, "prompt_progress": prompt_progress(progress)}]
+
+    def queued(self, index: int, ahead: int) -> list[Event]:
+        """As ``QueuedReply.queued``."""
+        if not self._plan.progress:
+            return []
+        event = self._event(self._choices[index].nothing())
+        tokens = len(self._plan.question(index).prompt.tokens)
+        return [{**event, "prompt_progress": queue_progress(tokens, ahead)}]
 
     def alive(self) -> list[Aside]:
         return [still_alive(self._plan, self._progress)]

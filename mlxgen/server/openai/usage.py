@@ -51,5 +51,6 @@ def timed(event: Event, plan: ReplyPlan, sequences: Sequence[Progress | None]) -
     """An event with the timings of these sequences, if they are wanted and known."""
     known = [one.usage for one in sequences if one is not None]
     if plan.timings and known:
-        event["timings"] = timings(known, given=plan.given)
+        queued = max(usage.queued_seconds for usage in known)
+        event["timings"] = timings(known, given=plan.given) | {"queued_ms": round(1e3 * queued, 3)}
     return event

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from mlxgen.server.fleet import fleet as module
+from mlxgen.server.fleet import member
+from mlxgen.server.fleet.catalogue import Entry
 from tests.effort import tries
 from tests.server.fakes import WAIT
 
@@ -162,6 +166,19 @@ def test_a_load_that_fails_is_told_to_all_and_tried_again_later() -> None:
         assert yard.fleet.members["b"].told() == {"value": "loaded"}
 
     with_yard(test)
+
+
+def test_how_far_a_load_is_is_told_by_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = member.Member(Entry(name="a"))
+    assert one.told() == {"value": "unloaded"}
+    one.status = member.Status.LOADING
+    assert one.told() == {"value": "loading"}  # it waits for room
+    one.weights, one.held_before = 8 * MIB, 50 * MIB
+    held = iter([49, 54, 90])
+    monkeypatch.setattr(member, "held_bytes", lambda: next(held) * MIB)
+    assert [one.told()["progress"] for _ in range(3)] == [0, 0.5, 1]
+    one.status = member.Status.LOADED
+    assert one.told() == {"value": "loaded"}
 
 
 def test_a_model_that_nobody_uses_is_unloaded_after_a_while_and_loaded_again() -> None:

@@ -15,6 +15,7 @@ import httpx
 import mlx.core as mx
 import pytest
 
+from mlxgen.loading.memory import device_name
 from mlxgen.server import replying
 from mlxgen.server.app import make_app
 from mlxgen.server.fleet import fleet as module
@@ -187,6 +188,8 @@ def test_what_is_asked_about_a_model_names_it(shelf: Path) -> None:
         figures = (await get("/metrics")).text
         assert 'mlxgen_model_loaded{model="one"} 1.0' in figures
         assert 'mlxgen_model_loaded{model="two"} 0.0' in figures
+        assert f'mlxgen_device_info{{name="{device_name()}"}} 1.0' in figures
+        assert float(figures.split("\nmlxgen_held_bytes ")[1].split()[0]) > 0
         assert 'mlxgen_model_requests_total{model="one"} 3.0' in figures
 
     run(test, model_dirs=(str(shelf),), strict_model=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Literal
 
 import mlxgen
@@ -196,6 +197,11 @@ class Counts:
 def dawdles(result: mlxgen.PostSamplingResult) -> None:
     """Never returns."""
     NEVER.wait()
+
+
+def slow(result: mlxgen.PostSamplingResult) -> None:
+    """Leaves time for others to come."""
+    time.sleep(0.01)
 
 
 def looks(result: mlxgen.PostSamplingResult) -> None:

@@ -58,7 +58,8 @@ class Chat:
     def start_anew(self) -> None:
         """Forget all that was done in this tab."""
         self.page.unroute_all(behavior="ignoreErrors")
-        self.page.emulate_media(color_scheme="light")
+        self.page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+        self.page.set_viewport_size({"width": 1280, "height": 720})
         self.context.clear_permissions()
         # The page keeps what it has when it is left, so it has to be gone before.
         self.page.goto(f"{self.url}/health")

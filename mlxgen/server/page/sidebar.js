@@ -9,7 +9,7 @@ const NARROW = matchMedia("(max-width: 46rem)"); // as in style.css: the list li
 
 export class Sidebar {
   #acts;
-  #shown = "";
+  #shown = null;
 
   /** `acts` has `openConversation(id)`, `removeConversation(id)` and `startConversation()`. */
   constructor(acts) {
@@ -50,6 +50,8 @@ export class Sidebar {
         }),
         this.#removeButton(conversation, title));
     }));
+    if (listed.includes(current)) byId("new").removeAttribute("aria-current");
+    else byId("new").setAttribute("aria-current", "page");
     if (focused) byId("conversations").querySelector(`[data-id="${focused}"]`)?.focus();
   }
 

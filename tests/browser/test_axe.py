@@ -1,0 +1,71 @@
+"""The page under axe-core's rules for WCAG 2.2, A and AA: no violation in any view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ..server.running import Running
+from .driving import FACT, RECORD, Chat
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+DESK = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 780}
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+RUN = """async (rules) => {
+  const { violations } = await axe.run({ runOnly: rules, resultTypes: ["violations"] });
+  return violations.flatMap(({ id, nodes }) =>
+    nodes.map((node) => `${id}: ${node.html}: ${node.failureSummary}`));
+}"""
+
+
+@pytest.fixture
+def audited(browser: Browser, server: Running) -> Iterator[Chat]:
+    """A tab that axe can run in; the policy of the page would refuse its script."""
+    options: dict[str, Any] = {"bypass_csp": True, "reduced_motion": "reduce"}
+    with Chat.opened(browser, server.url, **options) as chat:
+        chat.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+        yield chat
+        chat.check_clean()
+
+
+def violations(chat: Chat) -> list[str]:
+    return [str(one) for one in chat.page.evaluate(RUN, RULES)]
+
+
+def test_the_welcome_and_a_conversation_violate_no_rule(audited: Chat) -> None:
+    assert violations(audited) == []
+    audited.ask(FACT)
+    assert violations(audited) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_no_view_violates_a_rule(audited: Chat, scheme: Any, size: Any) -> None:
+    page = audited.page
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size(size)
+    assert violations(audited) == []
+    audited.hold_to_schema()
+    audited.ask(RECORD)
+    assert violations(audited) == []
+    audited.show_tokens()
+    audited.token(4).click()
+    audited.panel.wait_for()
+    assert violations(audited) == []
+    page.keyboard.press("Escape")
+    audited.press("Settings")
+    assert violations(audited) == []
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Edit").first.click()
+    assert violations(audited) == []
+    page.keyboard.press("Escape")
+    if size is PHONE:
+        audited.press("Conversations")
+        assert violations(audited) == []

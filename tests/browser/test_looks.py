@@ -1,0 +1,158 @@
+"""How the page looks: its column, bubbles, header and colors, measured."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from .driving import FACT, GREEDY, Chat
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+LONG = "Repeat this: " + "the quick brown fox jumps over the lazy dog and " * 6
+NAME = "mlx-community/Qwen3-Next-80B-A3B-Instruct-2507-4bit-DWQ"
+
+
+def edges(part: Locator) -> tuple[float, float]:
+    """Where something begins and ends, from left to right."""
+    box = part.bounding_box()
+    assert box is not None
+    return box["x"], box["x"] + box["width"]
+
+
+def size(part: Locator) -> tuple[float, float]:
+    box = part.bounding_box()
+    assert box is not None
+    return box["width"], box["height"]
+
+
+def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_text(
+    chat: Chat,
+) -> None:
+    column = edges(chat.page.locator("#composer .box"))
+    assert edges(chat.page.locator("#welcome")) == column
+    chat.set(GREEDY | {"Maximum tokens": "5"})
+    chat.ask(FACT)
+    chat.ask(LONG)
+    assert edges(chat.answers.last) == column
+    bubbles = chat.page.locator(".user .text")
+    (_, short_end), (long_start, long_end) = edges(bubbles.first), edges(bubbles.last)
+    assert short_end == long_end == column[1]
+    assert size(bubbles.first)[0] < (column[1] - column[0]) / 2
+    assert (column[1] - column[0]) * 0.8 < long_end - long_start <= (column[1] - column[0]) * 0.85
+    chat.page.get_by_role("button", name="Edit").last.click()
+    editor = chat.page.get_by_label("Edited message")
+    assert size(editor)[0] >= long_end - long_start
+    assert editor.evaluate("box => box.scrollHeight <= box.clientHeight")  # all of it is seen
+
+
+def test_a_first_start_has_one_conversation_and_keeps_nothing_before_something_is_said(
+    chat: Chat,
+) -> None:
+    listed = chat.page.locator("#conversations [data-id]")
+    new = chat.page.get_by_role("button", name="New conversation")
+    chat.page.locator("#model", has_text="demo").wait_for()
+    assert (listed.count(), new.count(), chat.stored) == (0, 1, [])
+    assert new.get_attribute("aria-current") == "page"
+    chat.press("New conversation")
+    assert (listed.count(), chat.stored) == (0, [])
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    assert listed.count() == 1 and new.get_attribute("aria-current") is None
+    assert chat.page.locator("#conversations .when").inner_text() == "now"
+
+
+def test_a_button_leads_back_to_the_newest_message(chat: Chat) -> None:
+    chat.page.set_viewport_size({"width": 700, "height": 420})
+    chat.set(GREEDY | {"Maximum tokens": "5"})
+    for _ in range(3):
+        chat.ask(LONG)
+    newest = chat.page.get_by_role("button", name="Scroll to the newest")
+    newest.wait_for(state="hidden")
+    chat.page.locator("#scroll").evaluate("box => { box.scrollTop = 0 }")
+    newest.click()
+    newest.wait_for(state="hidden")
+    away = "box => box.scrollHeight - box.scrollTop - box.clientHeight"
+    assert chat.page.locator("#scroll").evaluate(away) < 2
+
+
+def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
+    body = json.dumps({"object": "list", "data": [{"id": NAME, "object": "model"}]})
+    chat.page.route(
+        "**/v1/models", lambda route: route.fulfill(body=body, content_type="application/json")
+    )
+    chat.page.reload()
+    name = chat.page.locator("#model", has_text="Qwen3-Next")
+    name.wait_for()
+    assert "mlx-community" not in name.inner_text()
+    for width in (360, 390):
+        chat.page.set_viewport_size({"width": width, "height": 640})
+        spans = sorted(map(edges, chat.page.locator(".bar button:visible, .bar h1").all()))
+        assert spans[0][0] >= 0 and spans[-1][1] <= width
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+        assert size(chat.page.locator(".bar h1"))[0] >= 80
+        for button in chat.page.locator(".bar button:visible").all():
+            assert min(size(button)) >= 40
+            assert button.evaluate("b => b.textContent.trim() || b.ariaLabel")
+
+
+CONTRASTS = """() => {
+  const probe = document.body.appendChild(document.createElement("span"));
+  const light = (name) => {
+    probe.style.color = `var(--${name})`;
+    const [r, g, b] = getComputedStyle(probe).color.match(/[\\d.]+/g).map((part) => {
+      const share = part / 255;
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = ([one, other]) => {
+    const [dark, bright] = [light(one), light(other)].sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05);
+  };
+  const grounds = ["page", "panel", "raised", "hover", "mine"];
+  const pairs = (name, on) => on.map((ground) => [name, ground]);
+  const least = (all, limit) =>
+    all.filter((pair) => contrast(pair) < limit).map((pair) => `${pair} ${contrast(pair)}`);
+  const wrong = [
+    ...least(["text", "quiet", "accent"].flatMap((name) => pairs(name, grounds)), 4.5),
+    ...least([...pairs("wrong", ["page", "panel", "raised"]), ["on-accent", "accent"]], 4.5),
+    ...least(pairs("edge", ["page", "panel", "raised"]), 3),
+  ];
+  probe.remove();
+  return wrong;
+}"""
+
+
+def test_colors_of_text_and_edges_have_enough_contrast_in_both_themes(chat: Chat) -> None:
+    for scheme in ("light", "dark"):
+        chat.page.emulate_media(color_scheme=scheme)
+        assert chat.page.evaluate(CONTRASTS) == [], scheme
+
+
+RINGLESS = """() => [...document.querySelectorAll(
+    "a, button, input, select, textarea, summary, [tabindex]")]
+  .filter((part) => part.checkVisibility() && part.id !== "scroll")
+  .filter((part) => {
+    part.focus({ focusVisible: true });
+    if (document.activeElement !== part) return false;
+    for (let at = part; at; at = at.parentElement) {
+      const { outlineStyle, outlineWidth } = getComputedStyle(at);
+      if (outlineStyle !== "none" && parseFloat(outlineWidth) >= 2) return false;
+    }
+    return true;
+  }).map((part) => part.outerHTML)"""
+
+
+def test_whatever_has_the_focus_shows_it_and_nothing_moves_for_whom_it_disturbs(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.show_tokens()
+    chat.press("Settings")
+    assert chat.page.evaluate(RINGLESS) == []
+    moving = "getComputedStyle(document.getElementById('new')).transitionDuration !== '0s'"
+    assert chat.page.evaluate(moving)
+    chat.page.emulate_media(reduced_motion="reduce")
+    assert not chat.page.evaluate(moving)

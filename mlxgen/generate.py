@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from .terminal.interrupt import end_as_interrupted, leaving_at_once
 from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
 from .terminal.report import report
+from .terminal.trace import Trace
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage
@@ -163,6 +165,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--top-logprobs", type=int, metavar="N", help="with --json: report the N most likely tokens"
     )
     add("--verbose", action="store_true", help="report speed and memory on standard error")
+    add(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline of the run in Chrome's trace event format, for ui.perfetto.dev",
+    )
     return parser
 
 
@@ -201,8 +208,29 @@ def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
             "standard input has no end under mlx.launch; pass the text itself, such as"
             ' --prompt "$(cat notes.txt)"',
         )
-    with leaving_at_once(INTERRUPTED):
-        text, options, lm = prepare(arguments)
+    with tracing(arguments) as trace:
+        with leaving_at_once(INTERRUPTED):
+            text, options, lm = prepare(arguments)
+        lm.watch = trace
+        return generate(lm, text, options, arguments, launched=launched)
+
+
+def tracing(arguments: argparse.Namespace) -> AbstractContextManager[Trace | None]:
+    """What writes the run's timeline, if that is wanted; raises if it cannot be written."""
+    if arguments.trace is None:
+        return nullcontext()
+    return Trace(arguments.trace, f"mlxgen: {arguments.model or 'demo'}")
+
+
+def generate(
+    lm: LanguageModel,
+    text: str | None,
+    options: dict[str, Any],
+    arguments: argparse.Namespace,
+    *,
+    launched: bool,
+) -> int:
+    """Generate, once or in a conversation; returns the exit status."""
     choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
     defaults = sampling_defaults(choice, lm.recommended, otherwise=GREEDY)
     if arguments.verbose:

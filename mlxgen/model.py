@@ -59,6 +59,7 @@ from .engine.step.cost import PassCost
 from .engine.step.handle import Handle
 from .engine.step.runner import Runner
 from .engine.step.step import Loop
+from .engine.step.watched import Watch, WatchedLoop
 from .engine.stream import Stream
 from .errors import AdapterError, CapacityError, OptionError, PromptError
 from .images import ImageProcessor, Patch
@@ -106,6 +107,9 @@ class LanguageModel:
     has generated should call ``mlx.core.clear_streams()`` before it ends; otherwise MLX can
     abort a process that exits soon after.
     """
+
+    watch: Watch | None = None
+    """Is told what the generations that begin from now on do, and when: for timelines."""
 
     def __init__(
         self,
@@ -502,6 +506,14 @@ class LanguageModel:
         make: Callable[..., Runner] = Runner if self.share is None else self.share.runner
         return make(self.model, self.make_cache, slots, cache, piece, seam, feed)
 
+    def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
+        """A step loop for this model, which tells ``watch`` what it does, if that is set."""
+        if self.watch is None:
+            return Loop(runner, self.sampler, self.cost, longest_run=longest_run)
+        return WatchedLoop(
+            runner, self.sampler, self.cost, longest_run=longest_run, watch=self.watch
+        )
+
     def _draft_of(self, options: Options) -> tuple[str, LanguageModel | None]:
         """Which kind of drafts the options ask for, and the model for them; ``OptionError`` for
         a model with other tokens."""
@@ -560,7 +572,7 @@ class LanguageModel:
                 handle.kv.wait()
             # At least where the prompt ends, as the answer may fill a window
             places = places_ahead(handle, cache, self.places) or [length - 1]
-        return Stream(Loop(runner, self.sampler, self.cost), handle, places)
+        return Stream(self.loop(runner), handle, places)
 
     def _check_images(self, prompt: Prompt) -> None:
         """Raise ``CapacityError`` for an image that there is not the memory to look at."""

@@ -28,6 +28,7 @@ from .scheduling.scheduler import Scheduler
 from .session import Session
 from .step.accepting import Event
 from .step.handle import Handle
+from .step.watched import Moment, Watch
 from .stream import Stream
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "FinishReason",
     "Handle",
     "Limits",
+    "Moment",
     "Options",
     "Path",
     "Progress",
@@ -59,6 +61,7 @@ __all__ = [
     "Stream",
     "Usage",
     "Wait",
+    "Watch",
     "all_drafts",
     "bound_controller",
     "control_options",

@@ -14,6 +14,7 @@ from .prefix.cache import PrefixCache
 from .speculation.drafts import Drafts
 from .step.cost import PassCost
 from .step.runner import Runner
+from .step.step import Loop
 
 
 class Runtime(Protocol):
@@ -41,6 +42,9 @@ class Runtime(Protocol):
 
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""
+
+    def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
+        """A step loop for this model, which is watched if somebody watches the model."""
 
     def places(self, tokens: Sequence[Token]) -> list[int]:
         """Where in a prompt a snapshot is worth keeping, in order."""

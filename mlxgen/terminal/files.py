@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ..errors import OptionError
 
@@ -32,6 +32,15 @@ def read_text(name: str, given: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise OptionError(name, f"{path} cannot be read: {reason}") from error
+
+
+def opened(name: str, given: str) -> TextIO:
+    """A file to write text to, whatever was in it."""
+    path = path_of(name, given)
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise OptionError(name, f"{path} cannot be written: {error.strerror}") from error
 
 
 def read_json(name: str, given: str) -> Any:

@@ -46,6 +46,7 @@ from . import (
 from .links import LINKS
 from .models import TINY, WIDE, demo, fake_tokenizer, random_llama, tiny
 from .process import DRAFT, served
+from .traced import Traced
 
 
 class Figure(NamedTuple):
@@ -586,6 +587,13 @@ def main() -> int:
     parser.add_argument("--each", action="store_true", help="list each request of the agents, too")
     parser.add_argument("--server", action="store_true", help="the same as the name server")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a missed target")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the timeline of one run of the first comparison that generates in this "
+        "process, in Chrome's trace event format",
+    )
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(MEASUREMENTS)
     if unknown:
@@ -594,6 +602,21 @@ def main() -> int:
         parser.error("--turns, --requests: give 2 or more")
     if not 1 <= arguments.scale <= 100:
         parser.error("--scale: give 1 to 100")
+    if arguments.trace is None:
+        return measure(arguments)
+    try:
+        traced = Traced(arguments.trace)
+    except mlxgen.OptionError as error:
+        parser.error(str(error))
+    with traced:
+        status = measure(arguments)
+    if not traced.found:
+        parser.error("--trace: nothing of this generates in this process; name single or batch")
+    return status
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Run what was asked for, and print it; returns the exit status."""
     console = Console(width=150 if not sys.stdout.isatty() else None)
     console.print(f"mlxgen {mlxgen.__version__}, {mx.default_device()}, {platform.processor()}")
     missed = 0

@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+traced: Callable[[Callable[[], object]], None] | None = None
+"""Runs our work of each comparison once more, before it is measured, if there is a ``--trace``."""
+
 
 class Spread(NamedTuple):
     """A median with its quartiles."""
@@ -47,6 +50,8 @@ def compare(
     A work may return its own measure of seconds, when not all of it is to be counted.
     """
     measure(ours), measure(theirs)
+    if traced is not None:
+        traced(ours)
     own: list[float] = []
     other: list[float] = []
     for turn in range(turns):

@@ -38,7 +38,6 @@ from ..runtime import Runtime
 from ..step.accepting import Event
 from ..step.fault import Fault
 from ..step.handle import Handle
-from ..step.step import Loop
 from .memory import Memory
 from .pace import Budget, Pace
 from .places import Places
@@ -69,7 +68,7 @@ class Scheduler:
             self.cache = lm.prefix_cache
         runner = lm.runner(slots)
         plan = lm.memory.with_caches(self.limits.max_bytes)
-        self._loop = Loop(runner, lm.sampler, lm.cost, longest_run=BEHIND)
+        self._loop = lm.loop(runner, longest_run=BEHIND)
         self._memory = Memory(plan, lm.footprint, lm.activations, runner, self.cache)
         self._queue: deque[Handle] = deque()
         self._parked: list[Handle] = []

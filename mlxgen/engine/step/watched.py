@@ -1,0 +1,268 @@
+"""A step loop that tells what it does and how long that takes, for timelines.
+
+Owns the moments that it tells: the verbs of each step, the passes as the device works on them, and
+what becomes of each request. Must never write a file, or know how a timeline is drawn. Invariant:
+on the tracks ``host`` and ``device`` a moment is within another one or apart from it; a ``Loop``
+that nobody watches is another class and pays nothing.
+
+A pass is on the device from when it was submitted, or from when the pass before it was done, until
+the host has waited for it. If it waited for several at once, they share that time by their tokens.
+What lies between two passes is ``host``: the device had nothing to do, because the host was not
+ready.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+from ...sampling import DrawRow
+from ..chunk import Chunk
+from ..kv.here import Here
+from ..speculation.worth import Choice
+from .accepting import Event
+from .cost import Meter, PassCost
+from .drawn import Drawn
+from .handle import Handle
+from .step import Loop
+
+HOST, DEVICE = "host", "device"
+NUMBERS = count(1)  # of requests, for the names of their tracks
+PAUSE = 0.1  # seconds outside of steps, after which the device was not kept waiting by the host
+
+
+class Moment(NamedTuple):
+    """What happened on a track, from ``start`` for so many ``seconds`` of the device's clock;
+    ``None``: at that instant."""
+
+    track: str
+    name: str
+    start: float
+    seconds: float | None
+    facts: Mapping[str, Any]
+
+
+Watch: TypeAlias = Callable[[Moment], None]
+
+
+class WatchedMeter(Meter):
+    """A meter that also tells which passes the device works on, and from when to when."""
+
+    __slots__ = ("_done", "_paused", "_waiting", "_watch", "device", "kind", "on_read")
+
+    def __init__(self, cost: PassCost, device: Here, watch: Watch) -> None:
+        super().__init__(cost, device)
+        self.device = device
+        self.kind = "pass"  # what the next passes are, if they are not pieces of a prompt
+        self.on_read: Callable[[float], None] = lambda now: None
+        self._watch = watch
+        self._waiting: deque[tuple[float, str, int]] = deque()  # start, kind, tokens
+        self._done: float | None = None
+        self._paused = False
+
+    def enter(self) -> None:
+        self._paused = self._paused or self.device.now() - self._left > PAUSE
+        super().enter()
+
+    def run(self, tokens: int, *, after: int | None = None) -> None:
+        super().run(tokens, after=after)
+        kind = self.kind if after is None else "prefill"
+        self._waiting.append((self.device.now(), kind, tokens))
+
+    def read(self, after: int | None = None) -> None:
+        before = len(self._passes)
+        super().read(after)
+        now = self.device.now()
+        self._tell([self._waiting.popleft() for _ in range(before - len(self._passes))], now)
+        self.on_read(now)
+
+    def forget(self) -> None:
+        super().forget()
+        self._waiting.clear()
+
+    def _tell(self, passes: Sequence[tuple[float, str, int]], end: float) -> None:
+        if not passes:
+            return
+        start = passes[0][0]
+        if self._done is not None and start <= self._done:
+            start = self._done
+        elif self._done is not None and not self._paused:
+            self._watch(Moment(DEVICE, "host", self._done, start - self._done, {}))
+        each = (end - start) / sum(tokens for _, _, tokens in passes)
+        for _, kind, tokens in passes:
+            self._watch(Moment(DEVICE, kind, start, tokens * each, {"tokens": tokens}))
+            start += tokens * each
+        self._done, self._paused = end, False
+
+
+class _Seen(NamedTuple):
+    """What of a request was told."""
+
+    track: str
+    rewound: int
+    redraws: int
+    drafts: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, track: str, handle: Handle) -> _Seen:
+        tally = handle.request.tally
+        return cls(track, tally.rewound, tally.redraws, dict(handle.drafts.counts))
+
+
+class WatchedLoop(Loop):
+    """See the module. Each verb of a step is told when it is done, within its ``step``."""
+
+    def __init__(self, *parts: Any, watch: Watch, **kind: Any) -> None:
+        super().__init__(*parts, **kind)
+        self._watch = watch
+        self._meter = WatchedMeter(self.meter.cost, self.runner, watch)
+        self._meter.on_read = self._read
+        self.meter = self.passes.meter = self._meter
+        self._seen: WeakKeyDictionary[Handle, _Seen] = WeakKeyDictionary()
+        self._depth = 0  # of spans that are open
+        self._since = 0.0  # when the last verb of the step ended
+        self._accepts = False
+
+    def alike(self) -> Loop:
+        return WatchedLoop(self.runner, self._sampler, self.meter.cost, watch=self._watch)
+
+    def join(self, handle: Handle) -> None:
+        super().join(handle)
+        if handle not in self._seen:
+            self._seen[handle] = _Seen.of(f"request {next(NUMBERS)}", handle)
+            request = handle.request
+            facts = {"prompt": request.base, "cached": handle.cached}
+            if request.position > request.first:
+                facts["forked"] = request.position
+            self._tell(handle, "begins", facts)
+
+    def step(self, events: list[Event]) -> None:
+        for handle in self.handles:
+            self._compare(handle, "caller")
+        facts: dict[str, Any] = {"requests": len(self.handles)}
+        with self._span("step", facts):
+            try:
+                super().step(events)
+            finally:
+                self._accepted(self.runner.now())
+                facts["tokens"] = sum(len(event.chunks) for event in events)
+        for handle in self.handles:
+            self._compare(handle, "step")
+        for event in events:
+            for chunk in event.chunks:
+                self._tell(event.handle, "token", _facts(chunk))
+
+    # ---- the verbs -------------------------------------------------------------------------
+
+    def _align(self, handles: Sequence[Handle]) -> None:
+        with self._span("align"):
+            super()._align(handles)
+
+    def _gather(self, handles: list[Handle]) -> None:
+        with self._span("gather"):
+            super()._gather(handles)
+
+    def _drafting(self, handles: Sequence[Handle]) -> Collection[Handle]:
+        with self._span("plan"):
+            return super()._drafting(handles)
+
+    def _propose(self, handle: Handle, choice: Choice) -> None:
+        facts: dict[str, Any] = {"drafter": handle.drafts.drafter(choice).name}
+        with self._span("draft", facts):
+            super()._propose(handle, choice)
+            facts["tokens"] = 0 if handle.guess is None else len(handle.guess.fed)
+
+    def _draft_on(self, handle: Handle, drawn: Drawn) -> None:
+        with self._span("draft on"):
+            super()._draft_on(handle, drawn)
+
+    def _draw(
+        self, ready: list[Handle], events: list[Event]
+    ) -> tuple[Drawn | None, dict[Handle, int]]:
+        with self._span("draw", {"requests": len(ready)}):
+            return super()._draw(ready, events)
+
+    def _look_ahead(
+        self, places: dict[Handle, int], drawn: Drawn, idle: list[Handle]
+    ) -> Drawn | None:
+        with self._span("look ahead"):
+            return super()._look_ahead(places, drawn, idle)
+
+    def _blind_requests(self, ready: Sequence[Handle]) -> list[DrawRow]:
+        with self._span("draw ahead"):
+            return super()._blind_requests(ready)
+
+    def _forward(self, handles: Sequence[Handle]) -> None:
+        if not handles:
+            return super()._forward(handles)
+        new = all(handle.kv.length < handle.request.base for handle in handles)
+        self._meter.kind = "prefill" if new else "pass"
+        with self._span("run", {"requests": len(handles)}):
+            super()._forward(handles)
+        self._meter.kind = "pass"
+        return None
+
+    def _warm(self, handles: Sequence[Handle]) -> None:
+        with self._span("masks"):
+            super()._warm(handles)
+
+    @contextmanager
+    def _span(self, name: str, facts: Mapping[str, Any] | None = None) -> Iterator[None]:
+        start = self.runner.now()
+        self._accepted(start)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._since = self.runner.now()
+            self._watch(Moment(HOST, name, start, self._since - start, facts or {}))
+
+    def _read(self, now: float) -> None:
+        """The host has waited for drawn tokens, and accepts them from now on."""
+        if self._depth == 1:
+            self._watch(Moment(HOST, "wait", self._since, now - self._since, {}))
+            self._since, self._accepts = now, True
+
+    def _accepted(self, now: float) -> None:
+        if self._accepts:
+            self._accepts = False
+            self._watch(Moment(HOST, "accept", self._since, now - self._since, {}))
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def _compare(self, handle: Handle, by: str) -> None:
+        """Tell what was drafted and taken back since the last time."""
+        old = self._seen[handle]
+        new = self._seen[handle] = _Seen.of(old.track, handle)
+        for name, (proposed, accepted) in new.drafts.items():
+            before, stood = old.drafts.get(name, (0, 0))
+            if proposed > before:
+                facts = {"drafter": name, "proposed": proposed - before, "stood": accepted - stood}
+                self._tell(handle, "drafts", facts)
+        if new.redraws > old.redraws:
+            self._tell(handle, "redraw", {"draws": new.redraws - old.redraws})
+        if new.rewound > old.rewound:
+            self._tell(handle, "rewind", {"tokens": new.rewound - old.rewound, "by": by})
+
+    def _tell(self, handle: Handle, name: str, facts: Mapping[str, Any]) -> None:
+        track = self._seen[handle].track
+        self._watch(Moment(track, name, self.runner.now(), None, facts))
+
+
+def _facts(chunk: Chunk) -> dict[str, Any]:
+    """What a timeline says of a delivered token."""
+    facts: dict[str, Any] = {"text": chunk.text, "token": chunk.token, "index": chunk.index}
+    if chunk.drafter:
+        facts["drafter"] = chunk.drafter
+    if chunk.forced:
+        facts["forced"] = True
+    if chunk.attempts:
+        facts["attempts"] = chunk.attempts
+    if chunk.finish_reason is not None:
+        facts["ends"] = chunk.finish_reason
+    return facts

@@ -1,0 +1,160 @@
+"""Timelines in Chrome's trace event format."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen.engine import Moment
+from mlxgen.engine.step.step import Loop
+from mlxgen.errors import OptionError
+from mlxgen.generate import main
+from mlxgen.terminal.trace import Trace
+
+from ..fakes.chatting import Chatter
+
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Callable[[mlxgen.LanguageModel, Callable[[], object]], Events]:
+    """The events of a file to which a run of a model was traced."""
+
+    def traced(lm: mlxgen.LanguageModel, run: Callable[[], object]) -> Events:
+        with Trace(tmp_path / "trace.json", lm.name) as trace:
+            lm.watch = trace
+            run()
+        lm.watch = None
+        return read(tmp_path / "trace.json")
+
+    return traced
+
+
+def read(path: Path) -> Events:
+    """The events of a file, every one of which has what the format demands."""
+    events: Events = json.loads(path.read_text())
+    for event in events:
+        assert event["name"] and event["pid"] == 1
+        assert event["ph"] in "MXiC"
+        if event["ph"] != "M":
+            assert isinstance(event["ts"], int) and event["ts"] >= 0 and event["tid"] > 0
+        if event["ph"] == "X":
+            assert isinstance(event["dur"], int) and event["dur"] >= 0
+    check_nesting(events)
+    return events
+
+
+def check_nesting(events: Events) -> None:
+    """What lasts on a track is within what began before it, or after that."""
+    tracks = names(events)
+    for thread in tracks:
+        spans = [event for event in events if event["ph"] == "X" and event["tid"] == thread]
+        open_ends: list[int] = []
+        for span in sorted(spans, key=lambda span: (span["ts"], -span["dur"])):
+            end = span["ts"] + span["dur"]
+            while open_ends and open_ends[-1] <= span["ts"]:
+                open_ends.pop()
+            assert not open_ends or end <= open_ends[-1], (tracks[thread], span)
+            open_ends.append(end)
+
+
+def names(events: Events) -> dict[int, str]:
+    return {event["tid"]: event["args"]["name"] for event in of(events, "thread_name")}
+
+
+def of(events: Iterable[dict[str, Any]], name: str) -> Events:
+    return [event for event in events if event["name"] == name]
+
+
+def test_a_run_has_its_passes_tokens_and_verbs_on_named_tracks(events: Any) -> None:
+    lm = Chatter(lambda message: "abcdef").lm
+    found = events(lm, lambda: lm.generate([{"role": "user", "content": "x"}], draft="off"))
+    assert of(found, "process_name")[0]["args"]["name"] == lm.name
+    tracks = sorted(names(found).items())
+    assert [name for _, name in tracks[:2]] == ["host", "device"]
+    assert re.fullmatch(r"request \d+", tracks[2][1])
+    assert {"step", "plan", "draw", "wait", "accept", "masks"} <= {e["name"] for e in found}
+    (prefill,) = of(found, "prefill")
+    (begins,) = of(found, "begins")
+    assert prefill["args"]["tokens"] == begins["args"]["prompt"]
+    tokens = of(found, "token")
+    assert "".join(token["args"]["text"] for token in tokens) == "abcdef"
+    assert tokens[-1]["args"]["ends"] == "stop"
+    assert [e["args"]["tokens"] for e in of(found, "delivered tokens")] == list(range(1, 8))
+    assert sum(each["args"]["tokens"] for each in of(found, "pass")) >= 6
+
+
+def test_drafts_say_who_made_them_and_what_stood(events: Any) -> None:
+    lm = Chatter(lambda message: "ab" * 20).lm
+    prompt = [{"role": "user", "content": "x"}]
+    usages: list[mlxgen.Usage] = []
+    found = events(lm, lambda: usages.append(lm.generate(prompt, draft="ngram").usage))
+    drafts = of(found, "drafts")
+    assert {each["args"]["drafter"] for each in drafts} == {"text"}
+    stood = sum(each["args"]["stood"] for each in drafts)
+    assert stood == usages[0].accepted_draft_tokens > 0
+    assert sum(each["args"]["proposed"] for each in drafts) == usages[0].drafted_tokens
+    assert all(each["args"]["tokens"] for each in of(found, "draft"))
+
+
+def test_what_is_taken_back_says_by_whom(events: Any) -> None:
+    chatter = Chatter(lambda message: "a fox ran")
+
+    def run() -> None:
+        prompt = [{"role": "user", "content": "x"}]
+        with chatter.lm.stream(prompt, banned=["fox"], draft="off") as stream:
+            for _ in range(5):
+                next(stream)
+            stream.rewind(tokens=2)
+            next(stream)
+
+    rewinds = of(events(chatter.lm, run), "rewind")
+    assert {each["args"]["by"] for each in rewinds} == {"step", "caller"}
+    assert all(each["args"]["tokens"] >= 2 for each in rewinds if each["args"]["by"] == "caller")
+
+
+def test_a_batch_has_a_track_for_each_request_and_its_prompts_in_pieces(events: Any) -> None:
+    lm = mlxgen.load()
+    prompts = ["Once upon a time " * 3, "The capital of France"]
+    found = events(lm, lambda: list(lm.batch(prompts, max_tokens=4)))
+    requests = [name for name in names(found).values() if name.startswith("request")]
+    assert len(requests) == 2
+    assert of(found, "prefill")
+    assert len(of(found, "token")) == 8
+
+
+def test_nobody_is_told_if_nobody_watches() -> None:
+    lm = Chatter().lm
+    with lm.stream("x", max_tokens=2) as stream:
+        assert type(stream._loop) is Loop
+
+
+def test_moments_that_end_together_do_so_in_the_file(tmp_path: Path) -> None:
+    with Trace(tmp_path / "t") as trace:
+        trace(Moment("host", "inner", 1.00000049, 0.00000102, {}))
+        trace(Moment("host", "outer", 1.0, 0.00000151, {}))
+    check_nesting(json.loads((tmp_path / "t").read_text()))
+
+
+def test_the_command_line_writes_a_timeline(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert main(["--trace", str(path), "--max-tokens", "3", "--raw", "Once"]) == 0
+    found = read(path)
+    assert of(found, "process_name")[0]["args"]["name"] == "mlxgen: demo"
+    assert len(of(found, "token")) == 3
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing" / "run.json"
+    assert main(["--trace", str(missing), "Once"]) == 2
+    assert "--trace: " in capsys.readouterr().err
+    with pytest.raises(OptionError, match=r"trace: .* cannot be written: "):
+        Trace(missing)

@@ -63,7 +63,7 @@ class Chat:
         self.context.clear_permissions()
         # The page keeps what it has when it is left, so it has to be gone before.
         self.page.goto(f"{self.url}/health")
-        self.page.evaluate("localStorage.clear()")
+        self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
         self.wrong.clear()
         self.page.goto(self.url)
 

@@ -36,6 +36,17 @@ export async function get(path) {
   return answer.json();
 }
 
+/** The JSON that answers a POST. */
+export async function post(path, body) {
+  const answer = await ask(path, {
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
+  });
+  return answer.json();
+}
+
+/** How many tokens a text is, without what the chat template puts around it. */
+export const countTokens = async (text) => (await post("/tokenize", { content: text, add_special: false })).count;
+
 /** The events of a streamed chat completion; throws before the first if it was refused. */
 export async function openChat(body, signal) {
   const answer = await ask("/v1/chat/completions", {

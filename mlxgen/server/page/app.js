@@ -37,9 +37,10 @@ const settings = new SettingsForm(() => {
   setText(byId("in-force"), summaryOf(session.current.settings));
 });
 const composer = new Composer({
-  send: ({ text }) => send(text),
+  send,
   isRunning: () => session.runOf(session.current) !== null,
   stop: () => session.stop(),
+  editLast: () => editLast(),
 });
 const scrolling = new Scrolling(byId("scroll"), byId("newest"));
 const sidebar = new Sidebar({
@@ -65,7 +66,7 @@ const acts = {
   showsTokens: () => look.tokens,
   retry: (node) => attempt(() => session.retry(node)),
   goOn: (node) => attempt(() => session.goOn(node)),
-  edit: (node, text) => attempt(() => session.edit(node, text)),
+  edit: (node, message) => attempt(() => session.edit(node, message)),
   giveResults: (node, results) => attempt(() => session.giveResults(node, results)),
   compare: (node) => compare.open(session.current, node),
   settingOf: (node) => (node.finish === "error" ? node.setting : null),
@@ -134,7 +135,7 @@ function showMessages(current) {
     settings.edit(used);
     session.settingsChanged();
     if (example.tokens) showTokens(true);
-    send(example.text);
+    send({ text: example.text });
   });
 }
 
@@ -144,7 +145,7 @@ function showState(current) {
   const run = session.runOf(current);
   sidebar.update(session.conversations, current, (one) => session.runOf(one) !== null);
   setText(byId("in-force"), summaryOf(current.settings));
-  composer.update(run !== null);
+  composer.update(current, run !== null);
   byId("messages").setAttribute("aria-busy", String(run !== null));
   speak(run?.node ?? null);
 }
@@ -180,9 +181,16 @@ async function attempt(work) {
   }
 }
 
-function send(text) {
+function send(message) {
   scrolling.toEnd();
-  return attempt(() => session.send(text));
+  return attempt(() => session.send(message));
+}
+
+/** Edit the last message of the user; false if there is none. */
+function editLast() {
+  const last = shownIn(session.current).findLast((node) => node.role === "user");
+  views.get(last?.id)?.edit();
+  return Boolean(last);
 }
 
 async function choose(node, index, id) {
@@ -230,8 +238,9 @@ async function greet() {
     setText(byId("model"), data[0].id.split("/").at(-1)); // the whole of it where there is room
     byId("model").title = data[0].id;
     document.title = `${data[0].id} · mlxgen`;
-    const { default_generation_settings: defaults } = await get("/props");
+    const { default_generation_settings: defaults, modalities } = await get("/props");
     settings.showDefaults(defaults.params);
+    composer.takeImages(modalities.vision);
   } catch (error) {
     showProblem(error.message, button("Try again", () => {
       showProblem("");

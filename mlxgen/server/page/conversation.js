@@ -4,6 +4,7 @@
 // shares the tokens before the fork: `from` says whose, and how many. `chosen` says for each node
 // which of its children is shown. Nothing here touches the page or the network.
 
+import { contentOf } from "./attached.js";
 import { chosen as chosenRecord, textOf } from "./records.js";
 
 const ROOT = "";
@@ -44,7 +45,9 @@ export function select(conversation, node) {
 
 const under = (parent, more) => ({ id: newId(), parent: parent?.id ?? ROOT, ...more });
 
-export const userNode = (parent, text) => under(parent, { role: "user", text });
+/** A message of the user; `files` are {name, text}, and `images` {name, url}. */
+export const userNode = (parent, { text, files = [], images = [] }) =>
+  under(parent, { role: "user", text, ...(files.length && { files }), ...(images.length && { images }) });
 
 /** What the tools returned: `results` are {id, name, content}. */
 export const toolNode = (parent, results) => under(parent, { role: "tool", results });
@@ -59,8 +62,10 @@ export function add(conversation, node) {
   conversation.nodes[node.id] = node;
   select(conversation, node);
   conversation.changed = Date.now();
-  if (!conversation.title && node.role === "user") conversation.title = node.text.slice(0, 80);
+  if (!conversation.title && node.role === "user") conversation.title = titleOf(node);
 }
+
+const titleOf = ({ text, files = [], images = [] }) => (text || [...files, ...images][0].name).slice(0, 80);
 
 /** Forget the tokens of an answer from `at` of its path on, and their text. */
 export function cutBack(conversation, node, at) {
@@ -168,7 +173,7 @@ export function messagesFor(conversation, node) {
 }
 
 function messagesOf(node) {
-  if (node.role === "user") return [{ role: "user", content: node.text }];
+  if (node.role === "user") return [{ role: "user", content: contentOf(node) }];
   if (node.role === "tool") {
     return node.results.map(({ id, name, content }) => ({ role: "tool", tool_call_id: id, name, content }));
   }

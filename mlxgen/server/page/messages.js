@@ -3,6 +3,7 @@
 // Each view has an `element` and `update()`. What a person does is passed on to `acts` of app.js.
 
 import { AnswerView } from "./answer-view.js";
+import { attachmentsElement, Tray } from "./attachments.js";
 import { button, el } from "./dom.js";
 import { iconButton } from "./icons.js";
 import { Walker } from "./walker.js";
@@ -19,14 +20,17 @@ class UserView {
   #walker;
   #text;
   #row;
+  #form = null;
 
   constructor(node, conversation, acts) {
     this.#node = node;
     this.#acts = acts;
     this.#walker = new Walker(node, conversation, acts, "message");
-    this.#text = el("div", { class: "text", dir: "auto" }, node.text);
+    this.#text = el("div", { class: "said" },
+      node.files || node.images ? attachmentsElement(node) : null,
+      node.text ? el("div", { class: "text", dir: "auto" }, node.text) : null);
     this.#row = el("div", { class: "actions" }, this.#walker.element,
-      iconButton("edit", "Edit", () => this.#edit(), { "data-act": "edit" }));
+      iconButton("edit", "Edit", () => this.edit(), { "data-act": "edit" }));
     this.element = el("li", { class: "message user", "data-node": node.id },
       el("article", { "aria-label": "You" }, this.#text, this.#row));
   }
@@ -35,28 +39,39 @@ class UserView {
     this.#walker.update();
   }
 
-  #edit() {
-    const box = el("textarea", { "aria-label": "Edited message", rows: Math.min(12, this.#node.text.split("\n").length + 1) });
-    box.value = this.#node.text;
+  /** Edit the message in its place; sending it makes another version. */
+  edit() {
+    if (this.#form) return;
+    const { text, files, images } = this.#node;
+    const box = el("textarea", { "aria-label": "Edited message", rows: Math.min(12, text.split("\n").length + 1) });
+    const tray = new Tray();
+    box.value = text;
+    tray.show({ files, images });
     const close = () => {
-      form.replaceWith(this.#text);
+      this.#form.replaceWith(this.#text);
+      this.#form = null;
       this.#row.hidden = false;
       this.#row.querySelector('[data-act="edit"]').focus();
     };
-    const form = el("form", {
+    const send = () => {
+      if (!box.value.trim() && tray.isEmpty) return;
+      close();
+      this.#acts.edit(this.#node, { text: box.value, ...tray.kept });
+    };
+    this.#form = el("form", {
       submit: (event) => {
         event.preventDefault();
-        close();
-        if (box.value.trim()) this.#acts.edit(this.#node, box.value);
+        send();
       },
       keydown: (event) => {
         if (event.key !== "Escape") return;
         event.stopPropagation();
         close();
       },
-    }, box, el("div", { class: "row end" }, button("Cancel", close), el("button", { type: "submit", class: "main" }, "Ask this instead")));
+    }, tray.element, box,
+    el("div", { class: "row end" }, button("Cancel", close), el("button", { type: "submit", class: "main" }, "Ask this instead")));
     this.#row.hidden = true;
-    this.#text.replaceWith(form);
+    this.#text.replaceWith(this.#form);
     box.focus();
   }
 }

@@ -107,18 +107,18 @@ export class Session {
     this.runOf(this.current)?.stop();
   }
 
-  /** Send a message, for one answer or several at once; throws `FieldError` before anything changes
-   *  if the settings are invalid. */
-  async send(text, ways = 1) {
+  /** Send a message, {text, files, images}, for one answer or several at once; throws `FieldError`
+   *  before anything changes if the settings are invalid. */
+  async send(message, ways = 1) {
     bodyOf(this.current.settings);
     await this.#halt();
-    await this.#answer(this.#append(userNode(shownIn(this.current).at(-1) ?? null, text)), ways);
+    await this.#answer(this.#append(userNode(shownIn(this.current).at(-1) ?? null, message)), ways);
   }
 
-  async edit(node, text) {
+  async edit(node, message) {
     bodyOf(this.current.settings);
     await this.#halt();
-    await this.#answer(this.#append(userNode(parentOf(this.current, node), text)));
+    await this.#answer(this.#append(userNode(parentOf(this.current, node), message)));
   }
 
   async giveResults(node, results) {

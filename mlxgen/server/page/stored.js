@@ -37,8 +37,12 @@ const isAnswer = (node) =>
   && (isMissing(node.stats) || (isObject(node.stats) && Object.values(node.stats).every(isNumber)))
   && (isMissing(node.from) || (isObject(node.from) && isCount(node.from.at)));
 
+const isFile = (value) => isObject(value) && isText(value.name) && isText(value.text);
+const isImage = (value) => isObject(value) && isText(value.name) && isText(value.url) && value.url.startsWith("data:image/");
+
 const NODES = {
-  user: (node) => isText(node.text),
+  user: (node) =>
+    isText(node.text) && (isMissing(node.files) || isList(node.files, isFile)) && (isMissing(node.images) || isList(node.images, isImage)),
   tool: (node) => isList(node.results, isResult),
   assistant: isAnswer,
 };

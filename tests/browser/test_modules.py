@@ -116,3 +116,13 @@ def test_empty_settings_send_nothing_and_others_what_they_say(tab: Chat) -> None
 def test_fenced_code_is_told_from_text(tab: Chat, text: str, blocks: list[tuple[str, str]]) -> None:
     found = call(tab, "blocks", "blocksOf", text)
     assert [(block["kind"], block["text"]) for block in found] == blocks
+
+
+def test_the_age_of_a_conversation_takes_a_few_letters(tab: Chat) -> None:
+    noon = 1_794_830_400_000  # of a Monday, November 16, 2026, in UTC
+    minute, hour, day = 60_000, 3_600_000, 86_400_000
+    pasts = [-day, 0, 59_000, minute, 59 * minute, hour, 23 * hour, 2 * day, 14 * day, 700 * day]
+    shown = [call(tab, "dates", "ago", noon - past, noon) for past in pasts]
+    assert shown[:7] == ["now", "now", "now", "1 min", "59 min", "1 h", "23 h"]
+    assert shown[7:] == ["Sat", "Nov 2", "Dec 2024"]
+    assert call(tab, "dates", "ago", -1e300, noon) == call(tab, "dates", "fullDate", 1e300) == ""

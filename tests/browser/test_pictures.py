@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST = 150_000  # bytes
 STORY = "Tell me a story about a fox."
+DESK = {"width": 1100, "height": 720}
 
 
 @pytest.fixture
@@ -28,8 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_picture_of_a_chat(browser: Browser, server: Running, folder: Path) -> None:
-    size = {"width": 1000, "height": 680}
-    with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:
+    with Chat.opened(browser, server.url, viewport=DESK, color_scheme="light") as chat:
         chat.hold_to_schema()
         chat.ask(RECORD)
         chat.press("New conversation")
@@ -43,17 +43,30 @@ def test_a_picture_of_a_chat(browser: Browser, server: Running, folder: Path) ->
 
 @pytest.mark.slow
 def test_a_picture_of_tokens(browser: Browser, server: Running, folder: Path) -> None:
-    size = {"width": 1000, "height": 680}
-    with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:
-        chat.set({"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
-        chat.ask(STORY)
-        chat.show_tokens()
-        chat.answers.last.locator(".level-4").first.click()
-        chat.panel.locator("button:enabled").first.click()
-        chat.page.get_by_text("2 of 2").wait_for()
-        chat.wait_done()
+    with Chat.opened(browser, server.url, viewport=DESK, color_scheme="dark") as chat:
+        _branch(chat)
         chat.answers.last.locator(".level-4").nth(3).click()
         _draw(chat, folder / "tokens.png")
+
+
+@pytest.mark.slow
+def test_a_picture_of_a_phone(browser: Browser, server: Running, folder: Path) -> None:
+    size = {"width": 390, "height": 760}
+    with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:
+        _branch(chat)
+        chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
+        _draw(chat, folder / "phone.png")
+
+
+def _branch(chat: Chat) -> None:
+    """A story, and another one from one of its less likely tokens."""
+    chat.set({"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
+    chat.ask(STORY)
+    chat.show_tokens()
+    chat.answers.last.locator(".level-4").first.click()
+    chat.panel.locator("button:enabled").first.click()
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
 
 
 def _draw(chat: Chat, path: Path) -> None:

@@ -190,11 +190,13 @@ def reciting_pair(
     (told,) = recited.arithmetic()
     chance = random.Random(4)
     known = [each if chance.random() < 0.8 else each + 1 for each in told.text]
-    pair = []
-    for model, text in ((inner, told.text), (small, known)):
-        pair.append(mlxgen.LanguageModel(Reciting(model), recited.tokenizer(), draft="off"))
-        pair[-1].model.recite(told._replace(text=text))
-    return *pair, told.prompt
+    lm, draft = (
+        mlxgen.LanguageModel(Reciting(model), recited.tokenizer(), draft="off")
+        for model in (inner, small)
+    )
+    lm.model.recite(told)
+    draft.model.recite(told._replace(text=known))
+    return lm, draft, told.prompt
 
 
 def against_mlx_lm(

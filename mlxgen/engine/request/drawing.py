@@ -24,6 +24,8 @@ from .request import Request
 def next_draw(request: Request) -> DrawRow:
     """The next draw. Raises ``DeadEndError`` if no token is left for it."""
     steering, retries, position = request.steering, request.retries, request.position
+    if request.constraint is not None and len(request.constraint) > position:
+        request.rewind(len(request.history))  # a filter failed to, after tokens that were drafted
     return DrawRow(
         request.options.sampling,
         request.seed,

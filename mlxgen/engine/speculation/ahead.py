@@ -54,7 +54,12 @@ def returning(request: Request) -> Iterator[None]:
     try:
         yield
     finally:
-        request.rewind(start)
+        try:
+            request.rewind(start)
+        except BaseException:
+            request.history.cut(start)  # the next draw has what is ahead of it go back again
+            request.finish_reason = request.match = None
+            raise
         if constraint is not None:
             constraint.outlook = outlook
 

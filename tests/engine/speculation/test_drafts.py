@@ -331,7 +331,7 @@ def test_who_made_room_for_others_is_drafted_for_again(
     demo: tuple[LanguageModel, LanguageModel], is_head: bool
 ) -> None:
     lm, draft = demo
-    options = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
     prompt = chat("Tell me a story about a hen.")
     given = {"draft": "auto" if is_head else draft}
     scheduler = Scheduler(lm, Limits(max_batch=2))
@@ -339,16 +339,20 @@ def test_who_made_room_for_others_is_drafted_for_again(
     if is_head:
         assert lm.predictor is not None
         handle.drafts = Drafts([lm._head_drafter(lm.predictor)], 3, wanted=True)
+
+    def drafted() -> int:
+        return sum(count.proposed for count in handle.drafts.counts.values())
+
     before = 0
     while scheduler.busy:
         scheduler.step()
         if not before and handle.request.position >= 20:
-            (before,) = [count.proposed for count in handle.drafts.counts.values()]
+            before = drafted()
             scheduler._take_out(handle)
             scheduler._preempt(handle)
             scheduler._queue.appendleft(handle)
             assert handle.drafts.nbytes == 0
-    assert 0 < 2 * before < [count.proposed for count in handle.drafts.counts.values()][0]
+    assert 0 < 2 * before < drafted()
     plain = lm.generate(prompt, draft="off", **options)
     assert tuple(handle.request.tokens) == plain.tokens
 

@@ -336,6 +336,34 @@ def test_a_filter_that_raises_during_a_walk_ends_it(desk: Desk, error: type[Exce
     request.check_integrity()
 
 
+class Stuck(Patient):
+    """Fails to go back, so often."""
+
+    left = 1
+
+    def rewind(self, to: int) -> None:
+        if to < len(self.fed) and self.left:
+            self.left -= 1
+            raise ValueError("stuck")
+        super().rewind(to)
+
+
+@pytest.mark.parametrize("is_for_ever", [False, True])
+def test_a_filter_that_fails_to_go_back_adds_no_tokens(
+    mute: Speaker, is_for_ever: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stuck, "left", 1000 if is_for_ever else 1)
+    text = "one two three, one two four, one two five."
+    speaker = reciter([*text], costs="every pass alike")
+    stream = speaker.lm.stream(PROMPT, draft="ngram", filters=[Own(Stuck)], max_tokens=len(text))
+    if is_for_ever:
+        with pytest.raises(ValueError, match="stuck"):
+            list(stream)
+        assert text.startswith(stream.text)
+    else:
+        assert "".join(chunk.text for chunk in stream) == text
+
+
 def test_filters_that_are_fed_the_whole_text_to_go_back_are_not_walked(desk: Desk) -> None:
     filter = Touchy(None)
     request = desk.request("the river, the ri", filters=[filter])

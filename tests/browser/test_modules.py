@@ -85,6 +85,8 @@ def test_empty_settings_send_nothing_and_others_what_they_say(tab: Chat) -> None
         "stream": True,
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
+        "return_progress": True,
+        "timings_per_token": True,
         "logprobs": True,
         "top_logprobs": 0,
     }

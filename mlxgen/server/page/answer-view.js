@@ -3,6 +3,7 @@
 import { showBlocks } from "./blocks.js";
 import { branchesOf, childrenOf, pathOf, siblingsOf } from "./conversation.js";
 import { button, copyButton, el, setText } from "./dom.js";
+import { Figures } from "./figures.js";
 import { icon, iconButton } from "./icons.js";
 import { percent, visible } from "./records.js";
 import { TokenView } from "./token-view.js";
@@ -29,10 +30,10 @@ export class AnswerView {
     parts.plain = el("div", {}, parts.folded, parts.content);
     parts.calls = el("div", { class: "calls" });
     parts.problem = el("p", { class: "problem", role: "alert" });
-    parts.stats = el("p", { class: "stats quiet small" });
+    parts.figures = new Figures();
     parts.actions = this.#makeActions();
     parts.tree = el("div", { class: "tree" });
-    parts.article = el("article", { "aria-label": "Answer" }, parts.plain, parts.calls, parts.problem, parts.stats,
+    parts.article = el("article", { "aria-label": "Answer" }, parts.plain, parts.calls, parts.problem, parts.figures.element,
       parts.actions, parts.tree);
     this.element = el("li", { class: "message answer", "data-node": node.id }, parts.article);
   }
@@ -57,7 +58,7 @@ export class AnswerView {
     else this.#updatePlain(running);
     this.#updateCalls(running);
     setText(parts.problem, node.problem ?? "");
-    setText(parts.stats, running ? progressOf(node) : statsOf(node));
+    parts.figures.update(node, running);
     parts.article.setAttribute("aria-busy", String(running));
     parts.again.hidden = running;
     parts.copy.hidden = !node.content;
@@ -152,26 +153,4 @@ export function branchName(conversation, node) {
 function callElement({ name, arguments: given }) {
   return el("div", { class: "call" }, el("span", { class: "small" }, "Calls ", el("code", {}, name)),
     el("pre", { tabindex: "0", "aria-label": `Arguments of ${name}` }, given));
-}
-
-const HELD = 8; // up to so many tokens may wait for the end of a character or mark
-
-/** The same while the answer grows; the server holds back a call until it is complete. */
-function progressOf(node) {
-  if (!node.stats?.tokens) return "Waiting for the first token …";
-  const { held } = node.stats;
-  return held > HELD ? `${statsOf(node)} · ${held} tokens not shown yet` : statsOf(node);
-}
-
-const ENDS = { length: "cut off at the token limit", stopped: "stopped", error: "interrupted", tool_calls: "waiting for the tool" };
-
-export function statsOf({ stats, finish }) {
-  const parts = [];
-  if (stats?.tokens) parts.push(`${stats.tokens} ${stats.tokens === 1 ? "token" : "tokens"}`);
-  if (stats?.speed) parts.push(`${stats.speed >= 20 ? Math.round(stats.speed) : stats.speed.toFixed(1)} tokens/s`);
-  if (stats?.first) parts.push(`first token after ${stats.first < 1000 ? `${Math.round(stats.first)} ms` : `${(stats.first / 1000).toFixed(1)} s`}`);
-  if (stats?.cached) parts.push(`${stats.cached} of ${stats.prompt} prompt tokens from the cache`);
-  if (stats?.drafted) parts.push(`${stats.drafted} tokens drafted, ${stats.accepted} accepted`);
-  if (ENDS[finish] && (finish !== "error" || parts.length)) parts.push(ENDS[finish]);
-  return parts.join(" · ");
 }

@@ -12,7 +12,7 @@ import { makeKeyDialog } from "./key-dialog.js";
 import { viewOf } from "./messages.js";
 import { Scrolling } from "./scrolling.js";
 import { Session } from "./session.js";
-import { DEFAULTS, FieldError, summaryOf } from "./settings.js";
+import { FieldError, reset, summaryOf } from "./settings.js";
 import { SettingsForm } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
 import { keepsNothing, loadLook, onChangedElsewhere, removeSetAside, saveLook } from "./store.js";
@@ -131,7 +131,7 @@ function showMessages(current) {
   });
   showWelcome(byId("welcome"), !nodes.length, (example) => {
     const { settings: used } = session.current;
-    Object.assign(used, DEFAULTS, example.settings);
+    reset(used, example.settings);
     settings.edit(used);
     session.settingsChanged();
     if (example.tokens) showTokens(true);

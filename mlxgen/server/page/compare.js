@@ -1,8 +1,9 @@
 // Two versions of an answer side by side, token by token.
 
-import { branchName, statsOf } from "./answer-view.js";
+import { branchName } from "./answer-view.js";
 import { commonLength, pathOf, siblingsOf } from "./conversation.js";
 import { button, el } from "./dom.js";
+import { statsOf } from "./figures.js";
 import { Speller } from "./records.js";
 import { tokenElement } from "./token-view.js";
 

@@ -7,10 +7,9 @@
 
 import { openChat, ServerError } from "./api.js";
 import { cutBack, messagesFor, pathOf } from "./conversation.js";
+import { takeProgress, takeTimings } from "./figures.js";
 import { recordsOf } from "./records.js";
 import { bodyOf, formName } from "./settings.js";
-
-const SHORT = 20; // milliseconds from the first token to the last that make no speed
 
 export class Run {
   #abort = new AbortController();
@@ -38,8 +37,7 @@ export class Run {
       // They count as generated, and there must be room for one more.
       if (body.max_tokens <= path.length) body.max_tokens += path.length;
     }
-    const sent = performance.now();
-    this.#growths = nodes.map((each) => new Growth(each, path.length, sent));
+    this.#growths = nodes.map((each) => new Growth(each, path.length));
     for (const each of nodes) each.finish = each.problem = each.stats = null;
     this.done = this.#listen(await openChat(body, this.#abort.signal));
   }
@@ -64,19 +62,15 @@ export class Run {
   }
 
   #take(event) {
-    if (event.usage) this.#measure(event.usage);
     for (const choice of event.choices) {
       const growth = this.#growths[choice.index];
-      growth.take(choice);
+      growth.take(choice, event);
       this.#changed(growth.node);
     }
-    if (!event.choices.length) this.#changed(this.node);
-  }
-
-  #measure(usage) {
-    // The times and drafts of several answers are told together, and are those of none.
-    const own = this.nodes.length > 1 ? { ...usage, timings: undefined } : usage;
-    for (const growth of this.#growths) growth.measure(own);
+    if (!event.usage) return;
+    // Several answers have timings of their own with their tokens; the last event adds them up.
+    if (this.nodes.length === 1) this.#growths[0].measure(event);
+    this.#changed(this.node);
   }
 }
 
@@ -84,26 +78,18 @@ export class Run {
 class Growth {
   #length; // tokens of the path so far, those that the server has only counted included
   #told; // those of them that it has told all about
-  #sent;
-  #first = 0;
-  #last = 0;
   #count = 0;
 
-  constructor(node, length, sent) {
+  constructor(node, length) {
     this.node = node;
     this.#length = this.#told = length;
-    this.#sent = sent;
   }
 
-  take(choice) {
+  take(choice, event) {
     const { node } = this;
     const ids = choice.token_ids?.length ?? 0;
     this.#length += ids;
-    if (ids) {
-      this.#last = performance.now();
-      this.#first ||= this.#last;
-      this.#count += ids;
-    }
+    this.#count += ids;
     const records = recordsOf(choice);
     this.#told += records.length;
     node.tokens.push(...records);
@@ -117,23 +103,16 @@ class Growth {
       growing.end = this.#length;
     }
     node.finish = choice.finish_reason ?? node.finish;
-    this.measure();
+    this.measure(event);
   }
 
-  /** Figures for people; they are measured here, so they include the network. */
-  measure(usage) {
+  /** The server's own figures. */
+  measure({ timings, prompt_progress: progress }) {
     const stats = (this.node.stats ??= {});
     stats.tokens = this.#count;
     stats.held = this.#length - this.#told;
-    if (this.#first) stats.first = this.#first - this.#sent;
-    const took = this.#last - this.#first;
-    // A page that was busy finds many events at once, which says nothing about the model.
-    if (took > SHORT) stats.speed = ((this.#count - 1) / took) * 1000;
-    if (!usage) return;
-    stats.prompt = usage.prompt_tokens;
-    stats.cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-    stats.drafted = usage.timings?.draft_n ?? 0;
-    stats.accepted = usage.timings?.draft_n_accepted ?? 0;
+    if (progress) takeProgress(stats, progress);
+    if (timings) takeTimings(stats, timings);
   }
 }
 

@@ -1,7 +1,7 @@
 // The form for the settings of a conversation.
 
 import { button, byId, el } from "./dom.js";
-import { bodyOf, DEFAULTS, FieldError, FIELDS, GROUPS } from "./settings.js";
+import { bodyOf, FieldError, FIELDS, GROUPS, reset } from "./settings.js";
 
 export class SettingsForm {
   #element = byId("settings");
@@ -97,7 +97,7 @@ export class SettingsForm {
   }
 
   #reset() {
-    Object.assign(this.#settings, DEFAULTS);
+    reset(this.#settings);
     this.edit(this.#settings);
     this.#changed();
   }

@@ -77,9 +77,16 @@ export const GROUPS = [
 
 export const FIELDS = GROUPS.flatMap((group) => group.fields);
 
-export const DEFAULTS = Object.freeze(
-  Object.fromEntries(FIELDS.map((field) => [field.name, field.name === "alternatives" ? "8" : ""])),
-);
+/** The setting that is chosen in the header, and that neither a preset nor a reset changes. */
+export const MODEL = "model";
+
+export const DEFAULTS = Object.freeze({
+  ...Object.fromEntries(FIELDS.map((field) => [field.name, field.name === "alternatives" ? "8" : ""])),
+  [MODEL]: "",
+});
+
+/** Set all settings to their defaults, apart from the model and from `more`. */
+export const reset = (settings, more = {}) => Object.assign(settings, { ...DEFAULTS, [MODEL]: settings[MODEL] }, more);
 
 /** An invalid setting; `field` is its name. */
 export class FieldError extends Error {
@@ -94,8 +101,12 @@ const PLAIN = GROUPS[2].fields.map((field) => field.name);
 
 /** The body of a request, without its messages. */
 export function bodyOf(settings) {
-  const body = { stream: true, stream_options: { include_usage: true }, return_token_ids: true };
-  for (const name of [...PLAIN, "max_tokens"]) put(body, name, numberOf(settings, name));
+  const body = {
+    stream: true, stream_options: { include_usage: true }, return_token_ids: true,
+    return_progress: true, timings_per_token: true,
+  };
+  if (settings[MODEL]) body.model = settings[MODEL];
+  for (const name of [...PLAIN, "max_tokens", "num_draft_tokens"]) put(body, name, numberOf(settings, name));
   put(body, "stop", linesOf(settings.stop));
   put(body, "banned_strings", linesOf(settings.banned_strings));
   put(body, "tools", toolsOf(settings.tools));
@@ -169,16 +180,29 @@ export function formName(settings) {
   return { object: "JSON", schema: "JSON schema", regex: "regular expression" }[settings.form] ?? "";
 }
 
+/** The settings that differ from their defaults: {name, label, value}, the value in a few words. */
+export function changesOf(settings) {
+  const changed = FIELDS.filter(({ name, when }) => !when && (settings[name] ?? "").trim() !== DEFAULTS[name]);
+  return changed.map(({ name, label, kind, options }) => ({ name, label, value: shortOf(settings, name, kind, options) }));
+}
+
+function shortOf(settings, name, kind, options) {
+  const text = settings[name].trim();
+  if (name === "form") return formName(settings);
+  if (kind === "choice") return options.find(([value]) => value === text)?.[1].toLowerCase() ?? text;
+  if (kind === "lines") return String(linesOf(text)?.length ?? 0);
+  return kind === "number" ? text : "";
+}
+
 /** What differs from the defaults, in a few words. */
 export function summaryOf(settings) {
-  const parts = [];
-  if (settings.system) parts.push("system prompt");
-  if (formName(settings)) parts.push(formName(settings));
-  if (settings.temperature !== "") parts.push(`temperature ${settings.temperature}`);
-  for (const [name, word] of [["stop", "stop string"], ["banned_strings", "banned string"]]) {
-    const count = linesOf(settings[name])?.length ?? 0;
-    if (count) parts.push(`${count} ${word}${count === 1 ? "" : "s"}`);
-  }
-  if ((settings.tools ?? "").trim()) parts.push("tools");
+  const parts = changesOf(settings).map(({ name, label, value }) => {
+    if (name === "form") return value;
+    if (name === "tools") return "tools";
+    if (name === "stop" || name === "banned_strings") {
+      return `${value} ${label.slice(0, -1).toLowerCase()}${value === "1" ? "" : "s"}`;
+    }
+    return value ? `${label.toLowerCase()} ${value}` : label.toLowerCase();
+  });
   return parts.length ? `In force: ${parts.join(", ")}.` : "";
 }

@@ -31,10 +31,14 @@ const isCall = (value) =>
 const isResult = (value) =>
   isObject(value) && [value.name, value.content].every(isText) && (isMissing(value.id) || isText(value.id));
 
+/** A figure of an answer: a number, or for each drafter how many tokens it drafted and how many stood. */
+const isFigure = ([name, value]) =>
+  name === "drafts" ? isObject(value) && Object.values(value).every((counts) => isList(counts, isCount)) : isNumber(value);
+
 const isAnswer = (node) =>
   isObject(node.settings) && isList(node.tokens, isRecord) && isText(node.content) && isText(node.reasoning)
   && isList(node.calls, isCall) && [node.finish, node.problem, node.setting].every(or(isMissing, isText))
-  && (isMissing(node.stats) || (isObject(node.stats) && Object.values(node.stats).every(isNumber)))
+  && (isMissing(node.stats) || (isObject(node.stats) && Object.entries(node.stats).every(isFigure)))
   && (isMissing(node.from) || (isObject(node.from) && isCount(node.from.at)));
 
 const isFile = (value) => isObject(value) && isText(value.name) && isText(value.text);

@@ -24,6 +24,12 @@ PERSON = {
     "required": ["name", "age", "city"],
     "additionalProperties": False,
 }
+# Deletes the conversations; resolves when they are gone.
+FORGET = """new Promise((done, failed) => {
+  const asked = indexedDB.deleteDatabase("mlxgen");
+  asked.onsuccess = () => done();
+  asked.onerror = () => failed(asked.error);
+})"""
 GREEDY = {"Temperature": "0", "Thinking": "off"}
 
 
@@ -63,13 +69,13 @@ class Chat:
         self.context.clear_permissions()
         # The page keeps what it has when it is left, so it has to be gone before.
         self.page.goto(f"{self.url}/health")
-        self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        self.page.evaluate(f"localStorage.clear(); sessionStorage.clear(); {FORGET}")
         self.wrong.clear()
         self.page.goto(self.url)
 
     def check_clean(self) -> None:
         """No script failed, and nothing but the server was asked for anything."""
-        assert self.wrong == []
+        assert self.wrong == [], self.wrong
         assert self.hosts <= {self.url}
 
     # ---- what a person does --------------------------------------------------------------------
@@ -158,8 +164,8 @@ class Chat:
     @property
     def stored(self) -> list[dict[str, Any]]:
         """The conversations that the browser keeps."""
-        script = "Object.entries(localStorage).filter(([k]) => k.includes('conversation/'))"
-        return [json.loads(value) for _, value in self.page.evaluate(script)]
+        script = "import('/page/store.js').then((m) => m.openStore()).then((s) => s.readAll())"
+        return list(self.page.evaluate(script))
 
     # ---- answers that no model gives at will -----------------------------------------------------
 

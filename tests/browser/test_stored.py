@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..effort import tries
-from .driving import FACT, GREEDY, Chat
+from .driving import FACT, FORGET, GREEDY, Chat
 
 PREFIX = "mlxgen/conversation/"
 PARIS = "The capital of France is Paris."
@@ -19,11 +19,12 @@ Stored = dict[str, Any]
 def keep(chat: Chat, kept: dict[str, str]) -> None:
     """Open the page where the browser keeps this."""
     chat.page.goto(f"{chat.url}/health")
-    script = """kept => {
+    script = """async (kept) => {
+      await %s;
       localStorage.clear();
       for (const [name, text] of Object.entries(kept)) localStorage.setItem(name, text);
     }"""
-    chat.page.evaluate(script, kept)
+    chat.page.evaluate(script % FORGET, kept)
     chat.page.goto(chat.url)
     chat.page.locator("#model", has_text="demo").wait_for()
 
@@ -160,3 +161,95 @@ def test_whatever_is_kept_every_conversation_in_the_list_can_be_opened(chat: Cha
     }"""
     chat.page.evaluate(script)
     assert chat.wrong == [] and chat.page.locator("#conversations [data-id]").count() == count
+
+
+# The database has no room until the alternatives of a conversation are deleted, and then for ever.
+FULL = """
+const { put, delete: remove } = IDBObjectStore.prototype;
+let full = true;
+IDBObjectStore.prototype.put = function (...given) {
+  if (full) throw new DOMException("no room", "QuotaExceededError");
+  return put.apply(this, given);
+};
+IDBObjectStore.prototype.delete = function (range) {
+  if (this.name === "alternatives" && range.lower.length === 1) full = false;
+  return remove.call(this, range);
+};
+null;
+"""
+
+
+def test_a_full_store_is_said_and_the_answer_is_still_there(chat: Chat) -> None:
+    chat.page.evaluate(FULL)
+    chat.set(GREEDY)
+    assert chat.ask(FACT) == PARIS
+    assert "no room" in chat.page.get_by_role("alert").first.inner_text()
+
+
+def test_alternatives_of_old_conversations_make_room_for_new_ones(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    (old,) = chat.stored
+    chat.page.evaluate(FULL)
+    chat.press("New conversation")
+    chat.ask("What is 3 + 4?")
+    new, thin = chat.stored
+    assert thin["id"] == old["id"]
+    for id, node in old["nodes"].items():
+        for token in node.get("tokens", []):
+            del token["a"]
+        assert thin["nodes"][id] == node
+    assert any("a" in json.dumps(node) for node in new["nodes"].values())
+    said = chat.page.get_by_role("alert").first.inner_text()
+    assert said.startswith("This browser is almost full: the oldest conversation lost")
+
+
+def test_what_a_page_could_not_write_when_it_was_left_is_there_when_it_comes_back(
+    chat: Chat,
+) -> None:
+    chat.set(GREEDY | {"The answer must be": "regex", "Regular expression": "[a-z ]{1800}"})
+    chat.say("Go on.")
+    chat.wait_text(50)
+    # From here on, nothing reaches the database.
+    chat.page.evaluate(
+        "IDBObjectStore.prototype.put = () => { throw new DOMException('gone', 'AbortError') }; null"
+    )
+    before = len(chat.answer)
+    chat.wait_text(before + 200)
+    before = chat.answer
+    chat.page.reload()
+    chat.answers.last.wait_for()
+    assert chat.answer.startswith(before)
+    chat.show_tokens()
+    assert chat.answer.startswith(before)
+    (stored,) = chat.stored
+    answer = next(node for node in stored["nodes"].values() if node["role"] == "assistant")
+    assert "".join(token["b"] for token in answer["tokens"]) == answer["content"]
+
+
+def test_two_tabs_that_write_to_one_conversation_lose_nothing(chat: Chat) -> None:
+    endless = {"The answer must be": "regex", "Regular expression": "[a-z ]{1800}"}
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    other = Chat(chat.context, chat.url)
+    other.answers.last.wait_for()
+    other.set(endless)
+    other.say("Go on.")
+    other.wait_text(50)
+    chat.until(lambda: chat.answers.count() == 2)  # it grows in the other tab
+    chat.set({"The answer must be": ""})
+    chat.page.get_by_role("button", name="Edit").first.click()
+    chat.page.get_by_label("Edited message").fill("What is the capital of Italy?")
+    chat.press("Ask this instead")
+    chat.until(lambda: chat.answer == "The capital of Italy is Rome.")
+    other.page.keyboard.press("Escape")
+    other.wait_done()
+    grown = other.answer
+    other.page.get_by_text("1 of 2").or_(other.page.get_by_text("2 of 2")).first.wait_for()
+    chat.until(lambda: chat.page.get_by_text("of 2").count() > 0)
+    for tab in (chat, other):
+        (stored,) = tab.stored
+        texts = {node.get("content", node.get("text")) for node in stored["nodes"].values()}
+        assert {PARIS, "Go on.", "The capital of Italy is Rome.", grown} <= texts
+    other.check_clean()
+    other.page.close()

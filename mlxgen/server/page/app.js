@@ -6,16 +6,17 @@ import { get, onKeyNeeded } from "./api.js";
 import { CompareDialog } from "./compare.js";
 import { Composer } from "./composer.js";
 import { branchAt, pathOf, shownIn } from "./conversation.js";
+import { isFull } from "./database.js";
 import { button, byId, el, setText } from "./dom.js";
 import { drawIcons } from "./icons.js";
 import { makeKeyDialog } from "./key-dialog.js";
 import { viewOf } from "./messages.js";
+import { loadLook, saveLook } from "./preferences.js";
 import { Scrolling } from "./scrolling.js";
 import { Session } from "./session.js";
 import { FieldError, reset, summaryOf } from "./settings.js";
 import { SettingsForm } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
-import { keepsNothing, loadLook, onChangedElsewhere, removeSetAside, saveLook } from "./store.js";
 import { showThemes } from "./theme.js";
 import { legend } from "./token-view.js";
 import { showWelcome } from "./welcome.js";
@@ -25,9 +26,22 @@ const views = new Map(); // of the nodes that are shown, by id
 let shownConversation = null;
 let frame = 0;
 
-const session = new Session({
+drawIcons(document);
+showThemes(byId("theme"), look.theme, (theme) => {
+  look.theme = theme;
+  saveLook(look);
+});
+
+document.body.inert = true; // until the conversations are loaded
+const session = await Session.opened({
   changed: () => (frame ||= requestAnimationFrame(render)),
-  full: () => showProblem("This browser has no room left for conversations. Delete some to keep this one."),
+  full: (error) => showProblem(isFull(error)
+    ? "This browser has no room left for conversations. Delete some to keep this one."
+    : `This conversation could not be stored: ${error.message}`),
+  thinned: (count) => showProblem(count === 1
+    ? "This browser is almost full: the oldest conversation lost the alternatives of its tokens."
+    : `This browser is almost full: the ${count} oldest conversations lost the alternatives of their tokens.`),
+  setAside: tellOfSetAside,
 });
 
 const panel = new AlternativesPanel(byId("alternatives"), choose);
@@ -210,16 +224,6 @@ async function choose(node, index, id) {
   }
 }
 
-function prepareLook() {
-  showThemes(byId("theme"), look.theme, (theme) => {
-    look.theme = theme;
-    saveLook(look);
-  });
-  byId("show-tokens").addEventListener("click", () => showTokens(!look.tokens));
-  byId("legend").append(legend());
-  showTokens(look.tokens);
-}
-
 /** Show answers as tokens, or as text. */
 function showTokens(wanted) {
   if (look.tokens !== wanted) {
@@ -255,18 +259,18 @@ function tellOfSetAside(count) {
     ? "A stored conversation cannot be read and was set aside. The others are unaffected."
     : `${count} stored conversations cannot be read and were set aside. The others are unaffected.`;
   showProblem(said, button(count === 1 ? "Delete it" : "Delete them", () => {
-    removeSetAside();
+    session.removeSetAside();
     showProblem("");
   }));
 }
 
 onKeyNeeded(makeKeyDialog(byId("key")));
-onChangedElsewhere((id) => session.reload(id));
 addEventListener("pagehide", () => session.keepAll());
-if (keepsNothing) setText(byId("kept"), "This browser stores nothing; everything is lost when you close the page.");
-drawIcons(document);
-prepareLook();
-if (session.setAside) tellOfSetAside(session.setAside);
+if (session.keepsNothing) setText(byId("kept"), "This browser stores nothing; everything is lost when you close the page.");
+document.body.inert = false;
+byId("show-tokens").addEventListener("click", () => showTokens(!look.tokens));
+byId("legend").append(legend());
+showTokens(look.tokens);
 greet();
 // On a phone the focus would open the keyboard over half of the page.
 if (matchMedia("(pointer: fine)").matches) composer.focus();

@@ -74,6 +74,19 @@ export function cutBack(conversation, node, at) {
   takeLead(node, path, node.calls);
 }
 
+/** Make a conversation what another page made of it. Nodes and tokens that both have stay the same
+ *  objects; the settings stay what they are here. */
+export function refresh(conversation, read) {
+  const nodes = Object.entries(read.nodes).map(([id, { tokens, ...head }]) => {
+    const node = conversation.nodes[id];
+    if (!node) return [id, read.nodes[id]];
+    if (tokens && node.tokens.every((record, k) => record.i === tokens[k]?.i)) node.tokens.push(...tokens.slice(node.tokens.length));
+    else if (tokens) node.tokens = tokens;
+    return [id, Object.assign(node, head)];
+  });
+  Object.assign(conversation, read, { nodes: Object.fromEntries(nodes), settings: conversation.settings });
+}
+
 // ---- tokens and their branches ---------------------------------------------------------------
 
 /** The records of an answer, including those that it shares. */

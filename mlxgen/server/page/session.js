@@ -1,96 +1,174 @@
 // The conversations and the answers in progress: everything that a person can do, without the page.
 //
-// Each conversation has one answer in progress at most, which continues while another is shown.
-// `changed(conversation)` is called after every change, however small.
+// All conversations are listed; those that were opened are loaded, with their nodes. What is loaded is
+// changed at once, and written to the store soon after. Each conversation has one answer in progress at
+// most, which continues while another is shown. `changed(conversation)` is called after every change,
+// however small.
 
 import {
-  add, answerNode, branchAt, childrenOf, forkAgain, forkAt, newConversation, parentOf, pathOf, select, shownIn,
-  siblingsOf, sproutAt, toolNode, userNode,
+  add, answerNode, branchAt, childrenOf, forkAgain, forkAt, newConversation, ownerOf, parentOf, pathOf, refresh, select,
+  shownIn, siblingsOf, sproutAt, toolNode, userNode,
 } from "./conversation.js";
+import { loadSettings, saveSettings } from "./preferences.js";
 import { prune } from "./pruning.js";
 import { spoken } from "./records.js";
 import { endThere, isEnd, prepareToGoOn, refusalOf, Run } from "./run.js";
 import { bodyOf, fieldOfParam } from "./settings.js";
-import * as store from "./store.js";
+import { openStore } from "./store.js";
 
 const SAVE_EVERY = 1000; // milliseconds, while an answer grows
+
+const isLoaded = (conversation) => conversation.nodes !== undefined;
 
 export class Session {
   #runs = new Map(); // by conversation
   #saved = new Map(); // when each conversation was kept last
-  #changed;
-  #full;
+  #behind = new Set(); // conversations that another tab changed during an answer
+  #store;
+  #tell;
+  #wanted = null; // the conversation that was opened last, which may still be loading
 
-  /** `full()` is called if the browser has no room to store a conversation. */
-  constructor({ changed, full }) {
-    this.#changed = changed;
-    this.#full = full;
-    /** How many stored conversations could not be read. */
-    this.setAside = store.setAsideMalformed();
-    this.conversations = store.loadAll();
-    if (!this.conversations.length) this.#begin();
-    this.current = this.conversations[0];
+  /** The conversations of this browser. `changed(conversation)` is called after every change, `full(error)`
+   *  if one could not be written, `thinned(count)` when others lost alternatives to make room for it, and
+   *  `setAside(count)` if some could not be read. */
+  static async opened(tell) {
+    const session = new Session(await openStore(), tell);
+    session.conversations = await session.#store.list();
+    await session.#showNewest();
+    session.#store.onChangedElsewhere((id) => session.reload(id));
+    if (session.#store.setAside) tell.setAside(session.#store.setAside);
+    return session;
+  }
+
+  /** Use `Session.opened`. */
+  constructor(store, tell) {
+    this.#store = store;
+    this.#tell = tell;
+    /** The newest first; those that were not opened yet have no nodes. */
+    this.conversations = [];
+    this.current = null;
+  }
+
+  /** Whether everything is lost when the page is closed. */
+  get keepsNothing() {
+    return this.#store.keepsNothing;
+  }
+
+  removeSetAside() {
+    return this.#store.removeSetAside();
   }
 
   // ---- conversations -------------------------------------------------------------------------
 
   #begin() {
     // Tools and the answer format belong to the conversation they were set for.
-    this.conversations.unshift(newConversation({ ...store.loadSettings(), form: "", tools: "" }));
-    [this.current] = this.conversations;
+    this.conversations.unshift(newConversation({ ...loadSettings(), form: "", tools: "" }));
+    this.#show(this.conversations[0]);
+  }
+
+  #show(conversation) {
+    this.current = conversation;
+    this.#wanted = conversation.id;
   }
 
   start() {
     // A second empty one would be useless.
-    const empty = this.conversations.find((one) => !shownIn(one).length);
-    if (empty) this.current = empty;
+    const empty = this.conversations.find((one) => isLoaded(one) && !shownIn(one).length);
+    if (empty) this.#show(empty);
     else this.#begin();
-    this.#changed(this.current);
+    this.#tell.changed(this.current);
   }
 
-  open(id) {
-    this.current = this.conversations.find((one) => one.id === id) ?? this.current;
-    this.#changed(this.current);
+  /** Show a conversation, after it is loaded; one that cannot be read leaves the list. */
+  async open(id) {
+    this.#wanted = id;
+    const opened = await this.#load(id);
+    if (this.#wanted !== id) return; // another one was opened meanwhile
+    if (opened) this.#show(opened);
+    else await this.#showNewest();
+    this.#tell.changed(this.current);
   }
 
-  remove(id) {
+  /** Show the first of the list that can be read; a new one if there is none. */
+  async #showNewest() {
+    while (this.conversations.length) {
+      const opened = await this.#load(this.conversations[0].id);
+      if (opened) return this.#show(opened);
+    }
+    this.#begin();
+  }
+
+  /** A conversation of the list, with its nodes; null if it is gone. */
+  async #load(id) {
+    const listed = this.conversations.find((one) => one.id === id);
+    if (!listed || isLoaded(listed)) return listed ?? null;
+    const read = await this.#read(id);
+    const now = this.conversations.find((one) => one.id === id);
+    if (now && isLoaded(now)) return now; // it was loaded twice at once
+    if (read && now) this.#store.adopt(read);
+    this.conversations = this.conversations.flatMap((one) => (one.id === id ? (read ?? []) : one));
+    return now ? read : null;
+  }
+
+  async #read(id) {
+    const before = this.#store.setAside;
+    const read = await this.#store.read(id);
+    const { setAside } = this.#store;
+    if (setAside > before && this.current) this.#tell.setAside(setAside); // `opened` tells of the first ones
+    return read;
+  }
+
+  async remove(id) {
     this.#runs.get(id)?.stop();
-    store.removeConversation(id);
     this.conversations = this.conversations.filter((one) => one.id !== id);
-    if (!this.conversations.length) this.#begin();
-    if (this.current.id === id) [this.current] = this.conversations;
-    this.#changed(this.current);
+    const removed = this.#store.remove(id);
+    if (this.current.id === id) await this.#showNewest();
+    this.#tell.changed(this.current);
+    await removed;
   }
 
   /** Adopt what another tab did, unless an answer is in progress here. */
-  reload(id) {
-    if (this.#runs.has(id)) return;
-    const found = store.loadConversation(id);
+  async reload(id) {
+    await this.#store.settled();
     const place = this.conversations.findIndex((one) => one.id === id);
-    if (!found && place >= 0 && this.current.id !== id) this.conversations.splice(place, 1);
-    else if (found && place < 0) this.conversations.unshift(found);
-    else if (found) {
-      this.conversations[place] = found;
-      if (this.current.id === id) this.current = found;
+    const here = this.conversations[place];
+    if (this.#runs.has(id)) {
+      this.#behind.add(id);
+      return;
     }
-    this.#changed(found ?? this.current);
+    const changed = here?.changed;
+    const shown = this.current.id === id;
+    const read = shown ? await this.#read(id) : await this.#store.listed(id);
+    const now = this.conversations.find((one) => one.id === id);
+    if (this.#runs.has(id) || now !== here || now?.changed !== changed || (this.current.id === id) !== shown) {
+      return this.reload(id); // something happened here meanwhile
+    }
+    if (shown) {
+      if (!read) return; // it stays as long as it is shown
+      refresh(here, read);
+      this.#store.adopt(here);
+    } else if (!read) this.conversations = this.conversations.filter((one) => one !== here);
+    else if (here) this.conversations[place] = read;
+    else this.conversations.unshift(read);
+    this.#tell.changed(this.current);
   }
 
   settingsChanged() {
-    store.saveSettings(this.current.settings);
+    saveSettings(this.current.settings);
     if (shownIn(this.current).length) this.#keep(this.current);
   }
 
-  /** Store what is shown; also called when the page goes away. */
+  /** Keep what is not written yet, at once; called when the page is left. */
   keepAll() {
-    for (const conversation of this.conversations) {
-      if (this.#runs.has(conversation.id)) this.#keep(conversation);
-    }
+    this.#store.leave(this.conversations.filter((one) => isLoaded(one) && Object.keys(one.nodes).length));
   }
 
   #keep(conversation) {
     this.#saved.set(conversation.id, performance.now());
-    if (!store.saveConversation(conversation)) this.#full();
+    this.#store.save(conversation).then(({ problem, thinned }) => {
+      if (problem) this.#tell.full(problem);
+      else if (thinned) this.#tell.thinned(thinned);
+    });
   }
 
   // ---- answers -------------------------------------------------------------------------------
@@ -154,7 +232,7 @@ export class Session {
   show(node) {
     select(this.current, node);
     this.#keep(this.current);
-    this.#changed(this.current);
+    this.#tell.changed(this.current);
   }
 
   /** Put another token at a place of an answer, and continue from it. Resolves, as soon as that is
@@ -170,8 +248,10 @@ export class Session {
     const fork = forkAt(current, node, index, id);
     const refused = await this.#take(current, fork);
     if (!refused) return { node: fork };
+    const owner = ownerOf(current, node, index);
     const record = pathOf(current, node)[index];
     record.x = [...(record.x ?? []), id];
+    owner.tokens = [...owner.tokens]; // so that the store writes them again
     this.#keep(current);
     return { refused };
   }
@@ -189,7 +269,7 @@ export class Session {
       endThere(conversation, fork);
       add(conversation, fork);
       this.#keep(conversation);
-      this.#changed(conversation);
+      this.#tell.changed(conversation);
       return null;
     }
     add(conversation, fork);
@@ -219,7 +299,7 @@ export class Session {
     const outcome = work(current);
     current.changed = Date.now();
     this.#keep(current);
-    this.#changed(current);
+    this.#tell.changed(current);
     return outcome;
   }
 
@@ -249,7 +329,7 @@ export class Session {
     return new Run(conversation, nodes, (node) => {
       if (!conversation.nodes[node.id]) return; // a fork that is not decided yet
       if (performance.now() - (this.#saved.get(conversation.id) ?? 0) > SAVE_EVERY) this.#keep(conversation);
-      this.#changed(conversation);
+      this.#tell.changed(conversation);
     });
   }
 
@@ -265,7 +345,7 @@ export class Session {
   async #startAndEnd(conversation, run) {
     const { node } = run;
     this.#keep(conversation);
-    this.#changed(conversation);
+    this.#tell.changed(conversation);
     try {
       await run.start();
       await run.done;
@@ -284,7 +364,7 @@ export class Session {
     this.#runs.set(conversation.id, run);
     run.ended = run.done.then(() => this.#end(conversation, run));
     this.#keep(conversation);
-    this.#changed(conversation);
+    this.#tell.changed(conversation);
   }
 
   #end(conversation, run) {
@@ -293,6 +373,7 @@ export class Session {
     if (this.#runs.get(conversation.id) === run) this.#runs.delete(conversation.id);
     conversation.changed = Date.now();
     if (this.conversations.includes(conversation)) this.#keep(conversation);
-    this.#changed(conversation);
+    if (this.#behind.delete(conversation.id)) this.reload(conversation.id);
+    this.#tell.changed(conversation);
   }
 }

@@ -19,37 +19,65 @@ const isPiece = or(isText, (value) => isList(value, (byte) => isCount(byte) && b
 const isBytes = or(isMissing, (value) => isList(value, (byte) => isCount(byte) && byte < 256));
 const isAlternative = (value) => isList(value, () => true) && isCount(value[0]) && isPiece(value[1]) && isNumber(value[2]);
 
-const isRecord = (value) =>
-  isObject(value) && isCount(value.i) && isPiece(value.b) && (value.p === null || isText(value.p))
-  && isNumber(value.l) && [value.f, value.n, value.h].every(isNumber) && isBytes(value.c) && isBytes(value.r)
-  && (isMissing(value.d) || isText(value.d)) && (isMissing(value.a) || isList(value.a, isAlternative)) && (isMissing(value.x) || isList(value.x, isCount));
+/** Whether a value is an object whose fields are what the table says; others are not looked at. */
+const has = (fields) => {
+  const checks = Object.entries(fields);
+  return (value) => isObject(value) && checks.every(([name, isRight]) => isRight(value[name]));
+};
+const optional = (isKind) => or(isMissing, isKind);
+const listOf = (isItem) => (value) => isList(value, isItem);
 
-const isCall = (value) =>
-  isObject(value) && [value.name, value.arguments].every(isText) && (isMissing(value.id) || isText(value.id))
-  && isCount(value.end);
+/** A token, see records.js. */
+const isRecord = has({
+  i: isCount,
+  b: isPiece,
+  p: or((value) => value === null, isText),
+  l: isNumber,
+  f: isNumber,
+  n: isNumber,
+  h: isNumber,
+  c: isBytes,
+  r: isBytes,
+  d: optional(isText),
+  a: optional(listOf(isAlternative)),
+  x: optional(listOf(isCount)),
+});
 
-const isResult = (value) =>
-  isObject(value) && [value.name, value.content].every(isText) && (isMissing(value.id) || isText(value.id));
+const isCall = has({ name: isText, arguments: isText, id: optional(isText), end: isCount });
+const isResult = has({ name: isText, content: isText, id: optional(isText) });
+const isFile = has({ name: isText, text: isText });
+const isImage = has({ name: isText, url: (value) => isText(value) && value.startsWith("data:image/") });
 
 /** A figure of an answer: a number, or for each drafter how many tokens it drafted and how many stood. */
 const isFigure = ([name, value]) =>
   name === "drafts" ? isObject(value) && Object.values(value).every((counts) => isList(counts, isCount)) : isNumber(value);
+const isFigures = (value) => isObject(value) && Object.entries(value).every(isFigure);
 
-const isAnswer = (node) =>
-  isObject(node.settings) && isList(node.tokens, isRecord) && isText(node.content) && isText(node.reasoning)
-  && isList(node.calls, isCall) && [node.finish, node.problem, node.setting].every(or(isMissing, isText))
-  && (isMissing(node.stats) || (isObject(node.stats) && Object.entries(node.stats).every(isFigure)))
-  && (isMissing(node.from) || (isObject(node.from) && isCount(node.from.at)));
-
-const isFile = (value) => isObject(value) && isText(value.name) && isText(value.text);
-const isImage = (value) => isObject(value) && isText(value.name) && isText(value.url) && value.url.startsWith("data:image/");
-
+/** The fields of each kind of node, see conversation.js; the ones that may be missing came later. */
 const NODES = {
-  user: (node) =>
-    isText(node.text) && (isMissing(node.files) || isList(node.files, isFile)) && (isMissing(node.images) || isList(node.images, isImage)),
-  tool: (node) => isList(node.results, isResult),
-  assistant: isAnswer,
+  user: has({
+    text: isText,
+    files: optional(listOf(isFile)),
+    images: optional(listOf(isImage)),
+  }),
+  tool: has({ results: listOf(isResult) }),
+  assistant: has({
+    settings: isObject,
+    tokens: listOf(isRecord),
+    content: isText,
+    reasoning: isText,
+    calls: listOf(isCall),
+    finish: optional(isText),
+    problem: optional(isText),
+    setting: optional(isText),
+    stats: optional(isFigures),
+    from: optional(has({ node: isId, at: isCount })),
+  }),
 };
+
+/** Whether a conversation can stand in the list, before its nodes are loaded. */
+export const isListed = (value, id) =>
+  isId(id) && has({ id: (own) => own === id, title: isText, changed: Number.isFinite, chosen: isObject, order: listOf(isId) })(value);
 
 /** The stored conversation `id`, with what older pages did not store; null if it is malformed. */
 export function conversationOf(found, id) {

@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
-import { THEMES } from "./store.js";
+import { THEMES } from "./preferences.js";
 
 const NAMES = { system: "System", light: "Light", dark: "Dark" };
 

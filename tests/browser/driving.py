@@ -72,6 +72,16 @@ class Chat:
         self.page.evaluate(f"localStorage.clear(); sessionStorage.clear(); {FORGET}")
         self.wrong.clear()
         self.page.goto(self.url)
+        self.wait_open()
+
+    def reload(self) -> None:
+        """Leave the page, and come back."""
+        self.page.reload()
+        self.wait_open()
+
+    def wait_open(self) -> None:
+        """Wait until the page shows what is stored."""
+        self.page.locator("#messages[aria-busy]").wait_for(state="attached")
 
     def check_clean(self) -> None:
         """No script failed, and nothing but the server was asked for anything."""

@@ -155,7 +155,7 @@ def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -
     colors.get_by_label("System").focus()
     chat.page.keyboard.press("ArrowRight")
     assert not is_dark()
-    chat.page.reload()
+    chat.reload()
     assert not is_dark() and colors.get_by_label("Light").is_checked()
     colors.get_by_title("Colors: dark").click()
     chat.page.emulate_media(color_scheme="light")
@@ -176,7 +176,7 @@ def test_what_looks_like_html_is_text_wherever_it_is_shown(chat: Chat) -> None:
     chat.wait_done()
     chat.press("Compare")
     chat.page.keyboard.press("Escape")
-    chat.page.reload()
+    chat.reload()
     chat.answers.last.wait_for()
     assert chat.page.locator("img, .message b").count() == 0
     assert HTML in chat.page.locator("#conversations").inner_text()

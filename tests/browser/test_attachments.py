@@ -48,7 +48,7 @@ def see(chat: Chat) -> None:
         route.fulfill(json=props | {"modalities": {"vision": True, "audio": False}})
 
     chat.page.route("**/props", fulfil)
-    chat.page.reload()
+    chat.reload()
     chat.page.get_by_role("button", name="Attach text files or images").wait_for()
 
 
@@ -58,7 +58,7 @@ def test_a_file_is_sent_as_a_named_block_and_shown_as_a_chip(chat: Chat, tmp_pat
     file.write_text(CODE)
     chat.page.locator("#composer input[type=file]").set_input_files(file)
     chat.page.get_by_text(re.compile(r"16 B · about \d+ tokens")).wait_for()
-    chat.page.reload()
+    chat.reload()
     with chat.page.expect_request("**/chat/completions") as asked:
         chat.ask("What is it?")
     message = json.loads(asked.value.post_data or "")["messages"][0]
@@ -67,7 +67,7 @@ def test_a_file_is_sent_as_a_named_block_and_shown_as_a_chip(chat: Chat, tmp_pat
     sent = chat.page.get_by_role("article", name="You")
     sent.get_by_text("hello.py").click()
     chat.until(lambda: sent.locator("pre").text_content() == CODE)
-    chat.page.reload()
+    chat.reload()
     assert chat.page.get_by_role("article", name="You").get_by_text("hello.py").is_visible()
     # What is edited keeps its files, less those that are taken away.
     chat.press("Edit")
@@ -107,7 +107,7 @@ def test_images_are_shown_and_sent_where_the_model_takes_them(chat: Chat) -> Non
     image = {"type": "image_url", "image_url": {"url": address}}
     assert content == [image, {"type": "text", "text": "What is it?"}]
     chat.wait_done()
-    chat.page.reload()
+    chat.reload()
     shown = chat.page.get_by_role("article", name="You").get_by_alt_text("dot.png")
     chat.until(lambda: shown.evaluate("image => image.naturalWidth") == 2)
 
@@ -119,7 +119,7 @@ def test_drafts_survive_a_reload_in_the_conversation_that_they_are_for(chat: Cha
     message.fill("to be continued")
     hand(chat, "drop", ("notes.txt", "text/plain", b"a note"))
     chat.page.locator(".tray .name").wait_for()
-    chat.page.reload()
+    chat.reload()
     chat.until(lambda: message.input_value() == "to be continued")
     assert chat.page.locator(".tray .name").inner_text() == "notes.txt"
     chat.press("New conversation")

@@ -81,7 +81,7 @@ def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
     chat.wait_done()
     chat.press("New conversation")
     chat.ask("What is the opposite of hot?")
-    chat.page.reload()
+    chat.reload()
     names = chat.page.locator("#conversations .title").all_text_contents()
     assert names == ["What is the opposite of hot?", FACT]
     assert chat.answer == "The opposite of hot is cold."
@@ -90,7 +90,7 @@ def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
     assert chat.answer == "The capital of France is Paris."
     chat.page.get_by_label("Delete “What is the opposite of hot?”").click()
     chat.page.get_by_label("Press again to delete").click()
-    chat.page.reload()
+    chat.reload()
     assert len(chat.stored) == 1
     assert chat.stored[0]["settings"]["temperature"] == "0"
 

@@ -107,7 +107,7 @@ def test_an_api_key_is_asked_for_and_never_stored(browser: Browser) -> None:
         assert chat.ask(FACT) == "The capital of France is Paris."
         kept = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
         assert KEY not in chat.page.evaluate(kept) + chat.page.content()
-        chat.page.reload()
+        chat.reload()
         dialog.wait_for()
         chat.page.keyboard.press("Escape")
         dialog.wait_for(state="hidden")

@@ -83,7 +83,7 @@ def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
     chat.page.route(
         "**/v1/models", lambda route: route.fulfill(body=body, content_type="application/json")
     )
-    chat.page.reload()
+    chat.reload()
     name = chat.page.locator("#model", has_text="Qwen3-Next")
     name.wait_for()
     assert "mlx-community" not in name.inner_text()

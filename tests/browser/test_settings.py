@@ -42,8 +42,7 @@ def test_the_figures_of_an_answer_are_the_servers(tab: Chat) -> None:
         "800 of 1,200 prompt tokens from the cache · cut off at the token limit"
     )
     assert call(tab, "figures", "draftsOf", stats) == (
-        "30 tokens drafted, 21 stood (70 %): "
-        "from earlier text 15/20, by the model's own head 6/10"
+        "30 tokens drafted, 21 stood (70 %): from earlier text 15/20, by the model's own head 6/10"
     )
     short = taken(tab, TIMINGS | {"predicted_ms": 5.0, "draft_n": 0}, {"tokens": 2})
     assert "speed" not in short and call(tab, "figures", "draftsOf", short) == ""
@@ -104,7 +103,7 @@ def test_a_preset_changes_what_it_names_and_can_be_kept_renamed_and_deleted(chat
     assert named() == [*built_in, "Mine"] and "model" not in preset("Mine")["settings"]
     again = call(chat, "presets", "withPreset", defaults(chat, model="a"), preset("Mine"))
     assert again == own | {"model": "a"}
-    chat.page.reload()
+    chat.reload()
     call(chat, "presets", "renamePreset", "Mine", "Ours")
     assert named() == [*built_in, "Ours"] and problem("Ours") == ""
     assert "already" in problem("Ours", "Mine") and "built in" in problem("Precise")

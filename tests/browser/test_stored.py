@@ -97,7 +97,7 @@ def test_malformed_conversations_are_set_aside_and_all_others_go_on(chat: Chat) 
     chat.press("New conversation")
     chat.set(GREEDY)
     assert chat.ask(FACT) == PARIS
-    chat.page.reload()
+    chat.reload()
     chat.page.locator("#model", has_text="demo").wait_for()
     assert told.inner_text() == "" and len(chat.stored) == 2
     aside = "Object.keys(localStorage).filter(k => k.includes('set-aside')).length"
@@ -211,13 +211,12 @@ def test_what_a_page_could_not_write_when_it_was_left_is_there_when_it_comes_bac
     chat.say("Go on.")
     chat.wait_text(50)
     # From here on, nothing reaches the database.
-    chat.page.evaluate(
-        "IDBObjectStore.prototype.put = () => { throw new DOMException('gone', 'AbortError') }; null"
-    )
+    gone = "{ throw new DOMException('gone', 'AbortError') }"
+    chat.page.evaluate(f"IDBObjectStore.prototype.put = () => {gone}; null")
     before = len(chat.answer)
     chat.wait_text(before + 200)
     before = chat.answer
-    chat.page.reload()
+    chat.reload()
     chat.answers.last.wait_for()
     assert chat.answer.startswith(before)
     chat.show_tokens()

@@ -78,7 +78,7 @@ def test_an_alternative_that_the_schema_forbids_is_crossed_out(chat: Chat) -> No
     assert chat.answer == before
     assert chat.page.get_by_text("1 of 2").count() == 0
     chat.page.keyboard.press("Escape")
-    chat.page.reload()
+    chat.reload()
     chat.token(1).click()
     assert chat.alternative("item").is_disabled()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +21,8 @@ from mlxgen import errors
 from .docs.pages import PAGES, README
 
 ROOT = Path(__file__).parent.parent
+VENDOR = "mlxgen/server/page/vendor"
+LIBRARIES = json.loads((ROOT / VENDOR / "manifest.json").read_text(encoding="utf-8"))["files"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -69,6 +73,7 @@ def test_what_the_readme_and_the_pages_link_to_is_in_the_source_distribution(
     built = run_build(build, tmp_path)
     with tarfile.open(tmp_path / built) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"{VENDOR}/{name}" for name in LIBRARIES} <= names
     for page in PAGES:
         assert page.name in names
         for link in filter(None, (link.partition("#")[0] for link in page.links)):
@@ -97,6 +102,9 @@ def test_the_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
         entry_points = next(name for name in names if name.endswith("entry_points.txt"))
         assert "mlxgen.generate = mlxgen.generate:main" in wheel.read(entry_points).decode()
     assert "mlxgen/py.typed" in names
+    assert {f"{VENDOR}/{name}" for name in LIBRARIES} <= names
+    licences = {name.partition("/licenses/")[2] for name in names}
+    assert {f"{VENDOR}/{name}" for name in LIBRARIES if "LICENSE" in name} <= licences
     weights = ("model/model", "model/mtp", "draft/model")
     assert {f"mlxgen/demo/{name}.safetensors" for name in weights} <= names
     assert not any(name.startswith(("tests/", "scripts/")) for name in names)
@@ -105,3 +113,12 @@ def test_the_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
 def test_the_demo_models_take_at_most_8_megabytes() -> None:
     files = [path for path in (ROOT / "mlxgen" / "demo").rglob("*") if path.is_file()]
     assert 0 < sum(path.stat().st_size for path in files) <= 8_000_000
+
+
+def test_the_libraries_of_the_page_are_the_files_that_are_pinned() -> None:
+    found = {
+        path.relative_to(ROOT / VENDOR).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (ROOT / VENDOR).glob("*/**/*")
+        if path.is_file()
+    }
+    assert found == LIBRARIES, "run scripts/vendor_page"

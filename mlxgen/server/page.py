@@ -1,18 +1,27 @@
 """``/``: the page for people.
 
-Owns the files of the folder ``page`` and the policy that they are served with. Must never know
-what is in them. Invariant: a browser runs only the scripts and styles of these files, loads nothing
-from other hosts, and never treats text as HTML.
+Owns the files of the folder ``page``, its libraries in ``vendor`` included, and the policy that
+they are served with. Must never know what is in them. Invariant: a browser runs only the scripts
+and styles of these files, loads nothing from other hosts, and never treats text as HTML.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from fastapi import Response
 
 INDEX = "index.html"
-_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_TYPES = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "mjs": "text/javascript",
+    "css": "text/css",
+    "woff2": "font/woff2",
+}
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -26,9 +35,31 @@ _HEADERS = {
 
 
 def read_page() -> dict[str, Response]:
-    """The files of the page as they are served, by name."""
+    """The files of the page as they are served, by their paths below the folder ``page``."""
     return {
-        file.name: Response(file.read_bytes(), headers=_HEADERS, media_type=_TYPES[kind])
-        for file in files(__package__).joinpath("page").iterdir()
-        if (kind := file.name.rpartition(".")[2]) in _TYPES
+        name: _served(file.read_bytes(), _TYPES[kind])
+        for name, file in _files(files(__package__).joinpath("page"))
+        if (kind := name.rpartition(".")[2]) in _TYPES
     }
+
+
+def unless_kept(file: Response, known: str | None) -> Response:
+    """The file, or, to a browser whose ``If-None-Match`` names it, that it has not changed."""
+    if known is None or file.headers["etag"] not in known:
+        return file
+    kept = {name: file.headers[name] for name in ("etag", *_HEADERS)}
+    return Response(status_code=304, headers=kept)
+
+
+def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files(entry, f"{above}{entry.name}/")
+        else:
+            yield above + entry.name, entry
+
+
+def _served(content: bytes, kind: str) -> Response:
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    # A browser keeps a file for as long as it likes, and asks each time whether it has changed.
+    return Response(content, headers=_HEADERS | {"etag": etag}, media_type=kind)

@@ -33,7 +33,7 @@ from .openai_responses.reply import failed as response_failed
 from .openai_responses.request import parse_responses
 from .openai_responses.schemas import ResponsesRequest
 from .openapi import answers, body_of
-from .page import INDEX, read_page
+from .page import INDEX, read_page, unless_kept
 from .reading import read
 from .replying import Api, read_body, reply_to
 from .service import Service
@@ -314,11 +314,11 @@ def _add_page(router: APIRouter) -> None:
     page = read_page()
 
     @router.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return page[INDEX]
+    async def index(request: Request) -> Response:
+        return unless_kept(page[INDEX], request.headers.get("if-none-match"))
 
-    @router.get("/page/{name}", include_in_schema=False)
-    async def beside(name: str) -> Response:
+    @router.get("/page/{name:path}", include_in_schema=False)
+    async def beside(name: str, request: Request) -> Response:
         if name not in page:
             raise RequestError("there is no such file of the page", status=404, code="not_found")
-        return page[name]
+        return unless_kept(page[name], request.headers.get("if-none-match"))

@@ -152,7 +152,7 @@ class Chat:
     @property
     def answer(self) -> str:
         """The text of the last answer, as plain text or as tokens."""
-        shown = self.answers.last.locator(".blocks, .tokens > .token-text")
+        shown = self.answers.last.locator(".content, .tokens > .token-text")
         return "".join(shown.all_text_contents())
 
     def token(self, index: int) -> Locator:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from .driving import Chat, told
 
 
@@ -101,23 +99,6 @@ def test_empty_settings_send_nothing_and_others_what_they_say(tab: Chat) -> None
         "tools": [{"type": "function", "function": {"name": "f"}}],
         "top_logprobs": 3,
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "blocks"),
-    [
-        ("plain\n\ntext", [("text", "plain\n\ntext")]),
-        ("a\n```js\nb\n\n```\nc", [("text", "a"), ("code", "b\n"), ("text", "c")]),
-        ("```\nstill open", [("code", "still open")]),
-        ("````\n```\n````", [("code", "```")]),
-        ("~~~\na\n~~~\n```\nb\n```", [("code", "a"), ("code", "b")]),
-        ("`one` and ```two``` in a line", [("text", "`one` and ```two``` in a line")]),
-        ("", []),
-    ],
-)
-def test_fenced_code_is_told_from_text(tab: Chat, text: str, blocks: list[tuple[str, str]]) -> None:
-    found = call(tab, "blocks", "blocksOf", text)
-    assert [(block["kind"], block["text"]) for block in found] == blocks
 
 
 def test_the_age_of_a_conversation_takes_a_few_letters(tab: Chat) -> None:

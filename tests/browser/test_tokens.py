@@ -168,7 +168,9 @@ def test_a_branch_within_the_thoughts_has_their_whole_text(chat: Chat) -> None:
     chat.page.get_by_text("2 of 2").wait_for()
     chat.wait_done()
     chat.press("Tokens")
-    thoughts = chat.answers.last.locator(".reasoning > div").text_content() or ""
+    chat.answers.last.get_by_text("Thoughts").click()
+    chat.answers.last.locator(".reasoning > div > *").first.wait_for()
+    thoughts = chat.answers.last.locator(".reasoning > div").inner_text()
     assert thoughts.startswith("4 + 8 = 11, carry 1.\n")
     assert "think" not in thoughts + chat.answer
     assert chat.answer.startswith("34 + 28 = ")

@@ -25,7 +25,7 @@ from mlxgen.server.exchange import Exchange
 from mlxgen.server.http.admission import Admission
 from mlxgen.server.http.responses import to_json, to_large_json
 from mlxgen.server.metrics import Metrics
-from mlxgen.server.page import read_page
+from mlxgen.server.page import read_page, unless_kept
 from mlxgen.server.service import Service
 from mlxgen.server.settings import Settings
 
@@ -219,15 +219,27 @@ def test_figures_have_names_that_prometheus_takes_and_two_servers_do_not_mix() -
 
 def test_the_page_runs_its_own_files_and_nothing_inline() -> None:
     page = read_page()
-    assert {"index.html", "app.js", "style.css"} <= set(page)
+    libraries = {"vendor/katex/katex.mjs", "vendor/katex/fonts/KaTeX_Main-Regular.woff2"}
+    assert {"index.html", "app.js", "style.css"} | libraries <= set(page)
     for file in page.values():
-        assert file.headers["content-type"].startswith("text/")
+        assert file.headers["content-type"].startswith(("text/", "font/woff2"))
         policy = file.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "script-src 'self'; style-src 'self';" in policy
         assert "unsafe" not in policy
     written = bytes(page["index.html"].body).decode()
     assert not re.search(r"<style|<script(?![^>]* src=)|\s(?:style|on\w+)=", written)
+
+
+def test_a_file_of_the_page_that_a_browser_has_is_not_sent_again() -> None:
+    first, second = list(read_page().values())[:2]
+    assert first.headers["etag"] != second.headers["etag"]
+    for known in (None, '"other"', second.headers["etag"]):
+        assert unless_kept(first, known) is first
+    for known in (first.headers["etag"], f'W/{first.headers["etag"]}, "other"'):
+        kept = unless_kept(first, known)
+        assert (kept.status_code, kept.body) == (304, b"")
+        assert kept.headers["content-security-policy"] == first.headers["content-security-policy"]
 
 
 def test_the_documentation_escapes_what_it_shows() -> None:

@@ -1,10 +1,10 @@
 // An answer on the page: its thoughts, text and calls, or its tokens; its figures and its branches.
 
-import { showBlocks } from "./blocks.js";
 import { branchesOf, childrenOf, pathOf, siblingsOf } from "./conversation.js";
 import { button, copyButton, el, setText } from "./dom.js";
 import { Figures } from "./figures.js";
 import { icon, iconButton } from "./icons.js";
+import { Markdown } from "./markdown.js";
 import { percent, visible } from "./records.js";
 import { TokenView } from "./token-view.js";
 import { Walker } from "./walker.js";
@@ -24,10 +24,12 @@ export class AnswerView {
     this.#walker = new Walker(node, conversation, acts, "answer");
     const parts = this.#parts;
     parts.thought = el("summary");
-    parts.reasoning = el("div", { class: "text", dir: "auto" });
-    parts.folded = el("details", { class: "reasoning" }, parts.thought, parts.reasoning);
-    parts.content = el("div", { class: "blocks" });
-    parts.plain = el("div", {}, parts.folded, parts.content);
+    parts.reasoning = new Markdown();
+    const unfolded = () => this.#showThoughts();
+    parts.folded = el("details", { class: "reasoning", toggle: unfolded }, parts.thought, parts.reasoning.element);
+    parts.content = new Markdown();
+    parts.content.element.classList.add("content");
+    parts.plain = el("div", {}, parts.folded, parts.content.element);
     parts.calls = el("div", { class: "calls" });
     parts.problem = el("p", { class: "problem", role: "alert" });
     parts.figures = new Figures();
@@ -91,9 +93,17 @@ export class AnswerView {
     const { reasoning, content, settings } = this.#node;
     parts.folded.hidden = !reasoning;
     setText(parts.thought, running && !content ? "Thinking …" : "Thoughts");
-    setText(parts.reasoning, reasoning);
-    parts.content.classList.toggle("formed", Boolean(settings.form));
-    showBlocks(parts.content, content);
+    this.#showThoughts();
+    parts.content.element.classList.toggle("formed", Boolean(settings.form));
+    if (settings.form) parts.content.showCode(content, settings.form === "regex" ? "" : "json");
+    else parts.content.show(content, { growing: running });
+  }
+
+  /** Thoughts are often long, and nothing is drawn of them while they are folded away. */
+  #showThoughts() {
+    if (!this.#parts.folded.open) return;
+    const { reasoning, content } = this.#node;
+    this.#parts.reasoning.show(reasoning, { growing: this.#acts.isRunning(this.#node) && !content });
   }
 
   #updateCalls(running) {

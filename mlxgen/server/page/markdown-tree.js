@@ -1,0 +1,169 @@
+// Markdown as a tree of what may be shown: plain objects, made from the parser's tokens.
+//
+// Nothing here touches the page, and no HTML is made or read. A node is a text, {tag, attrs,
+// children}, {code, language} or {math, display}; only the tags named here come out, links lead only
+// to other sites and to mail, and whatever is not known is its own text.
+
+import markdownit from "./vendor/markdown-it/markdown-it.esm.min.mjs";
+import { addMath } from "./markdown-math.js";
+
+const SAFE = /^(?:https?:\/\/|mailto:)/i;
+
+const parser = markdownit({ html: false, linkify: true, breaks: true });
+// A line of dashes below a paragraph is meant as a rule far more often than as a heading, and while
+// an answer grows, each list after a paragraph would make it a heading for a moment.
+parser.disable("lheading");
+parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false }).add("//", null).add("ftp:", null);
+parser.validateLink = (url) => SAFE.test(url);
+addMath(parser);
+parser.core.ruler.after("block", "mend", ({ tokens, env }) => {
+  const last = tokens.findLast((token) => token.nesting >= 0);
+  if (env.growing && last?.type === "inline") last.content = mended(last.content);
+});
+
+/** The blocks of a text as [{node, line}], `line` being where each begins. While the text is
+ *  `growing`, marks that its end leaves open are taken as closed there. */
+export function blocksOf(text, { growing = false } = {}) {
+  const shown = growing ? text.replace(UNDECIDED, "$1") : text;
+  const tokens = parser.parse(shown, { growing });
+  const blocks = [];
+  for (let start = 0, k = 0; k < tokens.length; k += 1) {
+    if (tokens[k].level || tokens[k].nesting > 0) continue;
+    blocks.push({ node: treeOf(tokens.slice(start, k + 1))[0], line: tokens[start].map[0] });
+    start = k + 1;
+  }
+  return blocks;
+}
+
+// A last line of nothing but marks: what they will mean is said by what comes next.
+const UNDECIDED = /(^|\n)[ \t>]*(?:[-=*_+#~`$|\\]+|\d+[.)]?)[ \t]*$/;
+
+/** Inline text with the marks closed that it leaves open. */
+function mended(text) {
+  const { tick, rest } = withoutCode(text);
+  if (tick) return text.endsWith(tick) ? text.slice(0, -tick.length).trimEnd() : text + tick;
+  const whole = (given) => given.replace(/!?\[([^\]\n]*)\]\([^)\s]*$/, "$1").replace(/[*~]+$/, "").trimEnd();
+  const plain = whole(rest);
+  return ["**", "~~", "*"].reduce((sofar, mark) => (isOpen(plain, mark) ? sofar + mark : sofar), whole(text));
+}
+
+/** The text without its code, and the backticks of code that has no end. */
+function withoutCode(text) {
+  const ticks = [...text.matchAll(/`+/g)];
+  let rest = "";
+  let at = 0;
+  for (let k = 0; k < ticks.length; k += 1) {
+    const [tick] = ticks[k];
+    const end = ticks.findIndex((other, j) => j > k && other[0] === tick);
+    rest += text.slice(at, ticks[k].index);
+    if (end < 0) return { tick, rest };
+    at = ticks[end].index + tick.length;
+    k = end;
+  }
+  return { tick: "", rest: rest + text.slice(at) };
+}
+
+function isOpen(text, mark) {
+  const single = mark === "*" ? text.replaceAll("**", "") : text;
+  const opened = single.lastIndexOf(mark);
+  if (opened < 0 || single.split(mark).length % 2) return false;
+  return !/\s/.test(single[opened + mark.length] ?? " ") && !/\w/.test(single[opened - 1] ?? " ");
+}
+
+const TAGS = {
+  paragraph: "p", bullet_list: "ul", ordered_list: "ol", list_item: "li", blockquote: "blockquote",
+  table: "table", thead: "thead", tbody: "tbody", tr: "tr", th: "th", td: "td",
+  em: "em", strong: "strong", s: "s", link: "a", heading: "h",
+};
+const DIRECTED = new Set(["p", "li", "th", "td", "h3", "h4", "h5", "h6"]);
+
+function treeOf(tokens) {
+  const stack = [{ children: [] }];
+  for (const token of tokens) {
+    if (token.nesting > 0) {
+      stack.push({ ...opened(token), hidden: token.hidden, children: [] });
+    } else if (token.nesting < 0) {
+      const { hidden, ...node } = stack.pop();
+      const children = stack.at(-1).children;
+      if (hidden) children.push(...node.children);
+      else children.push(closed(node));
+    } else {
+      stack.at(-1).children.push(...leavesOf(token));
+    }
+  }
+  return joined(stack[0].children);
+}
+
+function opened(token) {
+  const kind = token.type.replace(/_open$/, "");
+  let tag = Object.hasOwn(TAGS, kind) ? TAGS[kind] : "span";
+  const attrs = {};
+  // The page's own headings are above those of an answer.
+  if (tag === "h") tag = `h${Math.min(6, Number(token.tag.slice(1)) + 2)}`;
+  if (tag === "a") Object.assign(attrs, linkTo(token.attrGet("href")));
+  if (tag === "ol" && token.attrGet("start") !== null) attrs.start = token.attrGet("start");
+  const [, align] = /text-align:(right|center)/.exec(token.attrGet("style") ?? "") ?? [];
+  if (align) attrs.class = align;
+  if (DIRECTED.has(tag)) attrs.dir = "auto";
+  return { tag: tag === "a" && !attrs.href ? "span" : tag, attrs };
+}
+
+const linkTo = (url) => (SAFE.test(url ?? "") ? { href: url, target: "_blank", rel: "noopener noreferrer" } : {});
+
+function closed(node) {
+  const made = { ...node, children: joined(node.children) };
+  if (made.tag === "table") {
+    return { tag: "div", attrs: { class: "table", tabindex: "0", role: "group", "aria-label": "Table" }, children: [made] };
+  }
+  return made.tag === "li" ? asTask(made) : made;
+}
+
+/** An item that begins with [ ] or [x] gets a box instead. */
+function asTask(item) {
+  const [first, ...others] = item.children;
+  const inside = first?.tag === "p" ? first : item;
+  const [text, ...rest] = inside.children;
+  const found = typeof text === "string" ? /^\[([ xX])\]\s+/.exec(text) : null;
+  if (!found) return item;
+  const done = found[1] !== " ";
+  const attrs = { type: "checkbox", disabled: true, checked: done, "aria-label": done ? "Done" : "Not done" };
+  const children = [{ tag: "input", attrs, children: [] }, text.slice(found[0].length), ...rest];
+  return {
+    ...item,
+    attrs: { ...item.attrs, class: "task" },
+    children: inside === item ? children : [{ ...first, children }, ...others],
+  };
+}
+
+function leavesOf(token) {
+  switch (token.type) {
+    case "inline": return treeOf(token.children);
+    case "fence":
+    case "code_block":
+      return [{ code: token.content.replace(/\n$/, ""), language: token.info.trim().split(/[\s{:,]/)[0] }];
+    case "code_inline": return [{ tag: "code", attrs: {}, children: [token.content] }];
+    case "math": return [{ math: token.content, display: token.block, source: token.markup, open: token.hidden }];
+    case "softbreak":
+    case "hardbreak": return [{ tag: "br", attrs: {}, children: [] }];
+    case "hr": return [{ tag: "hr", attrs: {}, children: [] }];
+    case "image": return [pictureLink(token)];
+    default: return token.content ? [token.content] : [];
+  }
+}
+
+/** Nothing is loaded from where a picture is, so a person can go there. */
+function pictureLink(token) {
+  const attrs = linkTo(token.attrGet("src"));
+  const name = token.content || token.attrGet("src") || "";
+  return attrs.href ? { tag: "a", attrs: { ...attrs, class: "picture" }, children: [name] } : name;
+}
+
+/** Texts that follow one another as one. */
+function joined(nodes) {
+  const made = [];
+  for (const node of nodes) {
+    if (typeof node === "string" && typeof made.at(-1) === "string") made[made.length - 1] += node;
+    else if (node !== "") made.push(node);
+  }
+  return made;
+}

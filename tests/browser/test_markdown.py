@@ -1,0 +1,206 @@
+"""Answers as Markdown: what is drawn, that streams leave it alone, and what is never done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .driving import Chat, event
+
+FENCE = "```"
+# What a model may write, or be made to write, to run something, load something or leave the page.
+HOSTILE = """\
+<script>alert(1)</script> <img src=x onerror=alert(1)> <b onclick=alert(1)>b</b>
+
+<iframe src="https://evil.invalid"></iframe>
+
+[a](javascript:alert(1)) [b](JaVaScRiPt:alert(1)) [c](data:text/html,x) [d](vbscript:x)
+[e](&#106;avascript:alert(1)) <javascript:alert(1)> [f](//evil.invalid) [g](/docs) [h][r]
+![i](https://evil.invalid/i.png) ![j](data:image/svg+xml,x) ![k](x"onerror="alert(1))
+
+[r]: javascript:alert(1)
+"""
+HOSTILE_MATH = (
+    r"$\href{javascript:alert(1)}{x} \url{javascript:alert(1)} \htmlClass{skip}{y}$ "
+    r"$\includegraphics{https://evil.invalid/p.png} \htmlStyle{position:fixed}{z}$ "
+    r"$\def\a{\a\a}\a$ $\kern{-9999em}\rule{9999em}{9999em}$"
+)
+LONG = f"""\
+# Head
+
+Some **bold**, *slanted*, `code`, ~~gone~~ and [a link](https://example.org/).
+- one
+- two
+  {FENCE}python
+  print("x")  # y
+  {FENCE}
+1. first
+# Not `a [list
+#hash
+> quote
+lazy
+
+| a | b |
+|---|--:|
+| 1 | $2^n$ |
+$$
+a_1 + b_1
+$$
+- [ ] open
+- [x] done
+---
+5 * 3 ** 2 costs $5 or $10
+\\[ x \\]
+{FENCE}
+no language
+***
+"""
+STREAM = """async ([text, sizes]) => {
+  const { Markdown } = await import("/page/markdown.js");
+  const drawn = (shown) => {
+    const copy = shown.element.cloneNode(true);
+    for (const code of copy.querySelectorAll("code")) code.textContent += ""; // colours come later
+    return copy.outerHTML;
+  };
+  const whole = (given) => {
+    const one = new Markdown();
+    one.show(given, { growing: true });
+    return drawn(one);
+  };
+  const grown = new Markdown();
+  const wrong = [];
+  for (let end = 0, k = 0; end < text.length; k += 1) {
+    end += sizes[k % sizes.length];
+    grown.show(text.slice(0, end), { growing: true });
+    if (drawn(grown) !== whole(text.slice(0, end))) wrong.push(text.slice(0, end));
+  }
+  return wrong;
+}"""
+
+
+def answered(chat: Chat, text: str) -> None:
+    chat.answer_with([event(text), event(finish="stop")])
+    chat.ask("Go on.")
+
+
+def seen(chat: Chat, script: str) -> Any:
+    return chat.answers.last.locator(".content").evaluate(script)
+
+
+def test_nothing_that_an_answer_says_runs_loads_or_leads_into_the_page(chat: Chat) -> None:
+    chat.page.on("dialog", lambda dialog: chat.wrong.append(dialog.message))
+    refused: list[str] = []
+    chat.page.on("console", lambda message: refused.append(message.text))
+    answered(chat, f"{HOSTILE}\n{HOSTILE_MATH}")
+    chat.answers.last.locator(".katex").first.wait_for()
+    links = seen(chat, "e => [...e.querySelectorAll('a')].map(a => [a.href, a.target, a.rel])")
+    outside = ["https://evil.invalid/", "https://evil.invalid/i.png"]
+    assert links == [[url, "_blank", "noopener noreferrer"] for url in outside]
+    tags = seen(chat, "e => [...new Set([...e.querySelectorAll('*')].map(n => n.localName))]")
+    assert not {"img", "script", "iframe", "b", "style", "link", "object"} & set(tags)
+    attributes = "e => [...e.querySelectorAll('*')].flatMap(n => n.getAttributeNames())"
+    assert not [name for name in seen(chat, attributes) if name.startswith("on")]
+    assert "<img src=x onerror=alert(1)>" in chat.answer
+    assert refused == []  # the policy had nothing to refuse
+    box = chat.answers.last.bounding_box()
+    assert box is not None and box["height"] < 2000
+    chat.check_clean()
+
+
+def test_an_answer_is_drawn_as_what_its_marks_mean(chat: Chat) -> None:
+    answered(chat, LONG + FENCE)
+    chat.answers.last.locator(".katex-display").nth(1).wait_for()
+    chat.answers.last.locator(".hl-string").wait_for()
+    find = (
+        "q => [...document.querySelector('.content').querySelectorAll(q)].map(n => n.textContent)"
+    )
+
+    def texts(query: str) -> list[str]:
+        found: list[str] = chat.page.evaluate(find, query)
+        return found
+
+    assert texts("h3")[0] == "Head"
+    assert texts("p > strong, p > em, p > s, p > code") == ["bold", "slanted", "code", "gone"]
+    assert texts("ul > li > .code .language") == ["python"]
+    assert texts(".code pre") == ['print("x")  # y', "no language\n***"]
+    assert texts("td.right .katex-mathml annotation") == ["2^n"]
+    assert texts("blockquote") == ["quotelazy"]
+    assert texts("li.task") == ["open", "done"]
+    boxes = seen(chat, "e => [...e.querySelectorAll('input')].map(b => [b.checked, b.disabled])")
+    assert boxes == [[False, True], [True, True]]
+    assert any("$5 or $10" in text for text in texts("p"))
+    link = chat.answers.last.get_by_role("link", name="a link")
+    assert link.get_attribute("href") == "https://example.org/"
+    chat.page.reload()  # and so is one that was kept
+    chat.answers.last.locator(".hl-string").wait_for()
+    chat.press("Tokens")
+    chat.until(lambda: chat.answers.last.locator(".content").count() == 0)
+
+
+@pytest.mark.parametrize("sizes", [pytest.param([1], marks=pytest.mark.slow), [3, 1, 7]])
+def test_an_answer_that_grows_is_always_drawn_as_if_it_came_at_once(
+    tab: Chat, sizes: list[int]
+) -> None:
+    assert tab.page.evaluate(STREAM, [LONG + FENCE + "\n\n" + HOSTILE.split("[r]")[0], sizes]) == []
+
+
+def test_what_has_been_drawn_stays_and_so_does_what_is_selected_in_it(tab: Chat) -> None:
+    script = """async ([text]) => {
+      const { Markdown } = await import("/page/markdown.js");
+      const shown = new Markdown();
+      document.body.append(shown.element);
+      const first = text.indexOf("two") + 3;
+      shown.show(text.slice(0, first), { growing: true });
+      const there = [...shown.element.querySelectorAll("*")];
+      const word = shown.element.querySelector("strong").firstChild;
+      getSelection().selectAllChildren(shown.element.querySelector("li"));
+      for (let end = first; end <= text.length; end += 1) {
+        shown.show(text.slice(0, end), { growing: true });
+      }
+      shown.show(text);
+      const kept = there.filter((one) => one.isConnected).length;
+      const said = [kept, there.length, word.isConnected, String(getSelection()).trim()];
+      shown.element.remove();
+      return said;
+    }"""
+    kept, all_of_it, word, selected = tab.page.evaluate(script, [LONG])
+    assert (kept, word, selected) == (all_of_it, True, "one")
+
+
+def test_marks_that_are_still_open_are_taken_as_closed(tab: Chat) -> None:
+    script = """async (texts) => {
+      const { blocksOf } = await import("/page/markdown-tree.js");
+      const blocks = texts.map((text) => blocksOf(text, { growing: true }));
+      return blocks.map((some) => some.map(({ node }) => node.children ?? node));
+    }"""
+
+    def tree(tag: str, *children: Any, **attrs: str) -> dict[str, Any]:
+        return {"tag": tag, "attrs": attrs, "children": list(children)}
+
+    expected: dict[str, list[Any]] = {
+        "a **bo": [["a ", tree("strong", "bo")]],
+        "a **bo*": [["a ", tree("strong", "bo")]],
+        "a **bo** *c": [["a ", tree("strong", "bo"), " ", tree("em", "c")]],
+        "a `x": [["a ", tree("code", "x")]],
+        "a `x` `": [["a ", tree("code", "x")]],
+        "see [this](https://exa": [["see this"]],
+        "2 * 3": [["2 * 3"]],
+        "text\n-": [["text"]],
+        "text\n1.": [["text"]],
+        "text\n``": [["text"]],
+        "$$\nx": [{"math": "x", "display": True, "source": "$$\nx", "open": True}],
+        FENCE + "js\nlet": [{"code": "let", "language": "js"}],
+    }
+    found = tab.page.evaluate(script, list(expected))
+    assert dict(zip(expected, found, strict=True)) == expected
+
+
+def test_json_that_a_schema_asked_for_is_shown_as_it_is_in_colours(chat: Chat) -> None:
+    chat.hold_to_schema()
+    text = json.dumps({"name": "# **Maria**", "age": 34, "city": "$x$"})
+    answered(chat, text)
+    chat.answers.last.locator(".formed .hl-number", has_text="34").wait_for()
+    assert chat.answer == text
+    assert seen(chat, "e => [...e.querySelectorAll('strong, h3, .math')].length") == 0

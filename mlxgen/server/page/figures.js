@@ -67,12 +67,13 @@ export function statsOf({ stats, finish }) {
   return parts.join(" · ");
 }
 
+const shareOf = ({ drafted, accepted }) => `${Math.round((100 * accepted) / drafted)} %`;
+
 /** Who drafted, and how much of it stood; empty if nothing was drafted. */
 export function draftsOf(stats) {
   if (!stats?.drafted) return "";
-  const share = Math.round((100 * stats.accepted) / stats.drafted);
   const who = Object.entries(stats.drafts ?? {}).map(([name, [n, stood]]) => `${DRAFTERS[name] ?? name} ${grouped(stood)}/${grouped(n)}`);
-  const all = `${tokens(stats.drafted)} drafted, ${grouped(stats.accepted)} stood (${share} %)`;
+  const all = `${tokens(stats.drafted)} drafted, ${grouped(stats.accepted)} stood (${shareOf(stats)})`;
   return who.length ? `${all}: ${who.join(", ")}` : all;
 }
 
@@ -80,10 +81,12 @@ export function draftsOf(stats) {
 export class Figures {
   #bar = el("progress", { class: "reading", "aria-label": "How much of the prompt was read", hidden: true });
   #stats = el("p", { class: "stats quiet small" });
-  #drafts = el("p", { class: "drafts quiet small" });
+  #share = el("summary");
+  #drafts = el("p");
+  #folded = el("details", { class: "drafts quiet small" }, this.#share, this.#drafts);
 
   constructor() {
-    this.element = el("div", { class: "figures" }, this.#bar, this.#stats, this.#drafts);
+    this.element = el("div", { class: "figures" }, this.#bar, this.#stats, this.#folded);
   }
 
   update(node, running) {
@@ -95,6 +98,8 @@ export class Figures {
       this.#bar.value = stats.read;
     }
     setText(this.#stats, running ? progressOf(node) : statsOf(node));
+    this.#folded.hidden = !stats?.drafted;
+    setText(this.#share, stats?.drafted ? `Drafts: ${shareOf(stats)} stood` : "");
     setText(this.#drafts, draftsOf(stats));
   }
 }

@@ -70,7 +70,7 @@ def test_a_file_is_sent_as_a_named_block_and_shown_as_a_chip(chat: Chat, tmp_pat
     chat.reload()
     assert chat.page.get_by_role("article", name="You").get_by_text("hello.py").is_visible()
     # What is edited keeps its files, less those that are taken away.
-    chat.press("Edit")
+    chat.page.get_by_role("button", name="Edit", exact=True).first.click()
     chat.press("Remove hello.py")
     with chat.page.expect_request("**/chat/completions") as asked:
         chat.press("Ask this instead")

@@ -1,5 +1,6 @@
 // An answer on the page: its thoughts, text and calls, or its tokens; its figures and its branches.
 
+import { AnswerEditor } from "./answer-editor.js";
 import { branchesOf, childrenOf, pathOf, siblingsOf } from "./conversation.js";
 import { button, copyButton, el, setText } from "./dom.js";
 import { Figures } from "./figures.js";
@@ -16,6 +17,7 @@ export class AnswerView {
   #walker;
   #tokens = null;
   #parts = {};
+  #editor = null;
 
   constructor(node, conversation, acts) {
     this.#node = node;
@@ -47,9 +49,11 @@ export class AnswerView {
     parts.goOn = iconButton("go", "Continue", () => goOn(node), { "data-act": "go-on" });
     parts.compare = iconButton("compare", "Compare", () => compare(node), { "data-act": "compare" });
     parts.again = iconButton("retry", "Try again", () => retry(node), { "data-act": "retry" });
+    parts.edit = iconButton("edit", "Edit", () => this.edit(), { "data-act": "edit" });
+    parts.remove = iconButton("remove", "Delete", () => this.#acts.remove(node), { "data-act": "remove", title: "Delete this version and what follows it" });
     parts.copy = copyButton("Copy", () => node.content, { "data-act": "copy", "aria-label": "Copy the answer" }, icon("copy"));
     parts.fix = iconButton("settings", "Show the setting", () => this.#acts.showSetting(node), { "data-act": "fix" });
-    return el("div", { class: "actions" }, this.#walker.element, parts.copy, parts.again, parts.goOn, parts.fix, parts.compare);
+    return el("div", { class: "actions" }, this.#walker.element, parts.copy, parts.edit, parts.again, parts.goOn, parts.fix, parts.compare, parts.remove);
   }
 
   update() {
@@ -64,12 +68,44 @@ export class AnswerView {
     parts.article.setAttribute("aria-busy", String(running));
     parts.again.hidden = running;
     parts.copy.hidden = !node.content;
-    parts.goOn.hidden = running || !["length", "stopped", "error"].includes(node.finish) || !node.tokens.length
+    parts.edit.hidden = running || !node.content;
+    parts.remove.hidden = running;
+    parts.goOn.hidden = running || !["length", "stopped", "error", "stop"].includes(node.finish) || !node.content && !node.tokens.length
       || childrenOf(this.#conversation, node).length > 0;
     parts.fix.hidden = running || !this.#acts.settingOf(node);
     parts.compare.hidden = siblingsOf(this.#conversation, node).length < 2;
     this.#walker.update();
     this.#updateTree();
+  }
+
+  /** Edit the text in its place; another text makes another version. */
+  edit() {
+    if (this.#editor) return;
+    const { content, settings, calls } = this.#node;
+    const parts = this.#parts;
+    const close = () => {
+      parts.article.classList.remove("editing");
+      this.#editor.element.remove();
+      this.#editor = null;
+      parts.edit.focus();
+    };
+    const { retype, showVersion } = this.#acts;
+    const done = async (text, options) => {
+      if (text === content && !options.goOn) return close();
+      const { node, ...refusal } = await retype(this.#node, text, options);
+      if (!node) return refusal;
+      close();
+      showVersion(node);
+    };
+    this.#editor = new AnswerEditor(content, { formed: Boolean(settings.form), calls: calls.length > 0 }, {
+      save: (text) => done(text, { goOn: false }),
+      goOn: (text) => done(text, { goOn: true }),
+      again: (text) => done(text, { goOn: true, isAnew: true }),
+      close,
+    });
+    parts.article.classList.add("editing");
+    parts.article.prepend(this.#editor.element);
+    this.#editor.focus();
   }
 
   /** The view of the tokens, for the focus; null while the plain text is shown. */
@@ -156,6 +192,7 @@ export function branchName(conversation, node) {
   const text = node.content.replace(/\s+/g, " ").trim() || "(no text)";
   const short = text.length > 60 ? `…${text.slice(-59)}` : text;
   const [picked] = node.tokens;
+  if (node.edited) return `${number}, edited${node.from ? ` from token ${node.from.at + 1} on` : ""}: ${short}`;
   if (!node.from || !picked) return `${number}: ${short}`;
   return `${number}, from token ${node.from.at + 1}, “${visible(picked.b)}” (${percent(picked.l)}): ${short}`;
 }

@@ -47,6 +47,10 @@ export async function post(path, body) {
 /** How many tokens a text is, without what the chat template puts around it. */
 export const countTokens = async (text) => (await post("/tokenize", { content: text, add_special: false })).count;
 
+/** The tokens of a text that goes on with another one, as {id, piece}. */
+export const continuing = async (text) =>
+  (await post("/tokenize", { content: text, add_special: false, with_pieces: true })).tokens;
+
 /** The events of a streamed chat completion; throws before the first if it was refused. */
 export async function openChat(body, signal) {
   const answer = await ask("/v1/chat/completions", {

@@ -12,9 +12,10 @@ import { drawIcons } from "./icons.js";
 import { makeKeyDialog } from "./key-dialog.js";
 import { viewOf } from "./messages.js";
 import { loadLook, saveLook } from "./preferences.js";
+import { prune, putBack } from "./pruning.js";
 import { Scrolling } from "./scrolling.js";
 import { Session } from "./session.js";
-import { FieldError, reset, summaryOf } from "./settings.js";
+import { anew, FieldError, formName, reset, summaryOf } from "./settings.js";
 import { SettingsForm } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
 import { showThemes } from "./theme.js";
@@ -79,8 +80,18 @@ const acts = {
   isRunning: (node) => session.isRunning(node),
   showsTokens: () => look.tokens,
   retry: (node) => attempt(() => session.retry(node)),
-  goOn: (node) => attempt(() => session.goOn(node)),
+  goOn: (node) => attempt(async () => {
+    if (!(await session.goOn(node))) showNotice(`The ${formName(node.settings) || "answer format"} lets nothing follow.`);
+  }),
+  again: (node, at) => attempt(async () => {
+    if (await session.again(node, at)) showNotice("It came out the same. With a higher temperature, it can differ.");
+  }),
   edit: (node, message) => attempt(() => session.edit(node, message)),
+  retype,
+  remove,
+  showVersion(node) {
+    show(node, '[data-act="edit"]');
+  },
   giveResults: (node, results) => attempt(() => session.giveResults(node, results)),
   compare: (node) => compare.open(session.current, node),
   settingOf: (node) => (node.finish === "error" ? node.setting : null),
@@ -124,6 +135,7 @@ function changeConversation(current) {
   views.clear();
   byId("messages").replaceChildren();
   panel.close({ refocus: false });
+  if (document.querySelector("#problem .notice")) showProblem(""); // of another conversation
   settings.edit(current.settings);
   scrolling.toStart();
 }
@@ -180,6 +192,12 @@ function showProblem(sentence, ...more) {
   byId("problem").replaceChildren(...(sentence ? [el("p", {}, sentence, " ", ...more, " ", button("Dismiss", () => showProblem("")))] : []));
 }
 
+/** Say something that is no problem. */
+function showNotice(sentence, ...more) {
+  showProblem(sentence, ...more);
+  byId("problem").firstElementChild.classList.add("notice");
+}
+
 // ---- doing -----------------------------------------------------------------------------------
 
 /** Do something that the settings or the server may refuse, and show what went wrong. */
@@ -205,6 +223,29 @@ function editLast() {
   const last = shownIn(session.current).findLast((node) => node.role === "user");
   views.get(last?.id)?.edit();
   return Boolean(last);
+}
+
+/** Give an answer another text; resolves to {node}, or to {refused, at}. */
+async function retype(node, text, { goOn, isAnew }) {
+  showProblem("");
+  try {
+    const settings = isAnew ? anew(node.settings, session.current.settings) : node.settings;
+    return await session.retype(node, text, { goOn, settings });
+  } catch (error) {
+    return { refused: error.message };
+  }
+}
+
+/** Delete a message or an answer with what follows, until that is undone. */
+async function remove(node) {
+  const pruned = await session.change((conversation) => prune(conversation, [node]));
+  render();
+  composer.focus();
+  showNotice("Deleted.", button("Undo", async () => {
+    await session.change((conversation) => putBack(conversation, pruned));
+    showProblem("");
+    show(node, '[data-act="remove"]');
+  }));
 }
 
 async function choose(node, index, id) {

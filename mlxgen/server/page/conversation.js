@@ -133,13 +133,30 @@ export function sproutAt(conversation, { parent, node, at = 0 }, settings) {
   return sprout;
 }
 
-/** The same fork again: from the token that was chosen by hand, if one was. */
+/** An answer with the first `at` tokens of another one, and then those that were typed. */
+export function retypedAt(conversation, node, at, typed, settings) {
+  const edited = sproutAt(conversation, { node, at }, settings);
+  const { calls } = edited;
+  if (typed.length) edited.edited = true;
+  edited.tokens = typed;
+  takeLead(edited, pathOf(conversation, edited), calls);
+  return edited;
+}
+
+/** The same fork again: from the tokens that were chosen by hand or typed, if some were. */
 export function forkAgain(conversation, node) {
   const fork = answerNode(parentOf(conversation, node), node.settings);
-  fork.from = { ...node.from };
-  fork.tokens = node.tokens.slice(0, node.tokens[0]?.h ? 1 : 0);
+  fork.from = node.from && { ...node.from };
+  fork.tokens = node.tokens.slice(0, byHand(node));
+  if (node.edited) fork.edited = true;
   takeLead(fork, pathOf(conversation, fork), node.calls);
   return fork;
+}
+
+/** How many of the own tokens of an answer were chosen by hand or typed, before the model went on. */
+export function byHand({ tokens }) {
+  const first = tokens.findIndex((record) => !record.h);
+  return first < 0 ? tokens.length : first;
 }
 
 /** Whether arguments are complete; an incomplete call is generated again. */

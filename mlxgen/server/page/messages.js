@@ -11,8 +11,11 @@ import { Walker } from "./walker.js";
 /** The view of any node. */
 export function viewOf(node, conversation, acts) {
   if (node.role === "assistant") return new AnswerView(node, conversation, acts);
-  return node.role === "user" ? new UserView(node, conversation, acts) : new ToolView(node);
+  return node.role === "user" ? new UserView(node, conversation, acts) : new ToolView(node, acts);
 }
+
+const removeButton = (node, acts) =>
+  iconButton("remove", "Delete", () => acts.remove(node), { "data-act": "remove", title: "Delete this and what follows it" });
 
 class UserView {
   #node;
@@ -30,7 +33,7 @@ class UserView {
       node.files || node.images ? attachmentsElement(node) : null,
       node.text ? el("div", { class: "text", dir: "auto" }, node.text) : null);
     this.#row = el("div", { class: "actions" }, this.#walker.element,
-      iconButton("edit", "Edit", () => this.edit(), { "data-act": "edit" }));
+      iconButton("edit", "Edit", () => this.edit(), { "data-act": "edit" }), removeButton(node, acts));
     this.element = el("li", { class: "message user", "data-node": node.id },
       el("article", { "aria-label": "You" }, this.#text, this.#row));
   }
@@ -77,10 +80,11 @@ class UserView {
 }
 
 class ToolView {
-  constructor(node) {
+  constructor(node, acts) {
     const results = node.results.map(({ name, content }) =>
       el("div", { class: "call" }, el("span", { class: "small" }, "Result of ", el("code", {}, name)), el("pre", { tabindex: "0" }, content)));
-    this.element = el("li", { class: "message tool", "data-node": node.id }, el("article", { "aria-label": "Results of tools" }, results));
+    this.element = el("li", { class: "message tool", "data-node": node.id }, 
+      el("article", { "aria-label": "Results of tools" }, results, el("div", { class: "actions" }, removeButton(node, acts))));
   }
 
   update() {}

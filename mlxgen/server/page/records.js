@@ -16,11 +16,12 @@ export const DRAFTERS = { text: "from earlier text", head: "by the model's own h
 const encoder = new TextEncoder();
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-function packed(bytes) {
+/** Bytes as they are stored: a string, if they are text. */
+export function packed(bytes) {
   try {
     return strict.decode(Uint8Array.from(bytes));
   } catch {
-    return bytes;
+    return [...bytes];
   }
 }
 
@@ -114,7 +115,8 @@ export function textOf(records, part) {
   return text;
 }
 
-function bytesIn(record, part) {
+/** The bytes of a token in a part of the answer, `content` or `reasoning`. */
+export function bytesIn(record, part) {
   const own = part === "content" ? record.c : record.r;
   if (own) return Uint8Array.from(own);
   return record.p === part ? unpacked(record.b) : [];

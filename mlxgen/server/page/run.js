@@ -8,7 +8,8 @@
 import { openChat, ServerError } from "./api.js";
 import { cutBack, messagesFor, pathOf } from "./conversation.js";
 import { takeProgress, takeTimings } from "./figures.js";
-import { recordsOf } from "./records.js";
+import { recordsOf, textOf } from "./records.js";
+import { endOf } from "./retyped.js";
 import { bodyOf, formName } from "./settings.js";
 
 export class Run {
@@ -26,11 +27,12 @@ export class Run {
     this.#changed = changed;
   }
 
-  /** Continue from the tokens of the node; resolves when the server has accepted the request. */
-  async start() {
+  /** Continue from the tokens of the node; resolves when the server has accepted the request. What
+   *  `more` has takes the place of fields of the request. */
+  async start(more = {}) {
     const { node, nodes } = this;
     const path = pathOf(this.#conversation, node);
-    const body = { ...bodyOf(node.settings), messages: messagesFor(this.#conversation, node) };
+    const body = { ...bodyOf(node.settings), ...more, messages: messagesFor(this.#conversation, node) };
     if (nodes.length > 1) body.n = nodes.length;
     if (path.length) {
       body.prefix_tokens = path.map((record) => record.i);
@@ -116,9 +118,21 @@ class Growth {
   }
 }
 
-/** Continue an answer that was cut off; what the server has not fully reported is generated again. */
+/** Continue an answer: what the server has not fully reported is generated again. One that ended by
+ *  itself goes on past its end. Returns what the request for that has in addition. */
 export function prepareToGoOn(conversation, node) {
-  cutBack(conversation, node, pathOf(conversation, node).length);
+  const path = pathOf(conversation, node);
+  const end = node.finish === "stop" ? endOf(path) : path.length;
+  const more = node.finish === "stop" ? pastEnd(node, path, end) : {};
+  cutBack(conversation, node, end);
+  return more;
+}
+
+/** The next token does not end the text; nor does the stop string that ended it, if one did. */
+function pastEnd(node, path, end) {
+  const { stop = [] } = bodyOf(node.settings);
+  const behind = textOf(path.slice(end).map((record) => ({ ...record, p: "content", c: undefined })), "content");
+  return { min_tokens: end + 1, ...(stop.some((text) => behind.includes(text)) && { stop: undefined }) };
 }
 
 /** Why a token cannot be used here, as a sentence; null if the error is about something else. */
@@ -129,6 +143,20 @@ export function refusalOf(error, node, piece) {
   if (/end token/.test(error.said)) return `The ${form} does not let the answer end here.`;
   return `The ${form} does not allow ${piece} here.`;
 }
+
+/** Why the server does not go on from an edited text: {refused: a sentence, at: the place in the text};
+ *  null if the error is about something else. `path` are the tokens that it was sent. */
+export function editRefusal(error, node, path) {
+  if (!(error instanceof ServerError) || error.param !== "prefix_tokens") return null;
+  const index = Number(/at index (\d+)/.exec(error.said)?.[1] ?? path.length);
+  const at = textOf(path.slice(0, index), "content").length;
+  const piece = short(textOf(path, "content").slice(at));
+  if (/ends the text/.test(error.said)) return { at, refused: `The answer would end at “${piece}”: a stop string or a banned string.` };
+  if (!/do not allow/.test(error.said)) return null;
+  return { at, refused: `The ${formName(node.settings) || "answer format"} does not allow “${piece}” here.` };
+}
+
+const short = (text) => (text.length > 30 ? `${text.slice(0, 29)}…` : text);
 
 /** Whether the error says that the chosen token is the end of the text, and may be. */
 export const isEnd = (error) =>

@@ -5,15 +5,17 @@
 // most, which continues while another is shown. `changed(conversation)` is called after every change,
 // however small.
 
+import { continuing } from "./api.js";
 import {
-  add, answerNode, branchAt, childrenOf, forkAgain, forkAt, newConversation, ownerOf, parentOf, pathOf, refresh, select,
-  shownIn, siblingsOf, sproutAt, toolNode, userNode,
+  add, answerNode, branchAt, byHand, childrenOf, commonLength, forkAgain, forkAt, newConversation, ownerOf, parentOf, pathOf,
+  refresh, retypedAt, select, shownIn, siblingsOf, sproutAt, toolNode, userNode,
 } from "./conversation.js";
 import { loadSettings, saveSettings } from "./preferences.js";
 import { prune } from "./pruning.js";
 import { spoken } from "./records.js";
-import { endThere, isEnd, prepareToGoOn, refusalOf, Run } from "./run.js";
-import { bodyOf, fieldOfParam } from "./settings.js";
+import { planOf, typedFrom } from "./retyped.js";
+import { editRefusal, endThere, isEnd, prepareToGoOn, refusalOf, Run } from "./run.js";
+import { anew, bodyOf, fieldOfParam } from "./settings.js";
 import { openStore } from "./store.js";
 
 const SAVE_EVERY = 1000; // milliseconds, while an answer grows
@@ -205,21 +207,52 @@ export class Session {
     await this.#answer(this.#append(toolNode(node, results)));
   }
 
-  /** Another answer to the same message: from the start, or from the token chosen by hand. */
+  /** Another answer to the same message: from the start, or from what was chosen by hand or typed. */
   async retry(node) {
     bodyOf(this.current.settings);
     await this.#halt();
     const { current } = this;
-    const again = node.from ? forkAgain(current, node) : answerNode(parentOf(current, node), current.settings);
+    const again = node.from || byHand(node) ? forkAgain(current, node) : answerNode(parentOf(current, node), current.settings);
     // An answer that never began is not kept.
     if (node.finish === "error" && !node.tokens.length && !childrenOf(current, node).length) delete current.nodes[node.id];
     await this.#run(this.#append(again));
   }
 
+  /** Continue an answer where it ended. Resolves to whether anything followed. */
   async goOn(node) {
     await this.#halt();
-    prepareToGoOn(this.current, node);
-    await this.#run(node);
+    const more = prepareToGoOn(this.current, node);
+    const before = node.tokens.length;
+    await this.#run(node, more);
+    return node.tokens.length > before || node.finish !== "stop";
+  }
+
+  /** Draw an answer anew from the token `at` on. Resolves, at its end, to whether it came out the same. */
+  async again(node, at) {
+    const { current } = this;
+    const [other] = await this.sample({ node, at }, 1, anew(node.settings, current.settings));
+    await this.runOf(current)?.ended;
+    const [one, two] = [node, other].map((each) => pathOf(current, each));
+    return one.length === two.length && commonLength(one, two) === one.length;
+  }
+
+  /** Give an answer another text: what is unchanged at its beginning keeps its tokens. The edited one is
+   *  another version, from whose end the model goes on, or which ends there. Resolves to {node} as
+   *  soon as that is decided, or to {refused: sentence, at: place in the text}. */
+  async retype(node, text, { goOn, settings = node.settings }) {
+    await this.#halt();
+    const { current } = this;
+    const path = pathOf(current, node);
+    const plan = planOf(path, text);
+    const { at, typed } = typedFrom(path, plan, plan.rest ? await continuing(plan.rest) : []);
+    const edited = retypedAt(current, node, at, typed, settings);
+    if (goOn) {
+      const refused = await this.#take(current, edited, (error) => editRefusal(error, edited, pathOf(current, edited)));
+      return refused ?? { node: edited };
+    }
+    Object.assign(edited, { finish: "stop", edited: true });
+    await this.change((conversation) => add(conversation, edited));
+    return { node: edited };
   }
 
   walk(node, by) {
@@ -246,7 +279,8 @@ export class Session {
     }
     await this.#halt();
     const fork = forkAt(current, node, index, id);
-    const refused = await this.#take(current, fork);
+    const piece = spoken(fork.tokens[0].b);
+    const refused = await this.#take(current, fork, (error) => refusalOf(error, fork, piece));
     if (!refused) return { node: fork };
     const owner = ownerOf(current, node, index);
     const record = pathOf(current, node)[index];
@@ -256,14 +290,13 @@ export class Session {
     return { refused };
   }
 
-  /** Add a fork if the server continues from it; otherwise resolves to the reason why it does not. */
-  async #take(conversation, fork) {
-    const piece = spoken(fork.tokens[0].b);
+  /** Add a fork if the server continues from it; otherwise resolves to what `reasonOf` says. */
+  async #take(conversation, fork, reasonOf) {
     const run = this.#newRun(conversation, fork);
     try {
       await run.start();
     } catch (error) {
-      const refused = refusalOf(error, fork, piece);
+      const refused = reasonOf(error);
       if (refused) return refused;
       if (!isEnd(error)) throw error;
       endThere(conversation, fork);
@@ -334,20 +367,20 @@ export class Session {
   }
 
   /** Generate one answer or several that are already part of the conversation. */
-  async #run(nodes) {
+  async #run(nodes, more) {
     const conversation = this.current;
     const run = this.#newRun(conversation, nodes);
     this.#runs.set(conversation.id, run);
-    run.ended = this.#startAndEnd(conversation, run);
+    run.ended = this.#startAndEnd(conversation, run, more);
     await run.ended;
   }
 
-  async #startAndEnd(conversation, run) {
+  async #startAndEnd(conversation, run, more) {
     const { node } = run;
     this.#keep(conversation);
     this.#tell.changed(conversation);
     try {
-      await run.start();
+      await run.start(more);
       await run.done;
     } catch (error) {
       node.finish = error.name === "AbortError" ? "stopped" : "error";

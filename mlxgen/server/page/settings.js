@@ -194,6 +194,14 @@ function shortOf(settings, name, kind, options) {
   return kind === "number" ? text : "";
 }
 
+/** The settings to draw a place of an answer anew: what it must be is what it was, how it is sampled is
+ *  what is set now, and a seed is another one. */
+export function anew(then, now) {
+  const sampling = Object.fromEntries(PLAIN.map((name) => [name, now[name]]));
+  if (sampling.seed) sampling.seed = String(Math.floor(Math.random() * 2 ** 31));
+  return { ...then, ...sampling };
+}
+
 /** What differs from the defaults, in a few words. */
 export function summaryOf(settings) {
   const parts = changesOf(settings).map(({ name, label, value }) => {

@@ -72,6 +72,7 @@ const NODES = {
     setting: optional(isText),
     stats: optional(isFigures),
     from: optional(has({ node: isId, at: isCount })),
+    edited: optional((value) => value === true),
   }),
 };
 

@@ -166,7 +166,7 @@ function labelOf(record) {
 /** How a token came about, in words. */
 export function marksOf(record) {
   const marks = [];
-  if (record.h) marks.push("chosen by hand");
+  if (record.h) marks.push(record.h === 2 ? "typed" : "chosen by hand");
   if (record.f === 1) marks.push("forced");
   if (record.f === 2) marks.push(`drafted ${DRAFTERS[record.d] ?? ""}`.trim());
   if (record.n) marks.push(record.n === 1 ? "drawn again once" : `drawn again ${record.n} times`);

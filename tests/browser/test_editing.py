@@ -1,0 +1,118 @@
+"""Answers that a person changes: edited, saved, gone on from, drawn anew, deleted and put back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+from playwright.sync_api import Request
+
+from .driving import FACT, GREEDY, PERSON, RECORD, Chat
+
+
+def edit(chat: Chat, text: str) -> None:
+    chat.answers.last.get_by_role("button", name="Edit", exact=True).click()
+    chat.page.get_by_label("Edited answer").fill(text)
+
+
+def sent(request: Request) -> dict[str, Any]:
+    return dict(json.loads(request.post_data or ""))
+
+
+def test_an_edited_answer_goes_on_under_its_schema_with_the_tokens_that_stay(chat: Chat) -> None:
+    chat.hold_to_schema()
+    first = chat.ask(RECORD)
+    edit(chat, first.split("Maria", maxsplit=1)[0] + 'Elena", "age": 5')
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.press("Go on from here")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    record = json.loads(chat.answer)
+    jsonschema.validate(record, PERSON)
+    assert record["name"] == "Elena" and str(record["age"]).startswith("5")
+    assert sent(asked.value)["json_schema"] == PERSON
+    chat.show_tokens()
+    labels = chat.answers.last.locator(".token").evaluate_all("all => all.map((t) => t.ariaLabel)")
+    typed = [k for k, label in enumerate(labels) if "typed" in label]
+    assert typed == list(range(typed[0], typed[-1] + 1)) and typed[0] >= 3
+    assert all("%" in label for k, label in enumerate(labels) if k not in typed)
+    assert all("unknown" in labels[k] for k in typed)
+    assert len(sent(asked.value)["prefix_tokens"]) == typed[-1] + 1
+
+
+def test_an_edit_that_the_schema_does_not_allow_is_refused_and_may_be_saved(chat: Chat) -> None:
+    chat.hold_to_schema()
+    chat.ask(RECORD)
+    edit(chat, '{"name": "Maria", "years": 34}')
+    chat.press("Go on from here")
+    sentence = 'The JSON schema does not allow “years": 34}” here.'
+    chat.answers.last.get_by_text(sentence).wait_for()
+    box = chat.page.get_by_label("Edited answer")
+    assert box.evaluate("box => box.value.slice(box.selectionStart)") == 'years": 34}'
+    chat.press("Save")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.page.reload()
+    chat.until(lambda: chat.answer == '{"name": "Maria", "years": 34}')
+    chat.set({"The answer must be": ""})
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.ask(FACT)
+    assert sent(asked.value)["messages"][1]["content"] == '{"name": "Maria", "years": 34}'
+
+
+def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
+    chat.set({"Temperature": "0", "Thinking": "on"})
+    chat.ask("What is 34 + 28?")
+    edit(chat, "34 + 28 = 6")
+    chat.press("Go on from here")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    assert chat.answer.startswith("34 + 28 = 6")
+    chat.answers.last.get_by_text("Thoughts").click()
+    assert "carry 1" in chat.answers.last.locator(".reasoning").inner_text()
+
+
+def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:
+    chat.set(GREEDY)
+    before = chat.ask(FACT)
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.press("Continue")
+    chat.wait_done()
+    assert sent(asked.value)["min_tokens"] == len(sent(asked.value)["prefix_tokens"]) + 1
+    chat.until(lambda: chat.answer.startswith(before) and len(chat.answer) > len(before))
+    form = {"The answer must be": "regex", "Regular expression": r"The capital of \w+ is Paris\."}
+    chat.set(form)
+    chat.ask(FACT)
+    chat.press("Continue")
+    chat.page.get_by_text("The regular expression lets nothing follow.").wait_for()
+
+
+def test_an_answer_is_drawn_anew_from_the_cursor(chat: Chat) -> None:
+    chat.set(GREEDY | {"Seed": "5"})
+    chat.ask(FACT)
+    chat.set({"Temperature": "2"})
+    edit(chat, "The capital of")
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.press("Generate again from the cursor")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    body = sent(asked.value)
+    assert len(body["prefix_tokens"]) < 5 and body["temperature"] == 2 and body["seed"] != 5
+    assert chat.answer.startswith("The capital of")
+
+
+def test_what_was_deleted_can_be_put_back(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.ask("What is 3 + 4?")
+    chat.page.get_by_role("button", name="Delete", exact=True).nth(1).click()
+    chat.until(lambda: chat.answers.count() == 0)
+    assert chat.page.get_by_role("article", name="You").count() == 1
+    chat.press("Undo")
+    chat.until(lambda: chat.answers.count() == 2)
+    assert chat.answer == "3 + 4 = 7."
+    chat.page.get_by_role("button", name="Delete", exact=True).first.click()
+    chat.until(lambda: chat.page.get_by_role("article", name="You").count() == 0)
+    chat.page.reload()
+    chat.page.locator("#welcome").wait_for()
+    assert chat.page.get_by_role("article", name="You").count() == 0

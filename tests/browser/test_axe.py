@@ -63,6 +63,11 @@ def test_no_view_violates_a_rule(audited: Chat, scheme: Any, size: Any) -> None:
     audited.press("Settings")
     assert violations(audited) == []
     page.keyboard.press("Escape")
+    audited.press("Map")
+    audited.press("Sample")
+    audited.wait_done()
+    assert violations(audited) == []
+    audited.press("Close the map")
     page.get_by_role("button", name="Edit").first.click()
     assert violations(audited) == []
     page.keyboard.press("Escape")

@@ -88,8 +88,8 @@ def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
     chat.press(FACT)
     chat.answers.last.get_by_text("2 of 2").wait_for()
     assert chat.answer == "The capital of France is Paris."
-    chat.page.get_by_label("Delete “What is the opposite of hot?”").click()
-    chat.page.get_by_label("Press again to delete").click()
+    chat.page.get_by_label("More for “What is the opposite of hot?”").click()
+    chat.page.get_by_role("menuitem", name="Delete").click()
     chat.reload()
     assert len(chat.stored) == 1
     assert chat.stored[0]["settings"]["temperature"] == "0"

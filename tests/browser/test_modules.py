@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from typing import Any
 
+from ..effort import tries
 from .driving import Chat, told
 
 
@@ -109,3 +111,81 @@ def test_the_age_of_a_conversation_takes_a_few_letters(tab: Chat) -> None:
     assert shown[:7] == ["now", "now", "now", "1 min", "59 min", "1 h", "23 h"]
     assert shown[7:] == ["Sat", "Nov 2", "Dec 2024"]
     assert call(tab, "dates", "ago", -1e300, noon) == call(tab, "dates", "fullDate", 1e300) == ""
+
+
+def _records(chance: random.Random) -> list[dict[str, Any]]:
+    """Records as the server may give them, and as a program that knows more fields might."""
+    pieces = ["", " w", "\n", "é", "\ufeff", "\ud83d", [195], [255, 0]]
+
+    def logprob() -> float | None:
+        return chance.choice([None, 0, -0.00001, -chance.randrange(3_000_000) / 1e5, -1e300, 0.1])
+
+    def record() -> dict[str, Any]:
+        found: dict[str, Any] = {"i": chance.choice([0, 5, 2**40]), "b": chance.choice(pieces)}
+        found |= {"p": chance.choice(["content", "mark", None]), "l": logprob()}
+        if chance.random() < 0.5:
+            more: list[list[Any]] = [[], [1, {"z": None}]]
+            found["a"] = [
+                [chance.randrange(9), chance.choice(pieces), logprob(), *chance.choice(more)]
+                for _ in range(chance.randrange(4))
+            ]
+        for name in ("f", "n", "d", "h", "x", "c", "r", "later"):
+            if chance.random() < 0.3:
+                found[name] = chance.choice([1, "text", [1, 2], None, {"deep": [True]}])
+        return found
+
+    return [record() for _ in range(chance.randrange(12))]
+
+
+def test_packed_records_are_the_same_when_they_are_unpacked(tab: Chat) -> None:
+    lists = [_records(random.Random(seed)) for seed in range(tries(200))]
+    script = """async (lists) => {
+      const { pack, unpack } = await import("/page/packing.js");
+      return lists.map((records) => {
+        const { tokens, alternatives } = pack(records);
+        const refused = [tokens.slice(0, -1), Uint8Array.of(...tokens, 0)].map((bytes) => {
+          try { return unpack({ tokens: bytes }) } catch { return "refused" }
+        });
+        return [unpack({ tokens, alternatives }), unpack({ tokens }), ...refused];
+      });
+    }"""
+    # As text, because half of a surrogate pair gets lost between the browser and here otherwise.
+    packed = f"async (texts) => JSON.stringify(await ({script})(JSON.parse(texts)))"
+    for records, found in zip(
+        lists, json.loads(tab.page.evaluate(packed, json.dumps(lists))), strict=True
+    ):
+        thin = [{name: token[name] for name in token if name != "a"} for token in records]
+        assert found == [records, thin, "refused", "refused"]
+
+
+def test_questions_without_an_answer_are_asked_together(tab: Chat) -> None:
+    def answer(parent: str, **more: Any) -> dict[str, Any]:
+        blank = {"role": "assistant", "content": "", "reasoning": "", "calls": [], "finish": "stop"}
+        return {"id": "z", "parent": parent, "settings": {"system": "S"}, **blank, **more}
+
+    def said(*between: dict[str, Any]) -> list[dict[str, Any]]:
+        nodes = [{"id": "u", "parent": "", "role": "user", "text": "One"}]
+        for k, node in enumerate(between):
+            nodes.append({**node, "id": f"n{k}", "parent": nodes[-1]["id"]})
+        image = {"name": "i", "url": "data:image/png;base64,"}
+        pictured = {"role": "user", "text": "Two", "images": [image]}
+        nodes.append({**pictured, "id": "v", "parent": nodes[-1]["id"]})
+        conversation = {"nodes": {node["id"]: node for node in nodes}, "chosen": {}}
+        return list(call(tab, "conversation", "messagesFor", conversation, answer("v")))
+
+    system = {"role": "system", "content": "S"}
+    one = {"type": "text", "text": "One"}
+    two = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
+        {"type": "text", "text": "Two"},
+    ]
+    together = [system, {"role": "user", "content": [one, *two]}]
+    for finish in ("error", "stopped"):
+        assert said(answer("", finish=finish, reasoning="Hm")) == together
+    kept = [
+        system,
+        {"role": "user", "content": "One"},
+        {"role": "assistant", "content": "Half"},
+        {"role": "user", "content": two},
+    ]
+    assert said(answer("", finish="error", content="Half")) == kept

@@ -64,7 +64,7 @@ export class AnswerView {
     else this.#updatePlain(running);
     this.#updateCalls(running);
     setText(parts.problem, node.problem ?? "");
-    parts.figures.update(node, running);
+    parts.figures.update(node, { running, answered: childrenOf(this.#conversation, node).length > 0 });
     parts.article.setAttribute("aria-busy", String(running));
     parts.again.hidden = running;
     parts.copy.hidden = !node.content;

@@ -10,7 +10,10 @@ import { isFull } from "./database.js";
 import { button, byId, el, setText } from "./dom.js";
 import { drawIcons } from "./icons.js";
 import { makeKeyDialog } from "./key-dialog.js";
+import { libraryActs } from "./library.js";
+import { MapPanel } from "./map.js";
 import { viewOf } from "./messages.js";
+import { Notice } from "./notice.js";
 import { loadLook, saveLook } from "./preferences.js";
 import { prune, putBack } from "./pruning.js";
 import { Scrolling } from "./scrolling.js";
@@ -57,6 +60,14 @@ const composer = new Composer({
   stop: () => session.stop(),
   editLast: () => editLast(),
 });
+const map = new MapPanel(session, {
+  go: (node, at, { focus }) => {
+    session.show(node);
+    goTo(node, at, focus);
+  },
+  compare: (one, other) => compare.open(session.current, one, other),
+  isNarrow: () => matchMedia("(max-width: 46rem)").matches,
+});
 const scrolling = new Scrolling(byId("scroll"), byId("newest"));
 const sidebar = new Sidebar({
   startConversation: () => {
@@ -68,11 +79,13 @@ const sidebar = new Sidebar({
     session.open(id);
     render();
   },
-  removeConversation: (id) => {
-    session.remove(id);
+  openMessage: async (id, node) => {
+    await session.open(id);
+    if (session.current.nodes[node]) session.show(session.current.nodes[node]);
     render();
-    byId("new").focus();
+    seek(views.get(node)?.element);
   },
+  ...libraryActs({ session, notice: new Notice(byId("notice")), render: () => render(), refuse: (sentence) => showProblem(sentence) }),
 });
 
 /** What the views of messages may ask for. */
@@ -117,6 +130,30 @@ function show(node, place) {
   views.get(node.id).element.querySelector(place)?.focus();
 }
 
+/** Bring a message into view, and mark it until something else is done. */
+function seek(element) {
+  if (!element) return;
+  element.scrollIntoView({ block: "center" });
+  element.classList.add("sought");
+  addEventListener("pointerdown", () => element.classList.remove("sought"), { once: true });
+  addEventListener("keydown", () => element.classList.remove("sought"), { once: true });
+}
+
+/** Bring a node into sight, and the focus to it: with tokens to that at `at`. */
+function goTo(node, at, focus) {
+  render();
+  const view = views.get(node.id);
+  const token = look.tokens && at !== null ? view.tokens?.token(Math.min(at, pathOf(session.current, node).length - 1)) : null;
+  const place = token ?? view.element.querySelector("article");
+  place.scrollIntoView({ block: "nearest" });
+  if (!focus) return;
+  if (token) view.tokens.focus(Number(token.dataset.index));
+  else {
+    place.tabIndex = -1;
+    place.focus({ preventScroll: true });
+  }
+}
+
 // ---- showing ---------------------------------------------------------------------------------
 
 function render() {
@@ -128,10 +165,12 @@ function render() {
     showMessages(current);
     showState(current);
   });
+  map.update();
 }
 
 function changeConversation(current) {
   shownConversation = current;
+  map.forget();
   views.clear();
   byId("messages").replaceChildren();
   panel.close({ refocus: false });
@@ -161,7 +200,8 @@ function showMessages(current) {
     settings.edit(used);
     session.settingsChanged();
     if (example.tokens) showTokens(true);
-    send({ text: example.text });
+    if (example.ways) map.open({ focus: false });
+    send({ text: example.text }, example.ways);
   });
 }
 
@@ -213,9 +253,9 @@ async function attempt(work) {
   }
 }
 
-function send(message) {
+function send(message, ways = 1) {
   scrolling.toEnd();
-  return attempt(() => session.send(message));
+  return attempt(() => session.send(message, ways));
 }
 
 /** Edit the last message of the user; false if there is none. */

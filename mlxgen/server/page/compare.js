@@ -1,7 +1,7 @@
 // Two versions of an answer side by side, token by token.
 
 import { branchName } from "./answer-view.js";
-import { commonLength, pathOf, siblingsOf } from "./conversation.js";
+import { childrenOf, commonLength, pathOf, siblingsOf } from "./conversation.js";
 import { button, el } from "./dom.js";
 import { statsOf } from "./figures.js";
 import { Speller } from "./records.js";
@@ -17,9 +17,11 @@ export class CompareDialog {
     this.#show = show;
   }
 
-  open(conversation, node) {
+  /** Compare an answer with another one: by default the one that it branches off from. */
+  open(conversation, node, given = null) {
     const versions = siblingsOf(conversation, node);
-    const other = versions.find((one) => one.id === node.from?.node) ?? versions.find((one) => one !== node);
+    if (given && !versions.includes(given)) versions.push(...siblingsOf(conversation, given));
+    const other = given ?? versions.find((one) => one.id === node.from?.node) ?? versions.find((one) => one !== node);
     const sides = [other, node].map((shown, k) => this.#side(conversation, versions, shown, k, () => fill()));
     const fill = () => {
       const paths = sides.map(({ chosen }) => pathOf(conversation, chosen()));
@@ -56,7 +58,7 @@ export class CompareDialog {
       fill(path, common) {
         text.replaceChildren(...parts(path, common));
         if (!path.length) text.textContent = chosen().content;
-        stats.textContent = statsOf(chosen());
+        stats.textContent = statsOf(chosen(), { answered: childrenOf(conversation, chosen()).length > 0 });
       },
     };
   }

@@ -199,7 +199,31 @@ export function messagesFor(conversation, node) {
   const before = [];
   for (let at = parentOf(conversation, node); at; at = parentOf(conversation, at)) before.unshift(at);
   const system = node.settings.system ? [{ role: "system", content: node.settings.system }] : [];
-  return [...system, ...before.flatMap(messagesOf)];
+  return alternating([...system, ...before.filter((one) => !saidNothing(one)).flatMap(messagesOf)]);
+}
+
+/** Whether an answer ended before it had any text. */
+const saidNothing = ({ role, finish, content, calls }) =>
+  role === "assistant" && ["error", "stopped"].includes(finish) && !content && !calls.length;
+
+/** Messages of the user that follow one another as one, because many chat templates refuse them. */
+function alternating(messages) {
+  const joined = [];
+  for (const message of messages) {
+    const last = joined.at(-1);
+    if (last?.role === "user" && message.role === "user") {
+      joined[joined.length - 1] = { ...last, content: joinedContent(last.content, message.content) };
+    } else {
+      joined.push(message);
+    }
+  }
+  return joined;
+}
+
+function joinedContent(one, other) {
+  if (typeof one === "string" && typeof other === "string") return [one, other].filter(Boolean).join("\n\n");
+  const partsOf = (content) => (typeof content === "string" ? [{ type: "text", text: content }] : content);
+  return [...partsOf(one), ...partsOf(other)];
 }
 
 function messagesOf(node) {

@@ -57,13 +57,15 @@ const ENDS = { length: "cut off at the token limit", stopped: "stopped", error: 
 
 const inSeconds = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
 
-export function statsOf({ stats, finish }) {
+/** `answered`: whether something follows the answer, so that it waits for nothing. */
+export function statsOf({ stats, finish }, { answered = false } = {}) {
   const parts = [];
   if (stats?.tokens) parts.push(tokens(stats.tokens));
   if (stats?.speed) parts.push(`${stats.speed >= 20 ? Math.round(stats.speed) : stats.speed.toFixed(1)} tokens/s`);
   if (stats?.tokens && stats.first) parts.push(`first token after ${inSeconds(stats.first)}`);
   if (stats?.tokens && stats.cached) parts.push(`${grouped(stats.cached)} of ${grouped(stats.prompt)} prompt tokens from the cache`);
-  if (ENDS[finish] && (finish !== "error" || parts.length)) parts.push(ENDS[finish]);
+  const waits = finish === "tool_calls" && !answered;
+  if (ENDS[finish] && (waits || finish !== "tool_calls") && (finish !== "error" || parts.length)) parts.push(ENDS[finish]);
   return parts.join(" · ");
 }
 
@@ -89,7 +91,7 @@ export class Figures {
     this.element = el("div", { class: "figures" }, this.#bar, this.#stats, this.#folded);
   }
 
-  update(node, running) {
+  update(node, { running, answered }) {
     const { stats } = node;
     const reads = running && !stats?.tokens && typeof stats?.queue !== "number" && stats?.read < stats?.prompt;
     this.#bar.hidden = !reads;
@@ -97,7 +99,7 @@ export class Figures {
       this.#bar.max = stats.prompt;
       this.#bar.value = stats.read;
     }
-    setText(this.#stats, running ? progressOf(node) : statsOf(node));
+    setText(this.#stats, running ? progressOf(node) : statsOf(node, { answered }));
     this.#folded.hidden = !stats?.drafted;
     setText(this.#share, stats?.drafted ? `Drafts: ${shareOf(stats)} stood` : "");
     setText(this.#drafts, draftsOf(stats));

@@ -7,9 +7,10 @@
 
 import { continuing } from "./api.js";
 import {
-  add, answerNode, branchAt, byHand, childrenOf, commonLength, forkAgain, forkAt, newConversation, ownerOf, parentOf, pathOf,
-  refresh, retypedAt, select, shownIn, siblingsOf, sproutAt, toolNode, userNode,
+  add, answerNode, branchAt, byHand, childrenOf, commonLength, forkAgain, forkAt, newConversation, newId, ownerOf, parentOf,
+  pathOf, refresh, retypedAt, select, shownIn, siblingsOf, sproutAt, toolNode, userNode,
 } from "./conversation.js";
+import { saidIn } from "./finding.js";
 import { loadSettings, saveSettings } from "./preferences.js";
 import { prune } from "./pruning.js";
 import { spoken } from "./records.js";
@@ -120,13 +121,69 @@ export class Session {
     return read;
   }
 
+  /** Delete a conversation; resolves to what `restore` needs, until `purge` makes it final. */
   async remove(id) {
     this.#runs.get(id)?.stop();
+    const place = this.conversations.findIndex((one) => one.id === id);
+    const removed = { conversation: this.conversations[place], place, shown: this.current.id === id };
     this.conversations = this.conversations.filter((one) => one.id !== id);
-    const removed = this.#store.remove(id);
-    if (this.current.id === id) await this.#showNewest();
+    const written = this.#store.remove(id);
+    if (removed.shown) await this.#showNewest();
     this.#tell.changed(this.current);
-    await removed;
+    await written;
+    return removed;
+  }
+
+  async restore({ conversation, place, shown }) {
+    const { id } = conversation;
+    if (!this.conversations.some((one) => one.id === id)) this.conversations.splice(place, 0, conversation);
+    if (shown) await this.open(id);
+    this.#tell.changed(conversation);
+    await this.#store.restore(id);
+    if (isLoaded(conversation) && shownIn(conversation).length) this.#keep(conversation);
+  }
+
+  purge(id) {
+    return this.#store.purge(id);
+  }
+
+  async rename(id, title) {
+    const conversation = this.conversations.find((one) => one.id === id);
+    conversation.title = title;
+    this.#tell.changed(conversation);
+    await this.#store.rename(id, title);
+  }
+
+  /** Conversations with all that there is of them, those that are not loaded, too. */
+  async whole(ids) {
+    const whole = [];
+    for (const id of ids) {
+      const listed = this.conversations.find((one) => one.id === id);
+      const one = listed && (isLoaded(listed) ? listed : await this.#read(id));
+      if (one && Object.keys(one.nodes).length) whole.push(one);
+    }
+    return whole;
+  }
+
+  /** Add conversations and show the first; one that is here already becomes another one. */
+  async import(conversations) {
+    const known = new Set(this.conversations.map(({ id }) => id));
+    for (const one of conversations) {
+      if (known.has(one.id)) one.id = newId();
+      known.add(one.id);
+    }
+    this.conversations.unshift(...conversations);
+    for (const one of conversations) this.#keep(one);
+    await this.open(conversations[0].id);
+  }
+
+  /** The texts of all conversations as [node's id, text], by conversation. */
+  async texts() {
+    const texts = await this.#store.texts();
+    for (const { id, nodes } of this.conversations) {
+      if (nodes) texts.set(id, Object.values(nodes).map((node) => [node.id, saidIn(node)]));
+    }
+    return texts;
   }
 
   /** Adopt what another tab did, unless an answer is in progress here. */
@@ -325,9 +382,19 @@ export class Session {
     return nodes;
   }
 
-  /** Do something with the current conversation that changes its nodes, and keep what it did. */
-  async change(work) {
+  /** Let more than one request grow answers: `make(conversation, changed)` begins that, and has the
+   *  answers in progress as `nodes`, the one to show as `node`, `done` and `stop()`, like a run. */
+  async grow(make) {
     await this.#halt();
+    const { current } = this;
+    const job = make(current, () => this.#grew(current));
+    this.#follow(current, job);
+    return job;
+  }
+
+  /** Do something with the current conversation that changes its nodes, and keep what it did. */
+  async change(work, { halts = true } = {}) {
+    if (halts) await this.#halt();
     const { current } = this;
     const outcome = work(current);
     current.changed = Date.now();
@@ -360,10 +427,13 @@ export class Session {
 
   #newRun(conversation, nodes) {
     return new Run(conversation, nodes, (node) => {
-      if (!conversation.nodes[node.id]) return; // a fork that is not decided yet
-      if (performance.now() - (this.#saved.get(conversation.id) ?? 0) > SAVE_EVERY) this.#keep(conversation);
-      this.#tell.changed(conversation);
+      if (conversation.nodes[node.id]) this.#grew(conversation); // else a fork that is not decided yet
     });
+  }
+
+  #grew(conversation) {
+    if (performance.now() - (this.#saved.get(conversation.id) ?? 0) > SAVE_EVERY) this.#keep(conversation);
+    this.#tell.changed(conversation);
   }
 
   /** Generate one answer or several that are already part of the conversation. */

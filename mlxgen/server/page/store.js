@@ -14,6 +14,7 @@
 
 import { newId } from "./conversation.js";
 import { found, isFull, openDatabase, transact, under } from "./database.js";
+import { saidIn } from "./finding.js";
 import * as journal from "./journal.js";
 import { pack, unpack } from "./packing.js";
 import { conversationOf, isListed } from "./stored.js";
@@ -33,6 +34,7 @@ class Store {
   #waiting = new Map(); // by conversation: its save that has not begun yet
   #last = new Map(); // by id: what the next change waits for
   #channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel(CHANNEL);
+  #texts = null; // what `texts` read
   #patches = new Map(); // by id: fields of its record that are being written
   #page = newId();
   #asked = false;
@@ -95,6 +97,12 @@ class Store {
     const all = [];
     for (const { id } of await this.list()) all.push(await this.read(id));
     return all.filter(Boolean);
+  }
+
+  /** The texts of all conversations as [node's id, text], by conversation; read again if any changed. */
+  texts() {
+    this.#texts ??= this.keepsNothing ? Promise.resolve(new Map()) : transact("readonly", textsOf);
+    return this.#texts.then((texts) => new Map(texts));
   }
 
   // ---- writing ---------------------------------------------------------------------------------
@@ -174,7 +182,11 @@ class Store {
 
   /** Call `changed(id)` when another tab changes a conversation. */
   onChangedElsewhere(changed) {
-    this.#channel?.addEventListener("message", ({ data }) => typeof data?.id === "string" && changed(data.id));
+    this.#channel?.addEventListener("message", ({ data }) => {
+      if (typeof data?.id !== "string") return;
+      this.#texts = null;
+      changed(data.id);
+    });
   }
 
   // ---- how -------------------------------------------------------------------------------------
@@ -184,6 +196,7 @@ class Store {
     if (this.keepsNothing) return Promise.resolve();
     return this.#inTurn(id, async () => {
       await transact("readwrite", work);
+      this.#texts = null;
       this.#channel?.postMessage({ id });
     });
   }
@@ -202,6 +215,7 @@ class Store {
     for (let thinned = 0; ; thinned += 1) {
       try {
         this.#written.set(id, await transact("readwrite", (tables) => this.#put(tables, conversation)));
+        this.#texts = null;
         journal.removeUnwritten(id, this.#page);
         this.#channel?.postMessage({ id });
         this.#askToPersist();
@@ -301,6 +315,15 @@ function withoutOrder({ order, deleted, ...record }) {
 }
 
 // ---- one conversation ----------------------------------------------------------------------------
+
+async function textsOf({ conversations, nodes }) {
+  const [ids, records, keys, heads] = await Promise.all([
+    found(conversations.getAllKeys()), found(conversations.getAll()), found(nodes.getAllKeys()), found(nodes.getAll()),
+  ]);
+  const said = new Map(ids.map((id) => [id, new Map()]));
+  keys.forEach(([id, node], k) => said.get(id)?.set(node, saidIn(heads[k] ?? {})));
+  return new Map(ids.map((id, k) => [id, (records[k]?.order ?? []).map((node) => [node, said.get(id).get(node) ?? ""])]));
+}
 
 /** Everything that the tables have of a conversation. */
 async function partsOf(tables, id) {

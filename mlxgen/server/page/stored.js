@@ -73,6 +73,8 @@ const NODES = {
     stats: optional(isFigures),
     from: optional(has({ node: isId, at: isCount })),
     edited: optional((value) => value === true),
+    dropped: optional(isCount),
+    places: optional((value) => isObject(value) && Object.values(value).every(isText)),
   }),
 };
 
@@ -103,7 +105,7 @@ export function settingsOf(found) {
 /** Whether all nodes are complete and form a tree. */
 function isTree(nodes) {
   const whole = ([id, node]) =>
-    isId(id) && isObject(node) && node.id === id && Object.hasOwn(NODES, node.role) && NODES[node.role](node);
+    isId(id) && isObject(node) && node.id === id && optional(isText)(node.name) && Object.hasOwn(NODES, node.role) && NODES[node.role](node);
   return Object.entries(nodes).every(whole)
     && isForest(nodes, (node) => (node.parent === "" ? null : node.parent))
     && isForest(nodes, (node) => node.from?.node ?? null)

@@ -16,10 +16,15 @@ const WEATHER = {
   parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
 };
 
-/** Things to say, with settings; with `tokens`, the answer is shown as tokens. */
+/** Things to say, with settings; with `tokens`, the answer is shown as tokens, and with `ways` there are so
+ *  many answers at once, on the map. */
 const EXAMPLES = [
   {
     icon: "tokens", label: "See the odds of every token", text: "Tell me a story about a fox.", tokens: true,
+    settings: { temperature: "0.9", thinking: "off" },
+  },
+  {
+    icon: "map", label: "Watch four stories branch", text: "Tell me a story about a rabbit.", ways: 4,
     settings: { temperature: "0.9", thinking: "off" },
   },
   {
@@ -31,7 +36,6 @@ const EXAMPLES = [
     icon: "tool", label: "Let it call a tool", text: "What is the weather in Oslo?",
     settings: { tools: JSON.stringify(WEATHER, null, 2), thinking: "off" },
   },
-  { icon: "go", label: "Ask for a fact", text: "What is the capital of France?", settings: {} },
 ];
 
 /** Show the examples, or nothing; `use` gets the one that was taken. */

@@ -1,0 +1,108 @@
+// One node of the map, and the edge that leads to it, as elements.
+
+import { cut } from "./map-layout.js";
+import { percent, spoken, visible } from "./records.js";
+import { widthOf } from "./map-tree.js";
+import { svg } from "./svg.js";
+
+const PAD = 10;
+
+/** How an answer ends, in a word or two. */
+export function endOf(node) {
+  if (node.growing) return "growing";
+  if (node.calls.length && node.finish === "tool_calls") return `calls ${node.calls.join(", ")}`;
+  return { stop: "ended", length: "at the token limit", stopped: "stopped", error: "failed" }[node.finish] ?? "stopped";
+}
+
+/** A sum of log-probabilities. */
+export const sum = ({ logprob, known }) => (known ? `log p ${(logprob > -0.005 ? 0 : logprob).toFixed(2).replace("-", "−")}` : "log p unknown");
+
+const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
+
+/** Everything about a node in one line, for a screen reader. */
+export function labelOf({ node }) {
+  const said = [];
+  if (node.name) said.push(node.name);
+  if (node.edge) {
+    const { record, count: tokens } = node.edge;
+    said.push(`${spoken(record.b)}, ${percent(record.l)}${tokens > 1 ? `, and ${count(tokens - 1, "more token")}` : ""}`);
+  }
+  if (node.kind === "message") said.push(`${node.role === "user" ? "You" : "Tools"}: ${node.text}`);
+  if (node.kind === "fork") said.push(`${node.children.length} ways part here`);
+  if (node.kind === "end") said.push(`${endOf(node)}: ${node.text || "no text"}`, sum(node), count(node.at, "token"));
+  if (node.settings) said.push(`with ${node.settings}`);
+  if (node.dropped) said.push("dropped");
+  if (node.hidden) said.push(`folded, ${count(node.hidden, "end")} below`);
+  if (node.shown) said.push("shown in the conversation");
+  return said.join("; ");
+}
+
+/** What is drawn of a node; two that give the same are drawn the same. */
+export const signOf = (place) => {
+  const { node, width, height } = place;
+  return JSON.stringify([
+    width, height, node.kind, node.text, node.name, node.shown, node.dropped, node.growing, node.finish, node.settings,
+    node.hidden, node.children.length, node.logprob, node.at, node.edge?.count, node.edge?.text,
+  ]);
+};
+
+/** The inside of a node: a shape and its words. The middle of its left edge is at 0, 0. */
+export function insideOf({ node, width, height }) {
+  const parts = [];
+  if (node.kind === "fork") {
+    parts.push(svg("circle", { class: "box", cx: width / 2, cy: 0, r: width / 2 }));
+  } else {
+    parts.push(svg("rect", { class: "box", x: 0, y: -height / 2, width, height, rx: node.kind === "message" ? 14 : 6 }));
+    parts.push(...wordsOf(node, width));
+  }
+  if (node.name) parts.push(line(node.kind === "fork" ? 0 : 2, node.kind === "fork" ? 24 : -height / 2 - 6, cut(node.name, 200, 12), "name"));
+  if (node.settings) parts.push(line(2, height / 2 + 13, cut(node.settings, width, 11), "tried"));
+  if (node.hidden) {
+    parts.push(svg("g", { class: "hidden-ends" },
+      svg("rect", { x: width + 4, y: -10, width: 34, height: 20, rx: 10 }), line(width + 21, 4, `+${node.hidden}`, "middle")));
+  }
+  return parts;
+}
+
+function wordsOf(node, width) {
+  const room = width - 2 * PAD;
+  if (node.kind === "start") return [line(PAD, 4, node.text)];
+  if (node.kind === "message") {
+    const who = node.role === "user" ? "You" : "Tools";
+    return [line(PAD, -5, who, "quiet"), line(PAD, 12, cut(node.text, room, 12))];
+  }
+  const text = node.text || (node.growing ? "…" : "(no text)");
+  const facts = [endOf(node), sum(node), count(node.at, "token")];
+  return [line(PAD, -5, tail(text, room)), line(PAD, 12, cut(facts.join(" · "), room, 10), "quiet")];
+}
+
+/** The end of a text, as much as there is room for. */
+function tail(text, width) {
+  const whole = text.replace(/^…/, "");
+  const back = cut([...whole].reverse().join(""), width, 12);
+  if (!back.endsWith("…") && whole === text) return text;
+  return `…${[...back.replace(/…$/, "")].reverse().join("").trimStart()}`;
+}
+
+const line = (x, y, text, kind = "") => svg("text", { x, y, class: kind }, text);
+
+/** The edge from a node to the next, with the token that was taken. */
+export function edgeOf(from, to) {
+  const x = from.x + from.width;
+  const bend = Math.min(52, (to.x - x) * 0.8);
+  const path = `M${x},${from.y} C${x + bend * 0.6},${from.y} ${x + bend * 0.4},${to.y} ${x + bend},${to.y} L${to.x},${to.y}`;
+  const { edge } = to.node;
+  const classes = ["map-edge", to.node.shown ? "shown" : "", to.node.dropped ? "dropped" : ""].filter(Boolean).join(" ");
+  const parts = [svg("path", { d: path, "stroke-width": edge ? widthOf(edge.record.l) : 1.5 })];
+  if (edge) {
+    const room = to.x - x - bend - 6;
+    const odds = percent(edge.record.l);
+    const start = x + bend + 2;
+    parts.push(svg("text", { x: start, y: to.y - 9 },
+      svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 56, 13.6)), svg("tspan", { class: "quiet", dx: 5 }, odds)));
+    if (edge.count > 1) parts.push(line(start, to.y + 17, cut(`… ${edge.text.replace(/\s+/g, " ").trim()}`, room, 11), "quiet run"));
+  } else if (from.node.kind === "fork") {
+    parts.push(line(x + bend + 2, to.y - 7, to.node.growing ? "waiting" : "ends here", "quiet"));
+  }
+  return svg("g", { class: classes }, parts);
+}

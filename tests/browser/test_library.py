@@ -1,0 +1,175 @@
+"""The list of conversations: renaming, searching, deleting with undo, files out and in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .driving import FACT, FORGET, GREEDY, Chat, event
+
+HOT = "What is the opposite of hot?"
+
+
+def choose(chat: Chat, title: str, item: str) -> None:
+    """Something from the menu of a conversation."""
+    chat.page.get_by_label(f"More for “{title}”").click()
+    chat.page.get_by_role("menuitem", name=item).click()
+
+
+def titles(chat: Chat) -> list[str]:
+    return chat.page.locator("#conversations .title").all_inner_texts()
+
+
+def two_conversations(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.press("New conversation")
+    chat.ask(HOT)
+
+
+def test_a_conversation_is_renamed_in_place_by_enter_and_not_by_escape(chat: Chat) -> None:
+    two_conversations(chat)
+    choose(chat, FACT, "Rename")
+    chat.page.keyboard.type("Not this")
+    chat.page.keyboard.press("Escape")
+    assert titles(chat) == [HOT, FACT]
+    chat.page.get_by_role("button", name=FACT, exact=True).press("F2")
+    chat.page.keyboard.type("  Capitals ")
+    chat.page.keyboard.press("Enter")
+    assert titles(chat) == [HOT, "Capitals"]
+    assert chat.focused == "Capitals"
+    chat.reload()
+    assert titles(chat) == [HOT, "Capitals"]
+    assert chat.answer == "The opposite of hot is cold."
+
+
+def test_a_deleted_conversation_comes_back_by_undo_and_else_is_gone(chat: Chat) -> None:
+    two_conversations(chat)
+    before = chat.stored
+    choose(chat, HOT, "Delete")
+    chat.page.get_by_text(f"Deleted “{HOT}”.").wait_for()
+    assert titles(chat) == [FACT]
+    assert len(chat.stored) == 1
+    assert chat.focused == "Undo"
+    chat.page.keyboard.press("Enter")
+    chat.until(lambda: titles(chat) == [HOT, FACT])
+    assert chat.answer == "The opposite of hot is cold."
+    assert chat.stored == before
+    choose(chat, FACT, "Delete")
+    chat.reload()
+    assert titles(chat) == [HOT]
+
+
+def test_search_marks_what_it_finds_and_leads_to_the_message(chat: Chat) -> None:
+    two_conversations(chat)
+    chat.reload()  # so that one of the two is not loaded
+    chat.page.get_by_label("Search conversations").fill("france   IS par")
+    chat.page.get_by_text("1 conversation.").wait_for()
+    assert titles(chat) == [FACT]
+    assert chat.page.locator("#conversations mark").all_inner_texts() == ["France is Par"]
+    chat.page.locator("#conversations .hits button").click()
+    chat.page.locator(".message.answer.sought").wait_for()
+    assert chat.answer == "The capital of France is Paris."
+    find = chat.page.get_by_label("Search conversations")
+    find.fill("opposite")
+    chat.page.locator("#conversations .title mark", has_text="opposite").wait_for()
+    find.fill("zebra")
+    chat.page.get_by_text("Nothing found.").wait_for()
+    find.press("Escape")
+    chat.until(lambda: titles(chat) == [HOT, FACT])
+
+
+def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path: Path) -> None:
+    two_conversations(chat)
+    chat.press("Try again")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    before = chat.stored
+    file = tmp_path / "all.json"
+    with chat.page.expect_download() as download:
+        chat.page.get_by_label("All conversations").click()
+        chat.page.get_by_role("menuitem", name="Download all as JSON").click()
+    download.value.save_as(file)
+    assert download.value.suggested_filename == "conversations.json"
+    chat.page.goto(f"{chat.url}/health")
+    chat.page.evaluate(FORGET)
+    chat.page.goto(chat.url)
+    chat.wait_open()
+    assert chat.stored == []
+    chat.page.locator("#files").set_input_files(file)
+    chat.page.get_by_text("Imported 2 conversations.").wait_for()
+    assert chat.stored == before
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.page.locator("#files").set_input_files(file)  # again: they become others
+    chat.until(lambda: len(titles(chat)) == 4)
+    stored = chat.stored
+    assert len({one["id"] for one in stored}) == 4
+    plain = [json.dumps({**one, "id": ""}, sort_keys=True) for one in stored]
+    assert len(set(plain)) == 2
+
+
+def test_a_file_that_is_not_of_this_page_is_refused_with_a_sentence(
+    chat: Chat, tmp_path: Path
+) -> None:
+    def refused(value: Any) -> str:
+        file = tmp_path / "some.json"
+        file.write_text(value if isinstance(value, str) else json.dumps(value))
+        chat.page.locator("#problem").evaluate("box => box.replaceChildren()")
+        chat.page.locator("#files").set_input_files(file)
+        chat.page.locator("#problem p").wait_for()
+        return chat.page.locator("#problem p").inner_text()
+
+    ours = {"format": "mlxgen conversations", "version": 1, "conversations": []}
+    assert refused("{").startswith("“some.json” is not JSON.")
+    for other in ([], {"conversations": []}, "null"):
+        assert refused(other).startswith("“some.json” has no conversations of this page.")
+    assert refused(ours | {"version": 2}).startswith("“some.json” has version 2 of the format")
+    assert refused(ours).startswith("There are no conversations in this file.")
+    assert refused(ours | {"conversations": [{"id": "x"}]}).startswith(
+        "Nothing was imported: conversation 1 of 1"
+    )
+    assert chat.stored == []
+
+
+def test_a_transcript_is_markdown_of_what_is_shown(chat: Chat, tmp_path: Path) -> None:
+    chat.press("Let it call a tool What is the weather in Oslo?")
+    chat.page.get_by_label("Result of get_weather").fill("12 degrees")
+    assert "waiting for the tool" in chat.answers.last.inner_text()
+    chat.press("Send the result")
+    chat.answers.nth(1).wait_for()
+    chat.wait_done()
+    assert "waiting for the tool" not in chat.answers.first.inner_text()
+    answer = chat.answer.strip()
+    with chat.page.expect_download() as download:
+        choose(chat, "What is the weather in Oslo?", "Download as Markdown")
+    assert download.value.suggested_filename == "What-is-the-weather-in-Oslo.md"
+    file = tmp_path / "it.md"
+    download.value.save_as(file)
+    assert file.read_text() == "\n\n".join(
+        [
+            "# What is the weather in Oslo?",
+            "## User",
+            "What is the weather in Oslo?",
+            "## Assistant",
+            "Calls get_weather:",
+            '```json\n{"city": "Oslo"}\n```',
+            "## Tool",
+            "Result of get_weather:",
+            "```\n12 degrees\n```",
+            "## Assistant",
+            f"{answer}\n",
+        ]
+    )
+
+
+def test_an_answer_that_failed_before_it_began_is_not_sent_again(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.page.route("**/v1/chat/completions", lambda route: route.abort(), times=1)
+    chat.ask("One.")
+    chat.answer_with([event("Two"), event(finish="stop")])
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.say("Three.")
+    messages = json.loads(asked.value.post_data or "")["messages"]
+    assert messages == [{"role": "user", "content": "One.\n\nThree."}]
+    chat.until(lambda: chat.answer == "Two")

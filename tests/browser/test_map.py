@@ -1,0 +1,123 @@
+"""The map of a conversation's branches, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .driving import Chat
+
+STORY = "Tell me a story about a fox."
+SHORT = {"Temperature": "1", "Thinking": "off", "Maximum tokens": "8"}
+
+
+def ends(chat: Chat) -> int:
+    return chat.page.locator(".map-node.end").count()
+
+
+def sampled(chat: Chat) -> None:
+    """A message with some short answers, in the map, whose message is selected."""
+    chat.set(SHORT)
+    chat.ask(STORY)
+    chat.press("Map")
+    chat.page.locator(".map-node.message").click()
+    chat.press("Sample")
+    chat.until(lambda: ends(chat) == 5)
+    chat.wait_done()
+    chat.until(lambda: chat.page.locator(".map-node.growing").count() == 0)
+
+
+def test_ways_from_a_node_are_one_request_and_grow_as_branches(chat: Chat) -> None:
+    bodies = []
+    chat.page.on("request", lambda asked: bodies.append(asked.post_data) if asked.post_data else 0)
+    sampled(chat)
+    _, body = (json.loads(each) for each in bodies)
+    assert (body["n"], body["temperature"]) == (4, 1)
+    answers = [each for each in chat.stored[0]["nodes"].values() if each["role"] == "assistant"]
+    assert [len(answer["tokens"]) for answer in answers] == [8] * 5
+    labels = chat.page.locator(".map-node.end").evaluate_all("all => all.map(e => e.ariaLabel)")
+    assert all("at the token limit" in label and "log p −" in label for label in labels)
+    # Keys move in the tree, and Enter shows a branch in the conversation.
+    chat.page.keyboard.press("End")
+    last = chat.page.locator(".map-node:focus")
+    chat.page.keyboard.press("Enter")
+    assert "end" in (chat.page.locator(".map-node.shown").last.get_attribute("class") or "")
+    assert last.count() == 0
+    assert chat.answer.split()[-1] in chat.page.locator(".map-node.end.shown").text_content()
+
+
+def test_branches_are_pruned_put_back_named_found_and_compared(chat: Chat) -> None:
+    sampled(chat)
+    page = chat.page
+    first, last = page.locator(".map-node.end").first, page.locator(".map-node.end").last
+    kept = chat.stored
+    last.focus()
+    page.keyboard.press("Delete")
+    chat.until(lambda: ends(chat) == 4)
+    page.get_by_text(re.compile("^[1-4] of 4$")).wait_for()
+    chat.press("Undo")
+    chat.until(lambda: ends(chat) == 5)
+    assert chat.stored[0]["nodes"] == kept[0]["nodes"]
+    last.focus()
+    page.keyboard.press("F2")
+    page.get_by_label("Name of the node").fill("the odd one")
+    page.keyboard.press("Enter")
+    page.get_by_role("treeitem", name=re.compile("^the odd one")).wait_for()
+    page.reload()
+    chat.press("Map")
+    page.get_by_label("Find a name or text in the map").fill("odd one")
+    page.get_by_text("1 found").wait_for()
+    page.keyboard.press("Enter")
+    for each in (first, last):
+        each.focus()
+        page.keyboard.press("ArrowRight")
+        page.get_by_role("button", name="Mark", exact=True).click()
+    chat.press("Compare")
+    dialog = page.get_by_role("dialog", name="Two versions side by side")
+    assert re.search("tokens? (is|are) the same|differ from the first", dialog.inner_text())
+    dialog.get_by_role("button", name="Close").click()
+
+
+def test_other_settings_are_tried_by_dropping_them_on_a_node(chat: Chat) -> None:
+    sampled(chat)
+    chip = chat.page.get_by_role("button", name="Temperature 1.5")
+    chip.drag_to(chat.page.locator(".map-node.message"))
+    chat.page.get_by_role("treeitem", name=re.compile("with temperature 1.5")).wait_for()
+    chat.wait_done()
+    # Touch and keyboard choose the same from a list.
+    chat.page.locator(".map-node.message").focus()
+    chat.page.get_by_label("Try from here with").select_option("Temperature 0")
+    chat.press("Try")
+    chat.page.get_by_role("treeitem", name=re.compile("with temperature 0")).wait_for()
+    chat.wait_done()
+
+
+def test_a_search_keeps_the_most_likely_under_the_constraint(chat: Chat) -> None:
+    form = r"(Once|One|There)[a-z ]{3,40}"
+    chat.set(SHORT | {"The answer must be": "regex", "Regular expression": form})
+    chat.ask(STORY)
+    chat.press("Map")
+    chat.page.locator(".map-node.message").focus()
+    chat.press("Search …")
+    chat.press("Search")
+    chat.page.get_by_text("The search is over").wait_for()
+    chat.wait_done()
+    ranks = chat.page.locator(".map-ranks button.chip")
+    scores = [
+        float(re.search(r"log p (\S+)", rank)[1].replace("−", "-"))
+        for rank in ranks.all_inner_texts()
+    ]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    found = set()
+    for k in range(3):
+        ranks.nth(k).click()
+        found.add(chat.answer)
+    assert len(found) == 3
+    assert all(re.match(form, text) for text in found)
+    # The dropped ones fade, and can be removed.
+    dropped = chat.page.locator(".map-node.end.dropped").count()
+    assert dropped > 0
+    before = ends(chat)
+    chat.page.get_by_role("button", name=re.compile("^Remove the")).click()
+    chat.until(lambda: ends(chat) == before - dropped)

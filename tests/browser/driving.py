@@ -143,6 +143,11 @@ class Chat:
         self.token(index).click()
         self.alternative(piece).click()
 
+    def type_instead(self, text: str) -> None:
+        """Type another token or text in the panel that is open."""
+        self.panel.get_by_label("Any other token or text").fill(text)
+        self.panel.get_by_role("button", name="Use it").click()
+
     # ---- what a person sees --------------------------------------------------------------------
 
     @property

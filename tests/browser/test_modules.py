@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
+
+import pytest
 
 from ..effort import tries
 from .driving import Chat, told
@@ -62,6 +65,52 @@ def test_the_bytes_of_each_part_are_found_in_the_lists_of_its_entries(tab: Chat)
     records = call(tab, "records", "recordsOf", choice)
     assert call(tab, "records", "textOf", records, "reasoning") == "so."
     assert call(tab, "records", "textOf", records, "content") == "Hi you"
+
+
+def test_a_record_has_what_is_not_allowed_and_what_was_rejected(tab: Chat) -> None:
+    tops = [
+        {"id": 1, "token": "a", "bytes": [97], "logprob": -0.1},
+        {"id": 2, "token": "b", "bytes": [98], "logprob": -3.0, "allowed": False},
+    ]
+    no = {"id": 2, "token": "b", "bytes": [98], "reason": "draft", "by": "head"}
+    hook = {"id": 3, "token": "?", "bytes": [226, 130], "reason": "hook", "by": None}
+    choice = told("a", top_logprobs=tops, rejected=[no, hook])["choices"][0]
+    (record,) = call(tab, "records", "recordsOf", choice)
+    assert record["x"] == [2]
+    assert record["j"] == [[2, "b", "draft", "head"], [3, [226, 130], "hook"]]
+    (plain,) = call(tab, "records", "recordsOf", told("a")["choices"][0])
+    assert not {"x", "j"} & set(plain)
+
+
+def test_probabilities_that_differ_on_a_logarithmic_scale_have_levels_of_their_own(
+    tab: Chat,
+) -> None:
+    shares = [0.99995, 0.9995, 0.99, 0.9, 0.5, 0.1, 0.01, 0.0001]
+    levels = [call(tab, "records", "levelOf", round(math.log(share), 5)) for share in shares]
+    assert levels == sorted(set(levels))
+    heights = [call(tab, "token-strip", "heightOf", math.log(share)) for share in shares]
+    assert heights == sorted(heights) and (round(heights[0], 9), heights[-1]) == (0, 1)
+
+
+def test_a_column_of_the_strip_shows_the_least_likely_of_its_tokens(tab: Chat) -> None:
+    columns = call(tab, "token-strip", "columnsOf", [-0.1, None, -2.0, -0.5, None, None, -1], 4)
+    assert [column and column["logprob"] for column in columns] == [-0.1, -2.0, None, -1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (" a\\nb", {"text": " a\nb"}),
+        ("#12", {"ids": [12]}),
+        (" #12, #7 ", {"ids": [12, 7]}),
+        ("\\#12", {"text": "#12"}),
+        ("#1st", {"text": "#1st"}),
+        ("a\\\\n", {"text": "a\\n"}),
+        ("", None),
+    ],
+)
+def test_what_is_typed_is_text_or_the_ids_of_tokens(tab: Chat, typed: str, meant: Any) -> None:
+    assert call(tab, "typed", "meantBy", typed) == meant
 
 
 def test_white_space_before_a_mark_is_text_where_the_mark_was_replaced_by_hand(tab: Chat) -> None:

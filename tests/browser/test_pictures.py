@@ -45,7 +45,7 @@ def test_a_picture_of_a_chat(browser: Browser, server: Running, folder: Path) ->
 def test_a_picture_of_tokens(browser: Browser, server: Running, folder: Path) -> None:
     with Chat.opened(browser, server.url, viewport=DESK, color_scheme="dark") as chat:
         _branch(chat)
-        chat.answers.last.locator(".level-4").nth(3).click()
+        chat.answers.last.locator(".level-9").nth(3).click()
         _draw(chat, folder / "tokens.png")
 
 
@@ -63,8 +63,8 @@ def _branch(chat: Chat) -> None:
     chat.set({"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
     chat.ask(STORY)
     chat.show_tokens()
-    chat.answers.last.locator(".level-4").first.click()
-    chat.panel.locator("button:enabled").first.click()
+    chat.answers.last.locator(".level-9").first.click()
+    chat.panel.locator(".alternative:enabled").first.click()
     chat.page.get_by_text("2 of 2").wait_for()
     chat.wait_done()
 

@@ -68,19 +68,20 @@ def test_an_alternative_under_a_schema_still_gives_valid_json(chat: Chat) -> Non
     assert "from the cache" in chat.answers.last.inner_text()
 
 
-def test_an_alternative_that_the_schema_forbids_is_crossed_out(chat: Chat) -> None:
+def test_alternatives_that_the_schema_forbids_are_crossed_out_before_they_are_chosen(
+    chat: Chat,
+) -> None:
     chat.hold_to_schema()
     before = chat.ask(RECORD)
     chat.show_tokens()
-    chat.take(1, "item")
-    chat.panel.get_by_text("The JSON schema does not allow “item” here.").wait_for()
-    assert chat.alternative("item").is_disabled()
-    assert chat.answer == before
-    assert chat.page.get_by_text("1 of 2").count() == 0
-    chat.page.keyboard.press("Escape")
-    chat.reload()
     chat.token(1).click()
-    assert chat.alternative("item").is_disabled()
+    item = chat.alternative("item")
+    assert item.is_disabled() and "not allowed here" in (item.get_attribute("aria-label") or "")
+    item.evaluate("button => button.click()")
+    assert chat.answer == before
+    chat.page.keyboard.press("Escape")
+    chat.token(4).click()
+    assert not chat.alternative("E").is_disabled()
 
 
 def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> None:
@@ -104,7 +105,9 @@ def test_the_end_is_refused_where_the_form_wants_more(chat: Chat) -> None:
     )
     before = chat.ask(FACT)
     chat.show_tokens()
-    chat.take(12, "<|im_end|>")
+    chat.token(12).click()
+    assert chat.alternative("<|im_end|>").is_disabled()
+    chat.type_instead("<|im_end|>")
     sentence = "The regular expression does not let the answer end here."
     chat.panel.get_by_text(sentence).wait_for()
     assert chat.answer == before
@@ -182,8 +185,18 @@ def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
     assert text == "The Chinese word for hello is 你好."
     chat.show_tokens()
     assert chat.answer == f"{text}<|im_end|>"
-    piece = chat.answers.last.locator("[data-hex]").first
-    assert "part of a character" in (piece.get_attribute("aria-label") or "")
+    whole = chat.answers.last.locator(".character").first
+    assert whole.inner_text() == "你"
+    parts = whole.locator(".token")
+    assert parts.count() > 1
+    for part in parts.all():
+        assert "part of a character" in (part.get_attribute("aria-label") or "")
+    parts.first.click()
+    chat.page.keyboard.press("Escape")
+    chat.page.keyboard.press("ArrowRight")
+    assert chat.focused == parts.nth(1).get_attribute("aria-label")
+    chat.page.keyboard.press("Enter")
+    assert chat.panel.is_visible()
 
 
 def test_a_branch_goes_on_in_the_conversation(chat: Chat) -> None:

@@ -1,23 +1,31 @@
-// The panel with the alternatives of a token.
+// The panel with the alternatives of a token: the likely ones, what was rejected, and any other.
 //
-// Owns the panel's elements, place and focus. Choosing calls `choose(node, index, id)`, and its
-// outcome is reported with `say`, `refuse` or `close`.
+// Owns the panel's elements, place and focus. Choosing calls `choose(node, index, id)`, and typing
+// `type(node, index, text)`; their outcome is reported with `say`, `refuse` or `close`. The panel
+// never covers the line of its token.
 
 import { button, el } from "./dom.js";
-import { percent, spoken, visible } from "./records.js";
+import { icon } from "./icons.js";
+import { DRAFTERS, percent, spoken, visible } from "./records.js";
 import { formName } from "./settings.js";
-import { marksOf } from "./token-view.js";
+import { marksOf } from "./token-element.js";
+
+const GAP = 8; // pixels between the panel, its token and the edges of the window
+const LEAST = 240; // pixels of height that it wants
 
 export class AlternativesPanel {
   #element;
   #choose;
+  #type;
   #anchor = null;
   #note = null;
+  #box = null;
   #waits = false; // for the server's word on an alternative
 
-  constructor(element, choose) {
+  constructor(element, { choose, type }) {
     this.#element = element;
     this.#choose = choose;
+    this.#type = type;
     element.tabIndex = -1; // a click on its text must not count as leaving it
     element.addEventListener("keydown", (event) => this.#key(event));
     element.addEventListener("focusout", (event) => {
@@ -42,14 +50,18 @@ export class AlternativesPanel {
     this.#element.replaceChildren(
       el("h2", { id: "alternatives-title" }, "Instead of ", el("code", {}, visible(record.b))),
       el("p", { class: "small" }, about(record, index, node)),
+      ...rejections(record),
       el("ul", {}, rows),
+      this.#typing(node, index),
       this.#note,
-      el("div", { class: "row end" }, button("Close", () => this.close())),
+      button(icon("close"), () => this.close(), { class: "icon close", title: "Close", "aria-label": "Close" }),
     );
     if (!record.a) this.say("The server was not asked for alternatives, or there was no room to keep them.");
     this.#element.hidden = false;
+    this.#makeRoom();
     this.#place();
-    (this.#element.querySelector("li button:enabled") ?? this.#element.querySelector("button")).focus();
+    const first = this.#element.querySelector('li button:enabled:not([aria-disabled="true"])');
+    (first ?? this.#box).focus({ preventScroll: true });
   }
 
   close({ refocus = true } = {}) {
@@ -58,34 +70,45 @@ export class AlternativesPanel {
     this.#anchor = null;
     this.#element.hidden = true;
     anchor.removeAttribute("aria-expanded");
+    anchor.closest("#scroll")?.style.removeProperty("padding-bottom");
     if (refocus) anchor.focus();
   }
 
   say(sentence) {
     this.#waits = false;
     this.#note.textContent = sentence;
+    this.#place();
   }
 
-  /** Cross out an alternative, and say why. */
-  refuse(id, sentence) {
+  /** Cross out an alternative, and say why; without `id`, what was typed was refused. */
+  refuse(sentence, id = null) {
     this.say(sentence);
+    if (id === null) {
+      this.#box.setAttribute("aria-invalid", "true");
+      this.#box.focus();
+      return;
+    }
     const row = this.#element.querySelector(`[data-id="${id}"]`);
     row?.classList.add("refused");
     row?.setAttribute("aria-disabled", "true");
   }
 
+  #ask(work) {
+    if (this.#waits) return;
+    this.say("Asking the server …");
+    this.#waits = true;
+    work();
+  }
+
   #row({ id, piece, logprob }, { node, index, record, has }) {
     const here = id === record.i;
-    const refused = record.x?.includes(id);
+    const refused = !here && record.x?.includes(id);
     const bar = el("span", { class: "odds", "aria-hidden": "true" });
     bar.style.setProperty("--share", `${Math.exp(logprob ?? -Infinity) * 100}%`);
-    const remark = here ? "in this answer" : has(id) ? "has a branch" : "";
-    const label = [spoken(piece), percent(logprob), remark, refused ? "not allowed here" : ""];
+    const remark = here ? "in this answer" : refused ? "not allowed" : has(id) ? "has a branch" : "";
+    const label = [spoken(piece), percent(logprob), refused ? "not allowed here" : remark];
     const choose = button("", () => {
-      if (this.#waits || choose.getAttribute("aria-disabled") === "true") return;
-      this.say("Asking the server …");
-      this.#waits = true;
-      this.#choose(node, index, id);
+      if (choose.getAttribute("aria-disabled") !== "true") this.#ask(() => this.#choose(node, index, id));
     }, {
       "data-id": id, class: `alternative${refused ? " refused" : ""}`, disabled: here,
       "aria-disabled": refused ? "true" : null, "aria-label": label.filter(Boolean).join(", "),
@@ -95,6 +118,21 @@ export class AlternativesPanel {
     return el("li", {}, choose);
   }
 
+  #typing(node, index) {
+    this.#box = el("input", {
+      id: "other-token", autocomplete: "off", autocapitalize: "off", spellcheck: "false", "aria-describedby": "other-token-hint",
+      input: () => this.#box.removeAttribute("aria-invalid"),
+    });
+    const submit = (event) => {
+      event.preventDefault();
+      this.#ask(() => this.#type(node, index, this.#box.value));
+    };
+    return el("form", { class: "typing", submit },
+      el("label", { for: "other-token", class: "small" }, "Any other token or text"),
+      this.#box, el("button", { type: "submit" }, "Use it"),
+      el("p", { id: "other-token-hint", class: "quiet small" }, "A new word begins with a space. #123 is a token's id, and \\n a line break."));
+  }
+
   #key(event) {
     if (event.key === "Escape") {
       event.stopPropagation();
@@ -102,32 +140,78 @@ export class AlternativesPanel {
       return;
     }
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
-    const buttons = [...this.#element.querySelectorAll("button:enabled")];
+    const stops = [...this.#element.querySelectorAll("button:enabled, input")];
     const step = event.key === "ArrowDown" ? 1 : -1;
-    const next = buttons.indexOf(document.activeElement) + step;
-    buttons.at(next % buttons.length)?.focus();
+    const next = stops.indexOf(document.activeElement) + step;
+    stops.at(next % stops.length)?.focus();
     event.preventDefault();
   }
 
-  /** Below the token, or above if there is no room; on a phone the style puts it at the bottom. */
+  /** Scroll the token to where the panel has room next to it. */
+  #makeRoom() {
+    const scroller = this.#anchor.closest("#scroll");
+    if (!scroller) return;
+    if (isSheet()) {
+      const { top } = this.#element.getBoundingClientRect();
+      scroller.style.setProperty("padding-bottom", `${innerHeight - top}px`);
+      const over = this.#lines().bottom + GAP - top;
+      if (over > 0) scroller.scrollBy({ top: over, behavior: "instant" });
+    } else if (Math.max(...this.#rooms()) < LEAST) {
+      this.#anchor.scrollIntoView({ block: "center" });
+    }
+  }
+
+  /** Where the lines of the token begin and end, and its left edge. */
+  #lines() {
+    const boxes = this.#anchor.getClientRects();
+    const whole = this.#anchor.closest(".character")?.getBoundingClientRect();
+    const [first, last] = [whole ?? boxes[0], whole ?? boxes[boxes.length - 1]];
+    return { top: first?.top ?? 0, bottom: last?.bottom ?? 0, left: first?.left ?? 0 };
+  }
+
+  /** The room above and below the token. */
+  #rooms() {
+    const { top, bottom } = this.#lines();
+    return [top - 2 * GAP, innerHeight - bottom - 2 * GAP];
+  }
+
+  /** Below the token, or above if there is more room; on a phone the style puts it at the bottom. */
   #place() {
-    if (!this.isOpen) return;
-    const box = this.#anchor.getClientRects()[0];
-    if (!box) return;
+    if (!this.isOpen || isSheet()) return;
     const own = this.#element;
+    const { top, bottom, left } = this.#lines();
+    const [above, below] = this.#rooms();
+    own.style.removeProperty("max-height");
     const { offsetWidth: width, offsetHeight: height } = own;
-    const below = box.bottom + 6 + height <= innerHeight;
-    const top = below ? box.bottom + 6 : Math.max(8, box.top - 6 - height);
-    own.style.setProperty("--left", `${Math.max(8, Math.min(box.left, innerWidth - width - 8))}px`);
-    own.style.setProperty("--top", `${Math.min(top, Math.max(8, innerHeight - height - 8))}px`);
+    const goesBelow = height <= below || below >= above;
+    const room = Math.max(GAP * 8, goesBelow ? below : above);
+    own.style.setProperty("max-height", `${Math.min(room, 0.7 * innerHeight)}px`);
+    const shown = Math.min(height, room);
+    own.style.setProperty("--left", `${Math.max(GAP, Math.min(left, innerWidth - width - GAP))}px`);
+    own.style.setProperty("--top", `${goesBelow ? bottom + GAP : top - GAP - shown}px`);
   }
 }
+
+const isSheet = () => matchMedia("(max-width: 46rem)").matches;
 
 /** The alternatives, and the token itself if it is not one of them. */
 function rowsOf(record) {
   const rows = (record.a ?? []).map(([id, piece, logprob]) => ({ id, piece, logprob }));
   if (!rows.some((row) => row.id === record.i)) rows.push({ id: record.i, piece: record.b, logprob: record.l });
   return rows;
+}
+
+/** What was rejected here, and why. */
+function rejections(record) {
+  if (!record.j?.length) return [];
+  const why = (reason, by) => {
+    if (reason === "ban") return `banned: ${visible(by ?? "")}`;
+    if (reason === "draft") return `drafted ${DRAFTERS[by] ?? ""}, but the model drew another`;
+    if (reason === "length") return "left no room for a valid end";
+    return "rejected by a hook";
+  };
+  return [el("ul", { class: "rejections small", "aria-label": "Rejected here" },
+    record.j.map(([, piece, reason, by]) => el("li", {}, el("s", {}, el("code", {}, visible(piece))), ` ${why(reason, by)}`)))];
 }
 
 function about(record, index, node) {
@@ -137,5 +221,6 @@ function about(record, index, node) {
     if (mark.startsWith("drawn")) return `${mark} because earlier draws were rejected`;
     return mark;
   });
-  return `${[`Token ${index + 1} of the answer, ${percent(record.l)} likely`, ...marks].join("; ")}.`;
+  const odds = record.l === null ? "of unknown probability" : `${percent(record.l)} likely`;
+  return `${[`Token ${index + 1} of the answer, ${odds}`, ...marks].join("; ")}.`;
 }

@@ -10,6 +10,7 @@ import { isFull } from "./database.js";
 import { button, byId, el, setText } from "./dom.js";
 import { drawIcons } from "./icons.js";
 import { makeKeyDialog } from "./key-dialog.js";
+import { Legend } from "./legend.js";
 import { libraryActs } from "./library.js";
 import { MapPanel } from "./map.js";
 import { viewOf } from "./messages.js";
@@ -22,7 +23,6 @@ import { anew, FieldError, formName, reset, summaryOf } from "./settings.js";
 import { SettingsForm } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
 import { showThemes } from "./theme.js";
-import { legend } from "./token-view.js";
 import { showWelcome } from "./welcome.js";
 
 const look = loadLook();
@@ -48,7 +48,11 @@ const session = await Session.opened({
   setAside: tellOfSetAside,
 });
 
-const panel = new AlternativesPanel(byId("alternatives"), choose);
+const panel = new AlternativesPanel(byId("alternatives"), {
+  choose: (node, index, id) => putInstead(index, () => session.choose(node, index, id), id),
+  type: (node, index, text) => putInstead(index, () => session.type(node, index, text)),
+});
+const legend = new Legend(byId("legend"));
 const compare = new CompareDialog(byId("compare"), (node) => acts.show(node));
 const settings = new SettingsForm(() => {
   session.settingsChanged();
@@ -194,6 +198,7 @@ function showMessages(current) {
     if (list.children[k] !== view.element) list.insertBefore(view.element, list.children[k] ?? null);
     view.update();
   });
+  legend.update(new Set([...views.values()].flatMap((view) => [...(view.tokens?.marks ?? [])])));
   showWelcome(byId("welcome"), !nodes.length, (example) => {
     const { settings: used } = session.current;
     reset(used, example.settings);
@@ -288,11 +293,12 @@ async function remove(node) {
   }));
 }
 
-async function choose(node, index, id) {
+/** Put something else in a token's place, and continue from there if it is allowed. */
+async function putInstead(index, work, id = null) {
   try {
-    const { node: branch, refused } = await session.choose(node, index, id);
+    const { node: branch, refused } = await work();
     if (refused) {
-      panel.refuse(id, refused);
+      panel.refuse(refused, id);
       if (!panel.isOpen) showProblem(refused);
       return;
     }
@@ -350,7 +356,6 @@ addEventListener("pagehide", () => session.keepAll());
 if (session.keepsNothing) setText(byId("kept"), "This browser stores nothing; everything is lost when you close the page.");
 document.body.inert = false;
 byId("show-tokens").addEventListener("click", () => showTokens(!look.tokens));
-byId("legend").append(legend());
 showTokens(look.tokens);
 greet();
 // On a phone the focus would open the keyboard over half of the page.

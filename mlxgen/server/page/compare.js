@@ -5,7 +5,7 @@ import { childrenOf, commonLength, pathOf, siblingsOf } from "./conversation.js"
 import { button, el } from "./dom.js";
 import { statsOf } from "./figures.js";
 import { Speller } from "./records.js";
-import { tokenElement } from "./token-view.js";
+import { tokenText } from "./token-element.js";
 
 export class CompareDialog {
   #dialog;
@@ -67,9 +67,7 @@ export class CompareDialog {
 /** The tokens that both have, then the rest of this one, so that a screen reader tells them apart. */
 function parts(path, common) {
   const speller = new Speller();
-  // Nothing opens here, so these are not buttons: a screen reader gets plain text.
-  const plain = { role: null, "aria-haspopup": null, "aria-label": null };
-  const made = path.map((record, index) => tokenElement(record, index, speller.spell(record), plain));
+  const made = path.map((record) => tokenText(record, speller.spell(record)));
   made[common]?.classList.add("differs");
   return [el("span", { class: "common" }, made.slice(0, common)), ...made.slice(common)];
 }

@@ -5,7 +5,7 @@
 // which of its children is shown. Nothing here touches the page or the network.
 
 import { contentOf } from "./attached.js";
-import { chosen as chosenRecord, textOf } from "./records.js";
+import { chosen as chosenRecord, textOf, typed as typedRecords } from "./records.js";
 
 const ROOT = "";
 
@@ -103,22 +103,34 @@ export function ownerOf(conversation, node, at) {
   return owner;
 }
 
-/** The branch that took token `id` at `at`, if there is one. */
+/** The branch that took token `id`, or several of them, at `at`, if there is one. */
 export function branchAt(conversation, node, at, id) {
+  const ids = [id].flat();
   const owner = ownerOf(conversation, node, at);
-  if (pathOf(conversation, owner)[at]?.i === id) return owner;
+  const has = (tokens) => ids.every((each, k) => tokens[k]?.i === each);
+  if (has(pathOf(conversation, owner).slice(at, at + ids.length))) return owner;
   return siblingsOf(conversation, node).find(
-    (other) => other.from?.node === owner.id && other.from.at === at && other.tokens[0]?.i === id,
+    (other) => other.from?.node === owner.id && other.from.at === at && has(other.tokens),
   );
 }
 
 /** An answer that branches off at `at`; it is not part of the conversation until it is added. */
 export function forkAt(conversation, node, at, id) {
+  return forkWith(conversation, node, at, [chosenRecord(pathOf(conversation, node).slice(0, at + 1), id)]);
+}
+
+/** The same with tokens that were typed, [{id, piece}]. */
+export function forkTyped(conversation, node, at, pieces) {
+  const path = pathOf(conversation, node);
+  return forkWith(conversation, node, at, typedRecords(path.slice(0, at), pieces, path[at]));
+}
+
+function forkWith(conversation, node, at, records) {
   const owner = ownerOf(conversation, node, at);
   const path = pathOf(conversation, node);
   const fork = answerNode(parentOf(conversation, node), node.settings);
   fork.from = { node: owner.id, at };
-  fork.tokens = [chosenRecord(path.slice(0, at + 1), id)];
+  fork.tokens = records;
   takeLead(fork, [...path.slice(0, at), ...fork.tokens], node.calls);
   return fork;
 }

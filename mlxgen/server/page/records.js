@@ -5,7 +5,8 @@
 //   p  part of the answer: content, reasoning, tool_call, mark, or null for none
 //   l  log-probability, null if unknown       a  alternatives: [id, bytes, log-probability]
 //   f  1: forced, 2: drafted   n  how often the place was drawn again       d  who drafted it
-//   h  1: chosen by hand       x  ids that the form of the answer does not allow here
+//   h  1: chosen by hand, 2: typed        x  ids that the form of the answer does not allow here
+//   j  what was rejected here: [id, bytes, reason], and who or what for
 //   c, r  bytes in the content and in the reasoning, where these are not those of the part
 //
 // Nothing here touches the page.
@@ -42,6 +43,11 @@ function recordOf(token, content, reasoning) {
   if (token.top_logprobs.length) {
     record.a = token.top_logprobs.map((other) => [other.id, packed(other.bytes), rounded(other.logprob)]);
   }
+  const forbidden = token.top_logprobs.filter((other) => other.allowed === false).map((other) => other.id);
+  if (forbidden.length) record.x = forbidden;
+  if (token.rejected?.length) {
+    record.j = token.rejected.map(({ id, bytes, reason, by }) => [id, packed(bytes), reason, ...(by ? [by] : [])]);
+  }
   if (token.forced) record.f = 1;
   else if (token.from_draft) {
     record.f = 2;
@@ -70,6 +76,20 @@ function shares(entries, part, tokens) {
 }
 
 const within = (few, many) => `,${many},`.includes(`,${few},`);
+
+/** The records of pieces that were typed, [{id, piece}], instead of what follows `path`; `replaced` is
+ *  the record that was there, of which they keep the alternatives. */
+export function typed(path, pieces, replaced) {
+  const whole = [...path];
+  for (const { id, piece } of pieces) {
+    const known = whole.length === path.length ? replaced?.a?.find((other) => other[0] === id) : null;
+    const record = { i: id, b: piece, p: partOf(whole, piece), l: known ? known[2] : null, h: 2 };
+    if (replaced?.a && whole.length === path.length) record.a = replaced.a;
+    if (replaced?.x && whole.length === path.length) record.x = replaced.x;
+    whole.push(record);
+  }
+  return whole.slice(path.length);
+}
 
 /** The record of an alternative that was chosen instead of the last of `path`. */
 export function chosen(path, id) {
@@ -126,12 +146,25 @@ export function bytesIn(record, part) {
  *  completes them. Tokens that are not part of the answer are spelled by themselves. */
 export class Speller {
   #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  #missing = 0; // bytes of a character that has begun
+
+  /** Whether a character has begun that the next token goes on with. */
+  get isOpen() {
+    return this.#missing > 0;
+  }
 
   spell(record) {
-    if (record.p === null) return typeof record.b === "string" ? record.b : hex(record.b);
-    return this.#decoder.decode(unpacked(record.b), { stream: true });
+    const { b } = record;
+    if (record.p === null) return typeof b === "string" ? b : hex(b);
+    if (typeof b === "string" && !this.#missing) return b;
+    const bytes = unpacked(b);
+    for (const byte of bytes) this.#missing = byte >> 6 === 2 ? Math.max(0, this.#missing - 1) : lengthAfter(byte);
+    return this.#decoder.decode(bytes, { stream: true });
   }
 }
+
+/** How many bytes of a character follow its first one. */
+const lengthAfter = (byte) => (byte < 0xc2 || byte > 0xf4 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3);
 
 export const hex = (bytes) => Array.from(bytes, (byte) => `‹${byte.toString(16).padStart(2, "0")}›`).join("");
 
@@ -150,14 +183,15 @@ export function spoken(piece) {
   return `“${piece.trim()}”`;
 }
 
-/** How likely, from 0 (almost certain) to 5. */
+/** How likely, from 0 (almost certain) to 12; null if that is not known. */
 export function levelOf(logprob) {
   if (logprob === null) return null;
-  const p = Math.exp(logprob);
+  const p = Math.exp(logprob) + 1e-9; // log-probabilities are rounded
   return LEVELS.findIndex((least) => p >= least);
 }
 
-export const LEVELS = [0.9, 0.7, 0.4, 0.15, 0.03, 0];
+/** The least probability of each level: the logarithm of the odds falls about evenly. */
+export const LEVELS = [0.9999, 0.999, 0.99, 0.97, 0.9, 0.75, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001, 0];
 
 /** A probability as people read it. */
 export function percent(logprob) {

@@ -8,7 +8,7 @@
 import { openChat, ServerError } from "./api.js";
 import { cutBack, messagesFor, pathOf } from "./conversation.js";
 import { takeProgress, takeTimings } from "./figures.js";
-import { recordsOf, textOf } from "./records.js";
+import { recordsOf, spoken, textOf } from "./records.js";
 import { endOf } from "./retyped.js";
 import { bodyOf, formName } from "./settings.js";
 
@@ -135,32 +135,45 @@ function pastEnd(node, path, end) {
   return { min_tokens: end + 1, ...(stop.some((text) => behind.includes(text)) && { stop: undefined }) };
 }
 
-/** Why a token cannot be used here, as a sentence; null if the error is about something else. */
-export function refusalOf(error, node, piece) {
+/** Why the tokens that a fork begins with cannot be used, as a sentence; null if the error is about
+ *  something else. */
+export function refusalOf(error, fork) {
   if (!(error instanceof ServerError) || error.param !== "prefix_tokens") return null;
+  const place = placeOf(error) - fork.from.at;
+  const piece = spoken((fork.tokens[place] ?? fork.tokens[0]).b);
+  if (/is banned/.test(error.said)) return `A banned string would end with ${piece}.`;
+  if (/ends the text/.test(error.said)) return place < fork.tokens.length - 1 ? `Nothing can follow ${piece}, which ends the answer.` : null;
   if (!/do not allow/.test(error.said)) return null;
-  const form = formName(node.settings) || "answer format";
+  const form = formName(fork.settings) || "answer format";
   if (/end token/.test(error.said)) return `The ${form} does not let the answer end here.`;
-  return `The ${form} does not allow ${piece} here.`;
+  const after = place > 0 ? `after ${spoken(fork.tokens[place - 1].b)}` : "here";
+  return `The ${form} does not allow ${piece} ${after}.`;
 }
 
 /** Why the server does not go on from an edited text: {refused: a sentence, at: the place in the text};
  *  null if the error is about something else. `path` are the tokens that it was sent. */
 export function editRefusal(error, node, path) {
   if (!(error instanceof ServerError) || error.param !== "prefix_tokens") return null;
-  const index = Number(/at index (\d+)/.exec(error.said)?.[1] ?? path.length);
+  const index = placeOf(error) ?? path.length;
   const at = textOf(path.slice(0, index), "content").length;
   const piece = short(textOf(path, "content").slice(at));
-  if (/ends the text/.test(error.said)) return { at, refused: `The answer would end at “${piece}”: a stop string or a banned string.` };
+  if (/ends the text|is banned/.test(error.said)) return { at, refused: `The answer would end at “${piece}”: a stop string or a banned string.` };
   if (!/do not allow/.test(error.said)) return null;
   return { at, refused: `The ${formName(node.settings) || "answer format"} does not allow “${piece}” here.` };
 }
 
 const short = (text) => (text.length > 30 ? `${text.slice(0, 29)}…` : text);
 
-/** Whether the error says that the chosen token is the end of the text, and may be. */
-export const isEnd = (error) =>
-  error instanceof ServerError && error.param === "prefix_tokens" && /ends the text/.test(error.said);
+/** The place of the token that an error is about, or null. */
+const placeOf = (error) => {
+  const found = /at index (\d+)/.exec(error.said);
+  return found && Number(found[1]);
+};
+
+/** Whether the error says that the last chosen token is the end of the text, and may be. */
+export const isEnd = (error, path) =>
+  error instanceof ServerError && error.param === "prefix_tokens" && /ends the text/.test(error.said)
+  && placeOf(error) === path.length - 1;
 
 /** End an answer with the chosen end token; nothing follows it, so the server is not asked. */
 export function endThere(conversation, node) {

@@ -7,17 +7,17 @@
 
 import { continuing } from "./api.js";
 import {
-  add, answerNode, branchAt, byHand, childrenOf, commonLength, forkAgain, forkAt, newConversation, newId, ownerOf, parentOf,
-  pathOf, refresh, retypedAt, select, shownIn, siblingsOf, sproutAt, toolNode, userNode,
+  add, answerNode, branchAt, byHand, childrenOf, commonLength, forkAgain, forkAt, forkTyped, newConversation, newId, ownerOf,
+  parentOf, pathOf, refresh, retypedAt, select, shownIn, siblingsOf, sproutAt, toolNode, userNode,
 } from "./conversation.js";
 import { saidIn } from "./finding.js";
 import { loadSettings, saveSettings } from "./preferences.js";
 import { prune } from "./pruning.js";
-import { spoken } from "./records.js";
 import { planOf, typedFrom } from "./retyped.js";
 import { editRefusal, endThere, isEnd, prepareToGoOn, refusalOf, Run } from "./run.js";
 import { anew, bodyOf, fieldOfParam } from "./settings.js";
 import { openStore } from "./store.js";
+import { tokensOf } from "./typed.js";
 
 const SAVE_EVERY = 1000; // milliseconds, while an answer grows
 
@@ -328,23 +328,42 @@ export class Session {
   /** Put another token at a place of an answer, and continue from it. Resolves, as soon as that is
    *  decided, to {node} or to {refused: sentence}; throws if it failed for another reason. */
   async choose(node, index, id) {
+    const outcome = await this.#put(node, index, id, () => forkAt(this.current, node, index, id));
+    if (outcome.refused) this.#crossOut(node, index, id);
+    return outcome;
+  }
+
+  /** The same with what was typed: a text, or the ids of tokens. */
+  async type(node, index, typed) {
     const { current } = this;
-    const known = branchAt(current, node, index, id);
+    const pieces = await tokensOf(typed);
+    const ids = pieces.map(({ id }) => id);
+    if (this.current !== current) return { refused: "Another conversation was opened meanwhile." };
+    const outcome = await this.#put(node, index, ids, () => forkTyped(current, node, index, pieces));
+    if (outcome.refused && ids.length === 1) this.#crossOut(node, index, ids[0]);
+    return outcome;
+  }
+
+  async #put(node, index, ids, makeFork) {
+    const { current } = this;
+    const known = branchAt(current, node, index, ids);
     if (known) {
       this.show(known);
       return { node: known };
     }
     await this.#halt();
-    const fork = forkAt(current, node, index, id);
-    const piece = spoken(fork.tokens[0].b);
-    const refused = await this.#take(current, fork, (error) => refusalOf(error, fork, piece));
-    if (!refused) return { node: fork };
+    const fork = makeFork();
+    const refused = await this.#take(current, fork, (error) => refusalOf(error, fork));
+    return refused ? { refused } : { node: fork };
+  }
+
+  #crossOut(node, index, id) {
+    const { current } = this;
     const owner = ownerOf(current, node, index);
     const record = pathOf(current, node)[index];
-    record.x = [...(record.x ?? []), id];
+    if (!record.x?.includes(id)) record.x = [...(record.x ?? []), id];
     owner.tokens = [...owner.tokens]; // so that the store writes them again
     this.#keep(current);
-    return { refused };
   }
 
   /** Add a fork if the server continues from it; otherwise resolves to what `reasonOf` says. */
@@ -355,7 +374,7 @@ export class Session {
     } catch (error) {
       const refused = reasonOf(error);
       if (refused) return refused;
-      if (!isEnd(error)) throw error;
+      if (!isEnd(error, pathOf(conversation, fork))) throw error;
       endThere(conversation, fork);
       add(conversation, fork);
       this.#keep(conversation);

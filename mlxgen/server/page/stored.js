@@ -18,6 +18,7 @@ const isNumber = or(isMissing, Number.isFinite);
 const isPiece = or(isText, (value) => isList(value, (byte) => isCount(byte) && byte < 256));
 const isBytes = or(isMissing, (value) => isList(value, (byte) => isCount(byte) && byte < 256));
 const isAlternative = (value) => isList(value, () => true) && isCount(value[0]) && isPiece(value[1]) && isNumber(value[2]);
+const isRejected = (value) => isList(value, () => true) && isCount(value[0]) && isPiece(value[1]) && isText(value[2]) && (isMissing(value[3]) || isText(value[3]));
 
 /** Whether a value is an object whose fields are what the table says; others are not looked at. */
 const has = (fields) => {
@@ -41,6 +42,7 @@ const isRecord = has({
   d: optional(isText),
   a: optional(listOf(isAlternative)),
   x: optional(listOf(isCount)),
+  j: optional(listOf(isRejected)),
 });
 
 const isCall = has({ name: isText, arguments: isText, id: optional(isText), end: isCount });

@@ -1,10 +1,16 @@
-// The tokens of an answer, tinted by their probability.
+// The tokens of an answer, tinted by their probability, under a strip of the whole answer.
 //
 // Owns their elements and how the keyboard moves among them: one tab stop for each group, and arrow
-// keys within. A click on a token calls `open(index, element)`.
+// keys within. A click on a token calls `open(index, element)`. Lines of text are boxes of their own,
+// of which the browser lays out only those that can be seen. A character of several tokens is one box
+// that spans them.
 
 import { el, setText } from "./dom.js";
-import { DRAFTERS, hex, levelOf, percent, Speller, spoken } from "./records.js";
+import { Speller } from "./records.js";
+import { markNames, tokenElement } from "./token-element.js";
+import { TokenStrip } from "./token-strip.js";
+
+const BOX = 48; // tokens in a box at least; it ends where a line does
 
 /** Which of the two groups a token is in: thoughts are folded away, and marks stay in place. */
 function groupOf(record, before) {
@@ -15,60 +21,105 @@ function groupOf(record, before) {
 export class TokenView {
   #groups = [];
   #records = [];
+  #tokens = []; // the element of each record
   #speller = new Speller();
+  #strip = new TokenStrip({ goTo: (index) => this.#goTo(index), enter: (index) => this.focus(index) });
   #open;
+  #frame = 0;
+  #scrolled = () => (this.#frame ||= requestAnimationFrame(() => this.#markWindow()));
+
+  /** The names of the marks that its tokens have. */
+  marks = new Set();
 
   constructor(open) {
     this.#open = open;
-    this.element = el("div", { class: "tokens", click: (event) => this.#click(event), keydown: (event) => this.#key(event) });
+    this.element = el("div", { class: "tokens", click: (event) => this.#click(event), keydown: (event) => this.#key(event) },
+      this.#strip.element);
+    // The strip follows the page only where somebody can see it.
+    new IntersectionObserver(([{ isIntersecting }]) => {
+      document.removeEventListener("scroll", this.#scrolled, { capture: true });
+      if (!isIntersecting) return;
+      document.addEventListener("scroll", this.#scrolled, { capture: true, passive: true });
+      this.#scrolled();
+    }).observe(this.element);
+    new ResizeObserver(this.#scrolled).observe(this.element);
   }
 
   /** Show a path; what is already shown of it stays. */
   update(path) {
     const shown = this.#records;
     if (shown.length > path.length || shown.some((record, k) => record !== path[k])) this.#clear();
-    for (let k = this.#records.length; k < path.length; k += 1) this.#add(path[k], k);
+    else if (shown.length === path.length) return;
+    for (let k = shown === this.#records ? shown.length : 0; k < path.length; k += 1) this.#add(path[k], k);
     for (const group of this.#groups) group.count?.();
+    this.#strip.element.hidden = path.length < 2;
+    this.#strip.update(path.map((record) => record.l));
   }
 
   /** The element of a token. */
   token(index) {
-    return this.element.querySelector(`[data-index="${index}"]`);
+    return this.#tokens[index] ?? null;
   }
 
   focus(index) {
     const token = this.token(index);
     if (!token) return;
-    const folded = token.closest("details");
-    if (folded) folded.open = true;
+    unfold(token);
     this.#move(token);
   }
 
   #clear() {
     this.#groups = [];
     this.#records = [];
+    this.#tokens = [];
     this.#speller = new Speller();
-    this.element.replaceChildren();
+    this.marks = new Set();
+    this.element.replaceChildren(this.#strip.element);
   }
 
   #add(record, index) {
     const last = this.#groups.at(-1);
     const kind = groupOf(record, last?.kind);
     const group = last?.kind === kind ? last : this.#addGroup(kind);
-    const token = tokenElement(record, index, this.#speller.spell(record));
-    token.tabIndex = group.inner.childElementCount ? -1 : 0;
-    group.inner.append(token);
+    const box = group.boxes.at(-1)?.open ? group.boxes.at(-1) : addBox(group, index);
+    const before = record.p !== null && this.#speller.isOpen;
+    const text = this.#speller.spell(record);
+    const after = record.p !== null && this.#speller.isOpen;
+    const names = markNames(record);
+    for (const name of names) this.marks.add(name);
+    const token = tokenElement(record, index, before || after ? "" : text, names);
+    if (!group.first) {
+      group.first = group.stop = token;
+      token.tabIndex = 0;
+    }
+    if (before || after) this.#addPart(box, token, text, { before, after });
+    else box.element.append(token);
     this.#records.push(record);
+    this.#tokens.push(token);
+    group.end = box.end = index + 1;
+    box.open = box.end - box.start < BOX || !text.endsWith("\n");
+  }
+
+  /** A token that has a part of a character goes into the box of that character. */
+  #addPart(box, token, text, { before, after }) {
+    if (!before || !box.character) {
+      box.character = { whole: el("span", { class: "whole" }), parts: el("span", { class: "parts" }) };
+      box.element.append(el("span", { class: "character" }, box.character.whole, box.character.parts));
+    }
+    box.character.parts.append(token);
+    if (text) box.character.whole.append(text);
+    if (!after) box.character = null;
   }
 
   #addGroup(kind) {
     const label = `${kind === "thought" ? "Tokens of the thoughts" : "Tokens of the answer"}; arrow keys move, Enter shows alternatives`;
-    const inner = el("div", { class: "token-text", dir: "auto", role: "group", "aria-label": label });
-    const group = { kind, inner };
+    const inner = el("div", { class: "token-text", role: "group", "aria-label": label });
+    const group = { kind, inner, boxes: [], start: this.#tokens.length, end: this.#tokens.length, first: null, stop: null };
     if (kind === "thought") {
       const title = el("summary");
-      group.count = () => setText(title, `Thoughts, ${inner.childElementCount} tokens`);
-      this.element.append(el("details", { class: "reasoning" }, title, inner));
+      group.count = () => setText(title, `Thoughts, ${group.end - group.start} tokens`);
+      group.folded = el("details", { class: "reasoning", toggle: this.#scrolled }, title, inner);
+      this.element.append(group.folded);
     } else {
       this.element.append(inner);
     }
@@ -77,7 +128,7 @@ export class TokenView {
   }
 
   #click(event) {
-    const token = event.target.closest(".token");
+    const token = event.target.closest(".token") ?? event.target.closest(".character")?.querySelector(".token");
     // A click that ends a selection is meant to select.
     if (!token || String(getSelection())) return;
     this.#move(token);
@@ -90,101 +141,105 @@ export class TokenView {
     if (event.key === "Enter" || event.key === " ") {
       this.#open(Number(token.dataset.index), token);
     } else {
-      const next = neighbour(token, event.key);
+      const next = this.#neighbour(Number(token.dataset.index), event.key);
       if (!next) return;
       this.#move(next);
     }
     event.preventDefault();
   }
 
+  #groupAt(index) {
+    return this.#groups.find(({ end }) => index < end);
+  }
+
   #move(token) {
-    for (const other of token.parentElement.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
+    const group = this.#groupAt(Number(token.dataset.index));
+    group.stop.tabIndex = -1;
+    group.stop = token;
     token.tabIndex = 0;
     token.focus();
   }
-}
 
-/** The token that a key leads to, or null. */
-function neighbour(token, key) {
-  const group = token.parentElement;
-  switch (key) {
-    case "ArrowLeft": return token.previousElementSibling;
-    case "ArrowRight": return token.nextElementSibling;
-    case "Home": return group.firstElementChild;
-    case "End": return group.lastElementChild;
-    case "ArrowUp": return inLine(token, "previousElementSibling", -1);
-    case "ArrowDown": return inLine(token, "nextElementSibling", 1);
-    default: return null;
+  /** The token that a key leads to, or undefined. */
+  #neighbour(index, key) {
+    const { start, end } = this.#groupAt(index);
+    switch (key) {
+      case "ArrowLeft": return this.#tokens[Math.max(start, index - 1)];
+      case "ArrowRight": return this.#tokens[Math.min(end - 1, index + 1)];
+      case "Home": return this.#tokens[start];
+      case "End": return this.#tokens[end - 1];
+      case "ArrowUp": return this.#inLine(index, -1, start - 1);
+      case "ArrowDown": return this.#inLine(index, 1, end);
+      default: return undefined;
+    }
+  }
+
+  /** The token of the next line that is most directly above or below. */
+  #inLine(index, sign, end) {
+    const from = placeOf(this.#tokens[index]);
+    let best = null;
+    let line = null;
+    for (let other = index + sign; other !== end; other += sign) {
+      const box = placeOf(this.#tokens[other]);
+      if (!box || (box.top - from.top) * sign < from.height / 2) continue;
+      line ??= box.top;
+      if (Math.abs(box.top - line) > from.height / 2) break;
+      const away = Math.abs(box.left - from.left);
+      if (!best || away < best.away) best = { away, other };
+    }
+    return best ? this.#tokens[best.other] : undefined;
+  }
+
+  // ---- the strip -----------------------------------------------------------------------------
+
+  #goTo(index) {
+    const token = this.token(index);
+    if (!token) return;
+    unfold(token);
+    token.scrollIntoView({ block: "center", inline: "nearest" });
+  }
+
+  #markWindow() {
+    this.#frame = 0;
+    const view = (this.element.closest("#scroll") ?? document.documentElement).getBoundingClientRect();
+    const top = Math.max(view.top, this.#strip.element.getBoundingClientRect().bottom);
+    const seen = [];
+    for (const { boxes, folded } of this.#groups) {
+      if (folded && !folded.open) continue;
+      for (const { element, start, end } of boxes) {
+        const box = element.getBoundingClientRect();
+        if (box.bottom <= top) continue;
+        if (box.top >= view.bottom) break;
+        const first = box.top >= top ? start : this.#search(start, end, ({ bottom }) => bottom > top);
+        const last = box.bottom <= view.bottom ? end : this.#search(first, end, (place) => place.top >= view.bottom);
+        if (last > first) seen.push(first, last - 1);
+      }
+    }
+    this.#strip.showWindow(seen[0] ?? null, seen.at(-1));
+  }
+
+  /** The first of some tokens for whose place `isThere` is true; they follow each other downwards. */
+  #search(start, end, isThere) {
+    while (start < end) {
+      const middle = (start + end) >> 1;
+      if (isThere(this.#tokens[middle].getBoundingClientRect())) end = middle;
+      else start = middle + 1;
+    }
+    return start;
   }
 }
 
-/** The token of the next line that is most directly above or below. */
-function inLine(token, step, sign) {
-  const from = token.getClientRects()[0] ?? token.getBoundingClientRect();
-  let best = null;
-  let line = null;
-  for (let other = token[step]; other; other = other[step]) {
-    const box = other.getClientRects()[0];
-    if (!box || (box.top - from.top) * sign < from.height / 2) continue;
-    line ??= box.top;
-    if (Math.abs(box.top - line) > from.height / 2) break;
-    const away = Math.abs(box.left - from.left);
-    if (!best || away < best.away) best = { away, other };
-  }
-  return best?.other ?? null;
+function addBox(group, index) {
+  const box = { element: el("div", { class: "lines" }), start: index, end: index, open: true, character: null };
+  group.inner.append(box.element);
+  group.boxes.push(box);
+  return box;
 }
 
-/** One token; `text` are the characters that it completes. */
-export function tokenElement(record, index, text, props = {}) {
-  const token = el("span", {
-    class: classesOf(record, text), role: "button", "data-index": index,
-    "aria-haspopup": "dialog", "aria-label": labelOf(record), ...props,
-  }, text);
-  if (!text) token.dataset.hex = typeof record.b === "string" ? "∅" : hex(record.b);
-  return token;
+function unfold(token) {
+  const folded = token.closest("details");
+  if (folded) folded.open = true;
 }
 
-function classesOf(record, text) {
-  const classes = ["token"];
-  const level = levelOf(record.l);
-  if (level !== null) classes.push(`level-${level}`);
-  if (record.f === 1) classes.push("forced");
-  if (record.f === 2) classes.push("drafted", ...(record.d in DRAFTERS ? [`by-${record.d}`] : []));
-  if (record.n) classes.push("redrawn");
-  if (record.h) classes.push("picked");
-  if (record.p === null) classes.push("outside");
-  if (record.p === "mark") classes.push("mark");
-  if (text.startsWith("\n")) classes.push("line-break");
-  return classes.join(" ");
-}
-
-function labelOf(record) {
-  const said = [spoken(record.b), percent(record.l), ...marksOf(record)];
-  return said.join(", ");
-}
-
-/** How a token came about, in words. */
-export function marksOf(record) {
-  const marks = [];
-  if (record.h) marks.push(record.h === 2 ? "typed" : "chosen by hand");
-  if (record.f === 1) marks.push("forced");
-  if (record.f === 2) marks.push(`drafted ${DRAFTERS[record.d] ?? ""}`.trim());
-  if (record.n) marks.push(record.n === 1 ? "drawn again once" : `drawn again ${record.n} times`);
-  if (record.p === null) marks.push("not part of the answer");
-  return marks;
-}
-
-/** What the tints and lines mean. */
-export function legend() {
-  const steps = ["over 90 %", "70 to 90 %", "40 to 70 %", "15 to 40 %", "3 to 15 %", "under 3 %"];
-  const marks = [["forced", "forced by the format"], ["redrawn", "drawn again after a rejection"],
-    ...Object.entries(DRAFTERS).map(([name, how]) => [`drafted by-${name}`, `drafted ${how}`]),
-    ["picked", "chosen by hand"], ["outside", "not part of the answer"]];
-  const sample = (name, text) => el("li", {}, el("span", { class: `token ${name}`, "aria-hidden": "true" }, "abc"), ` ${text}`);
-  return el("details", { class: "legend" },
-    el("summary", {}, "What the colours and lines mean"),
-    el("ul", {}, steps.map((text, k) => sample(`level-${k}`, text))),
-    el("ul", {}, marks.map(([name, text]) => sample(name, text))),
-    el("p", { class: "quiet small" },
-      "Probabilities are the model's own, before temperature, truncation and the answer format."));
-}
+/** Where a token begins; a part of a character is where that is. */
+const placeOf = (token) => (token.closest(".character") ?? token).getClientRects()[0];

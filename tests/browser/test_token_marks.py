@@ -1,0 +1,148 @@
+"""The token view around its text: typing, what was rejected, tints, the strip and the panel."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jsonschema
+
+from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event, told
+
+
+def contrast(*colors: str) -> float:
+    """How much two opaque colors differ in lightness, as WCAG has it."""
+
+    def lightness(color: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(lightness, colors))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(chat: Chat) -> None:
+    chat.hold_to_schema()
+    before = chat.ask(RECORD)
+    chat.show_tokens()
+    chat.token(4).click()
+    chat.type_instead('Zo"x')
+    chat.panel.get_by_text("The JSON schema does not allow").wait_for()
+    assert chat.answer == before
+    chat.type_instead("Zoe Q")
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.wait_done()
+    record = json.loads(chat.answer)
+    jsonschema.validate(record, PERSON)
+    assert record["name"].startswith("Zoe Q")
+    assert "typed" in chat.focused
+    chat.page.keyboard.press("Enter")
+    chat.type_instead("Maria")
+    chat.page.get_by_text("1 of 2").wait_for()
+    assert chat.answer == before
+
+
+def test_an_id_takes_the_place_of_a_token(chat: Chat) -> None:
+    chat.set(GREEDY | {"Maximum tokens": "8"})
+    chat.ask(FACT)
+    chat.show_tokens()
+    chat.token(2).click()
+    chat.type_instead("#999999")
+    chat.panel.get_by_text("expected token ids from 0 to").wait_for()
+    other = chat.panel.locator(".alternative:enabled").first
+    chat.type_instead(f"#{other.get_attribute('data-id')}")
+    chat.page.get_by_text("2 of 2").wait_for()
+    said = chat.token(2).get_attribute("aria-label") or ""
+    assert "typed" in said and "unknown" not in said
+
+
+def test_what_was_rejected_at_a_place_is_marked_and_said(chat: Chat) -> None:
+    def gone(reason: str, by: str | None = None) -> dict[str, object]:
+        about = {"id": 7, "token": " no", "bytes": list(b" no"), "reason": reason, "by": by}
+        return {"rejected": [about]}
+
+    kinds: list[tuple[dict[str, object], str, str]] = [
+        (gone("ban", "no way") | {"attempts": 1}, "banned", "␣no banned: no␣way"),
+        (gone("hook"), "rejected", "␣no rejected by a hook"),
+        (gone("draft", "head"), "missed", "␣no drafted by the model's own head, but the model"),
+        (gone("length"), "rejected", "␣no left no room for a valid end"),
+    ]
+    events = [told(f" w{k}", index=k, **about) for k, (about, _, _) in enumerate(kinds)]
+    chat.answer_with([*events, event(finish="stop")])
+    chat.ask("Some words.")
+    chat.show_tokens()
+    for k, (_, name, words) in enumerate(kinds):
+        assert name in (chat.token(k).get_attribute("class") or "").split()
+        assert "1 rejected here" in (chat.token(k).get_attribute("aria-label") or "")
+        chat.token(k).click()
+        assert words in " ".join(chat.panel.inner_text().split())
+        chat.page.keyboard.press("Escape")
+    shown = chat.page.locator("#legend li:visible").all_inner_texts()
+    said = ["drawn again", "another was rejected", "another was banned", "another was drafted"]
+    assert [text.removeprefix("abc").strip() for text in shown] == said
+
+
+def test_text_can_be_read_on_every_tint_in_both_themes(chat: Chat) -> None:
+    chat.press("Tokens")
+    steps = chat.page.locator("#legend .steps")
+    style = "box => [...box.children].map((step) => getComputedStyle(step))"
+    style += ".map((style) => [style.color, style.backgroundColor])"
+    chat.page.emulate_media(color_scheme="light")
+    light = steps.evaluate(style)
+    chat.page.emulate_media(color_scheme="dark")
+    dark = steps.evaluate(style)
+    assert len(light) == len({tint for _, tint in light}) == 13
+    assert light != dark
+    for text, tint in [*light[1:], *dark[1:]]:  # the first has no tint
+        assert contrast(text, tint) >= 4.5, (text, tint)
+
+
+def test_the_strip_of_a_long_answer_leads_to_any_place_of_it(chat: Chat) -> None:
+    text = [".\n" if k % 9 == 8 else f" w{k}" for k in range(900)]
+    events = [told(each, index=k, logprob=-k / 100) for k, each in enumerate(text)]
+    chat.answer_with([*events, event(finish="stop")])
+    chat.ask("Some words.")
+    chat.show_tokens()
+    strip = chat.answers.last.get_by_role("slider")
+    strip.focus()
+    chat.page.keyboard.press("Home")
+    seen = (
+        "t => { const r = t.getBoundingClientRect(); return r.top > 0 && r.bottom < innerHeight }"
+    )
+    chat.until(lambda: chat.token(0).evaluate(seen))
+    assert strip.get_attribute("aria-valuetext") == "token 1 of 900, > 99.9 %"
+    window = strip.locator(".window")
+    chat.until(lambda: window.evaluate("w => !w.hidden && w.offsetLeft < 3"))
+    box = strip.bounding_box()
+    assert box is not None
+    chat.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    chat.until(lambda: chat.token(450).evaluate(seen))
+    chat.page.keyboard.press("End")
+    chat.until(lambda: chat.token(899).evaluate(seen))
+    chat.page.keyboard.press("Enter")
+    assert chat.focused == chat.token(899).get_attribute("aria-label")
+
+
+def test_the_alternatives_leave_the_line_of_their_token_free(chat: Chat) -> None:
+    likely = {"id": 100, "token": "a" * 30, "bytes": list(b"a" * 30), "logprob": -1e-7}
+    tops = [likely, likely | {"id": 1}, likely | {"id": 2, "logprob": -20.0}]
+    text = [".\n" if k % 20 == 19 else " w" for k in range(400)]
+    events = [told(each, index=k, top_logprobs=tops) for k, each in enumerate(text)]
+    chat.answer_with([*events, event(finish="stop")])
+    chat.ask("Some words.")
+    chat.show_tokens()
+    size = chat.page.viewport_size
+    assert size is not None
+    for width, height in ((1000, 600), (390, 700)):
+        chat.page.set_viewport_size({"width": width, "height": height})
+        for index in (0, 170, 399):
+            chat.token(index).click()
+            panel, token = chat.panel.bounding_box(), chat.token(index).bounding_box()
+            assert panel is not None and token is not None
+            over = panel["y"] + panel["height"] <= token["y"]
+            assert over or panel["y"] >= token["y"] + token["height"], (width, index)
+            for share in chat.panel.locator(".share").all():
+                assert share.evaluate("s => s.scrollWidth <= s.clientWidth && s.offsetHeight < 30")
+            chat.page.keyboard.press("Escape")
+    chat.page.set_viewport_size(size)

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 from playwright.sync_api import Request
 
-from .driving import FACT, GREEDY, PERSON, RECORD, Chat
+from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event
 
 
 def edit(chat: Chat, text: str) -> None:
@@ -99,6 +99,13 @@ def test_an_answer_is_drawn_anew_from_the_cursor(chat: Chat) -> None:
     body = sent(asked.value)
     assert len(body["prefix_tokens"]) < 5 and body["temperature"] == 2 and body["seed"] != 5
     assert chat.answer.startswith("The capital of")
+    chat.show_tokens()
+    chat.token(4).click()
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.press("Generate again from here")
+    chat.page.get_by_text("3 of 3").wait_for()
+    chat.wait_done()
+    assert len(sent(asked.value)["prefix_tokens"]) == 4
 
 
 def test_what_was_deleted_can_be_put_back(chat: Chat) -> None:
@@ -116,3 +123,36 @@ def test_what_was_deleted_can_be_put_back(chat: Chat) -> None:
     chat.page.reload()
     chat.page.locator("#welcome").wait_for()
     assert chat.page.get_by_role("article", name="You").count() == 0
+
+
+def test_the_editor_opens_at_the_paragraph_that_was_clicked(chat: Chat) -> None:
+    chat.answer_with([event("One.\n\nTwo, *and* more.\n\nThree."), event(finish="stop")])
+    chat.ask("Count.")
+    chat.answers.last.get_by_text("Two,").click()
+    chat.answers.last.get_by_role("button", name="Edit", exact=True).click()
+    box = chat.page.get_by_label("Edited answer")
+    assert box.evaluate("box => box.value.slice(box.selectionStart)").startswith("Two, *and*")
+    chat.page.keyboard.press("Escape")
+    assert box.count() == 0
+
+
+def test_several_calls_are_answered_at_once_and_one_with_an_error(chat: Chat) -> None:
+    calls = [
+        {"index": k, "id": f"call{k}", "function": {"name": "f", "arguments": f'{{"k": {k}}}'}}
+        for k in range(2)
+    ]
+    chat.answer_with([event(delta={"tool_calls": calls}), event(finish="tool_calls")])
+    chat.ask("Call it twice.")
+    first = chat.page.get_by_label("Result of f, call 1")
+    first.fill('{"a": 1')
+    chat.page.get_by_text("Not valid JSON:").wait_for()
+    first.fill('{"a": 1}')
+    chat.page.get_by_text("Valid JSON", exact=True).wait_for()
+    chat.page.get_by_label("Answer with an error").last.check()
+    chat.page.get_by_label("Result of f, call 2").fill("no such k")
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.press("Send the results")
+    results = sent(asked.value)["messages"][-2:]
+    assert [one["tool_call_id"] for one in results] == ["call0", "call1"]
+    assert [json.loads(one["content"]) for one in results] == [{"a": 1}, {"error": "no such k"}]
+    chat.wait_done()

@@ -17,15 +17,18 @@ export class AlternativesPanel {
   #element;
   #choose;
   #type;
+  #again;
   #anchor = null;
   #note = null;
   #box = null;
   #waits = false; // for the server's word on an alternative
 
-  constructor(element, { choose, type }) {
+  /** `again(node, index)` draws the place of a token and all that follows anew. */
+  constructor(element, { choose, type, again }) {
     this.#element = element;
     this.#choose = choose;
     this.#type = type;
+    this.#again = again;
     element.tabIndex = -1; // a click on its text must not count as leaving it
     element.addEventListener("keydown", (event) => this.#key(event));
     element.addEventListener("focusout", (event) => {
@@ -53,6 +56,10 @@ export class AlternativesPanel {
       ...rejections(record),
       el("ul", {}, rows),
       this.#typing(node, index),
+      button([icon("retry"), "Generate again from here"], () => {
+        this.close({ refocus: false });
+        this.#again(node, index);
+      }, { class: "again", title: "Keep what is before this token, and draw the rest anew" }),
       this.#note,
       button(icon("close"), () => this.close(), { class: "icon close", title: "Close", "aria-label": "Close" }),
     );

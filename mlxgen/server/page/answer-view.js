@@ -8,6 +8,7 @@ import { icon, iconButton } from "./icons.js";
 import { Markdown } from "./markdown.js";
 import { percent, visible } from "./records.js";
 import { TokenView } from "./token-view.js";
+import { resultsForm } from "./tool-results.js";
 import { Walker } from "./walker.js";
 
 export class AnswerView {
@@ -97,7 +98,10 @@ export class AnswerView {
       close();
       showVersion(node);
     };
-    this.#editor = new AnswerEditor(content, { formed: Boolean(settings.form), calls: calls.length > 0 }, {
+    this.#editor = new AnswerEditor(content, {
+      formed: Boolean(settings.form), calls: calls.length > 0,
+      at: parts.content.startOf(getSelection().anchorNode), // the paragraph that was clicked last
+    }, {
       save: (text) => done(text, { goOn: false }),
       goOn: (text) => done(text, { goOn: true }),
       again: (text) => done(text, { goOn: true, isAnew: true }),
@@ -149,18 +153,7 @@ export class AnswerView {
     if (this.#parts.calls.dataset.key === key) return; // what was typed into the form stays
     this.#parts.calls.dataset.key = key;
     const cards = calls.map(callElement);
-    this.#parts.calls.replaceChildren(...(open ? [this.#resultForm(cards)] : cards));
-  }
-
-  #resultForm(cards) {
-    const { calls } = this.#node;
-    const boxes = calls.map(({ name }) => el("textarea", { rows: 2, "aria-label": `Result of ${name}`, placeholder: "What the tool returned" }));
-    const submit = (event) => {
-      event.preventDefault();
-      this.#acts.giveResults(this.#node, calls.map(({ id, name }, k) => ({ id, name, content: boxes[k].value })));
-    };
-    return el("form", { submit }, cards.flatMap((card, k) => [card, boxes[k]]),
-      el("div", { class: "row end" }, el("button", { type: "submit" }, calls.length > 1 ? "Send the results" : "Send the result")));
+    this.#parts.calls.replaceChildren(...(open ? [resultsForm(calls, cards, (results) => this.#acts.giveResults(this.#node, results))] : cards));
   }
 
   #updateTree() {

@@ -49,7 +49,7 @@ export const countTokens = async (text) => (await post("/tokenize", { content: t
 
 /** The tokens of a text that goes on with another one, as {id, piece}. */
 export const continuing = async (text) =>
-  (await post("/tokenize", { content: text, add_special: false, with_pieces: true })).tokens;
+  (await post("/tokenize", { content: text, continues: true, with_pieces: true })).tokens;
 
 /** The events of a streamed chat completion; throws before the first if it was refused. */
 export async function openChat(body, signal) {

@@ -48,9 +48,11 @@ const session = await Session.opened({
   setAside: tellOfSetAside,
 });
 
+const notice = new Notice(byId("notice"));
 const panel = new AlternativesPanel(byId("alternatives"), {
   choose: (node, index, id) => putInstead(index, () => session.choose(node, index, id), id),
   type: (node, index, text) => putInstead(index, () => session.type(node, index, text)),
+  again: (node, index) => acts.again(node, index),
 });
 const legend = new Legend(byId("legend"));
 const compare = new CompareDialog(byId("compare"), (node) => acts.show(node));
@@ -89,7 +91,7 @@ const sidebar = new Sidebar({
     render();
     seek(views.get(node)?.element);
   },
-  ...libraryActs({ session, notice: new Notice(byId("notice")), render: () => render(), refuse: (sentence) => showProblem(sentence) }),
+  ...libraryActs({ session, notice, render: () => render(), refuse: (sentence) => showProblem(sentence) }),
 });
 
 /** What the views of messages may ask for. */
@@ -98,10 +100,10 @@ const acts = {
   showsTokens: () => look.tokens,
   retry: (node) => attempt(() => session.retry(node)),
   goOn: (node) => attempt(async () => {
-    if (!(await session.goOn(node))) showNotice(`The ${formName(node.settings) || "answer format"} lets nothing follow.`);
+    if (!(await session.goOn(node))) notice.say(`The ${formName(node.settings) || "answer format"} lets nothing follow.`);
   }),
   again: (node, at) => attempt(async () => {
-    if (await session.again(node, at)) showNotice("It came out the same. With a higher temperature, it can differ.");
+    if (await session.again(node, at)) notice.say("It came out the same. With a higher temperature, it can differ.");
   }),
   edit: (node, message) => attempt(() => session.edit(node, message)),
   retype,
@@ -178,7 +180,6 @@ function changeConversation(current) {
   views.clear();
   byId("messages").replaceChildren();
   panel.close({ refocus: false });
-  if (document.querySelector("#problem .notice")) showProblem(""); // of another conversation
   settings.edit(current.settings);
   scrolling.toStart();
 }
@@ -237,12 +238,6 @@ function showProblem(sentence, ...more) {
   byId("problem").replaceChildren(...(sentence ? [el("p", {}, sentence, " ", ...more, " ", button("Dismiss", () => showProblem("")))] : []));
 }
 
-/** Say something that is no problem. */
-function showNotice(sentence, ...more) {
-  showProblem(sentence, ...more);
-  byId("problem").firstElementChild.classList.add("notice");
-}
-
 // ---- doing -----------------------------------------------------------------------------------
 
 /** Do something that the settings or the server may refuse, and show what went wrong. */
@@ -283,14 +278,15 @@ async function retype(node, text, { goOn, isAnew }) {
 
 /** Delete a message or an answer with what follows, until that is undone. */
 async function remove(node) {
+  const { current } = session;
   const pruned = await session.change((conversation) => prune(conversation, [node]));
   render();
   composer.focus();
-  showNotice("Deleted.", button("Undo", async () => {
+  notice.say("Deleted.", ["Undo", async () => {
+    if (session.current !== current) await session.open(current.id);
     await session.change((conversation) => putBack(conversation, pruned));
-    showProblem("");
     show(node, '[data-act="remove"]');
-  }));
+  }]);
 }
 
 /** Put something else in a token's place, and continue from there if it is allowed. */

@@ -37,6 +37,12 @@ export class Markdown {
     this.#growing = growing;
   }
 
+  /** Where the block that holds an element or a text begins in the text; null if none does. */
+  startOf(inner) {
+    const block = [...this.element.children].findIndex((child) => child.contains(inner));
+    return this.#starts[block] ?? null;
+  }
+
   /** Show a text as what it is, in the colours of a language if one is given. */
   showCode(text, language = "") {
     if (!this.#code) {

@@ -101,8 +101,8 @@ def test_answers_are_told_to_screen_readers_sentence_by_sentence(chat: Chat) -> 
     assert told.all_text_contents() == fact
     chat.page.evaluate(
         "import('/page/announce.js').then(({ announceStart, announceText }) => {"
-        "announceStart(''); announceText('It ra'); announceText('It rains. The sun');"
-        "announceText('It rains. The sun shines', { all: true }) })"
+        "announceStart(''); announceText('**It** ra'); announceText('**It** rains. The sun');"
+        "announceText('**It** rains. The sun `shines`', { all: true }) })"
     )
     assert told.all_text_contents() == [*fact, "Answering.", "It rains.", "The sun shines"]
 

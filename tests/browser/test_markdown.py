@@ -23,7 +23,7 @@ HOSTILE = """\
 [r]: javascript:alert(1)
 """
 HOSTILE_MATH = (
-    r"$\href{javascript:alert(1)}{x} \url{javascript:alert(1)} \htmlClass{skip}{y}$ "
+    r"$x^2$ $\href{javascript:alert(1)}{x} \url{javascript:alert(1)} \htmlClass{skip}{y}$ "
     r"$\includegraphics{https://evil.invalid/p.png} \htmlStyle{position:fixed}{z}$ "
     r"$\def\a{\a\a}\a$ $\kern{-9999em}\rule{9999em}{9999em}$"
 )
@@ -61,7 +61,9 @@ STREAM = """async ([text, sizes]) => {
   const { Markdown } = await import("/page/markdown.js");
   const drawn = (shown) => {
     const copy = shown.element.cloneNode(true);
-    for (const code of copy.querySelectorAll("code")) code.textContent += ""; // colours come later
+    // Colours and formulas come later.
+    for (const code of copy.querySelectorAll("code")) code.textContent += "";
+    for (const formula of copy.querySelectorAll(".math")) formula.replaceChildren();
     return copy.outerHTML;
   };
   const whole = (given) => {
@@ -95,6 +97,8 @@ def test_nothing_that_an_answer_says_runs_loads_or_leads_into_the_page(chat: Cha
     chat.page.on("console", lambda message: refused.append(message.text))
     answered(chat, f"{HOSTILE}\n{HOSTILE_MATH}")
     chat.answers.last.locator(".katex").first.wait_for()
+    as_written = chat.answers.last.locator(".math[title]")
+    chat.until(lambda: as_written.count() == 3)
     links = seen(chat, "e => [...e.querySelectorAll('a')].map(a => [a.href, a.target, a.rel])")
     outside = ["https://evil.invalid/", "https://evil.invalid/i.png"]
     assert links == [[url, "_blank", "noopener noreferrer"] for url in outside]

@@ -1,6 +1,7 @@
 // What a screen reader is told while an answer grows: whole sentences, as they become complete.
 
 import { byId, el } from "./dom.js";
+import { plainText } from "./markdown-tree.js";
 
 const SENTENCE = /[\s\S]*[.!?。！？:;\n](?=\s|$)/;
 
@@ -24,5 +25,6 @@ export function announceText(text, { all = false } = {}) {
   const ready = all ? rest : (SENTENCE.exec(rest)?.[0] ?? "");
   if (!ready.trim()) return;
   told += ready;
-  announce(ready.trim());
+  const said = plainText(ready).trim();
+  if (said) announce(said);
 }

@@ -27,10 +27,10 @@ export class AnswerView {
     this.#walker = new Walker(node, conversation, acts, "answer");
     const parts = this.#parts;
     parts.thought = el("summary");
-    parts.reasoning = new Markdown();
+    parts.reasoning = new Markdown(acts.redraw);
     const unfolded = () => this.#showThoughts();
     parts.folded = el("details", { class: "reasoning", toggle: unfolded }, parts.thought, parts.reasoning.element);
-    parts.content = new Markdown();
+    parts.content = new Markdown(acts.redraw);
     parts.content.element.classList.add("content");
     parts.plain = el("div", {}, parts.folded, parts.content.element);
     parts.calls = el("div", { class: "calls" });

@@ -38,7 +38,7 @@ showThemes(byId("theme"), look.theme, (theme) => {
 
 document.body.inert = true; // until the conversations are loaded
 const session = await Session.opened({
-  changed: () => (frame ||= requestAnimationFrame(render)),
+  changed: redraw,
   full: (error) => showProblem(isFull(error)
     ? "This browser has no room left for conversations. Delete some to keep this one."
     : `This conversation could not be stored: ${error.message}`),
@@ -97,6 +97,7 @@ const sidebar = new Sidebar({
 /** What the views of messages may ask for. */
 const acts = {
   isRunning: (node) => session.isRunning(node),
+  redraw,
   showsTokens: () => look.tokens,
   retry: (node) => attempt(() => session.retry(node)),
   goOn: (node) => attempt(async () => {
@@ -161,6 +162,10 @@ function goTo(node, at, focus) {
 }
 
 // ---- showing ---------------------------------------------------------------------------------
+
+function redraw() {
+  frame ||= requestAnimationFrame(render);
+}
 
 function render() {
   cancelAnimationFrame(frame);

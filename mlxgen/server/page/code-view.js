@@ -6,6 +6,7 @@
 
 import { copyButton, el } from "./dom.js";
 import { icon } from "./icons.js";
+import { soon } from "./soon.js";
 
 const LONGEST = 100_000; // characters; code that is longer has no colours
 const REST = 10; // times what the colours took is waited until they are drawn again
@@ -62,7 +63,7 @@ export class CodeText {
     if (!this.#language || this.#text.length > LONGEST) return;
     if (!library) {
       this.#timer = 1;
-      load().then(() => this.#colour(), () => (loading = null)); // without it, the code is plain
+      load().then(() => this.#colour(), () => (loading = null)); // without it, code has no colours
       return;
     }
     if (!library.getLanguage(this.#language)) return;
@@ -71,9 +72,14 @@ export class CodeText {
       this.#timer = setTimeout(() => this.#colour(), this.#due - now);
       return;
     }
-    this.#draw(runsOf(this.#text, this.#language));
-    const end = performance.now();
-    this.#due = end + REST * (end - now);
+    this.#timer = 1;
+    soon(() => {
+      this.#timer = 0;
+      const start = performance.now();
+      this.#draw(runsOf(this.#text, this.#language));
+      const end = performance.now();
+      this.#due = end + REST * (end - start);
+    });
   }
 
   #grow(more) {
@@ -103,7 +109,7 @@ export class CodeBlock {
   constructor(language) {
     const copy = copyButton("Copy", () => this.#code.text, { "aria-label": "Copy the code" }, icon("copy"));
     this.element = el("div", { class: "code", dir: "ltr" },
-      el("div", { class: "row" }, el("span", { class: "language" }, language), copy),
+      el("div", { class: "row" }, el("span", { class: "language" }, language || "text"), copy),
       el("pre", { tabindex: "0", role: "group", "aria-label": language ? `Code, ${language}` : "Code" }, this.#code.element));
   }
 

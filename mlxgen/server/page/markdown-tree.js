@@ -14,6 +14,7 @@ const parser = markdownit({ html: false, linkify: true, breaks: true });
 // an answer grows, each list after a paragraph would make it a heading for a moment.
 parser.disable("lheading");
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false }).add("//", null).add("ftp:", null);
+parser.linkify.pretest = (text) => /https?:\/\/|mailto:/i.test(text); // its own is slow, and is asked for each block
 parser.validateLink = (url) => SAFE.test(url);
 addMath(parser);
 parser.core.ruler.after("block", "mend", ({ tokens, env }) => {
@@ -34,6 +35,17 @@ export function blocksOf(text, { growing = false } = {}) {
   }
   return blocks;
 }
+
+/** What a text says, without its marks. */
+export const plainText = (text) => blocksOf(text).map(({ node }) => said(node)).join(" ");
+
+function said(node) {
+  if (typeof node === "string") return node;
+  const part = node.code ?? node.source ?? node.children.map(said).join("");
+  return INLINE.has(node.tag) ? part : `${part} `;
+}
+
+const INLINE = new Set(["em", "strong", "s", "a", "code", "span"]);
 
 // A last line of nothing but marks: what they will mean is said by what comes next.
 const UNDECIDED = /(^|\n)[ \t>]*(?:[-=*_+#~`$|\\]+|\d+[.)]?)[ \t]*$/;

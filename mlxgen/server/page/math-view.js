@@ -4,9 +4,16 @@
 // LaTeX is shown as it was written.
 
 import { el, setText } from "./dom.js";
+import { soon } from "./soon.js";
 
 const LONGEST = 5_000; // characters; a formula that is longer is shown as it was written
-const OPTIONS = { throwOnError: true, strict: "ignore", trust: false, maxExpand: 500, maxSize: 50 };
+const OPTIONS = { throwOnError: true, strict: "ignore", trust: refuse, maxExpand: 500, maxSize: 50 };
+
+/** KaTeX asks for what leads or loads from elsewhere, or sets classes and styles. */
+function refuse({ command }) {
+  throw new Error(`${command} is not allowed here.`);
+}
+
 
 let loading = null;
 let library = null;
@@ -36,10 +43,11 @@ export class MathView {
   show(node) {
     if (node.source === this.#wanted?.source && node.open === this.#wanted.open) return;
     this.#wanted = node;
-    if (library) this.#set();
+    if (library && !this.element.childElementCount) setText(this.element, node.source);
+    if (library) soon(() => this.#set());
     else {
       setText(this.element, node.source);
-      load().then(() => this.#set(), () => (loading = null)); // without it, formulas stay as they are
+      load().then(() => soon(() => this.#set()), () => (loading = null)); // without it, formulas stay as they are
     }
   }
 

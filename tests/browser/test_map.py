@@ -92,6 +92,20 @@ def test_other_settings_are_tried_by_dropping_them_on_a_node(chat: Chat) -> None
     chat.wait_done()
 
 
+def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:
+    chat.set(SHORT)
+    chat.ask(STORY)
+    chat.show_tokens()
+    chat.token(3).click()
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.press("Sample ways from here")
+    body = json.loads(asked.value.post_data or "")
+    assert (body["n"], len(body["prefix_tokens"])) == (4, 3)
+    chat.until(lambda: ends(chat) == 5)
+    chat.wait_done()
+    chat.page.get_by_text("2 of 5").wait_for()
+
+
 def test_a_search_keeps_the_most_likely_under_the_constraint(chat: Chat) -> None:
     form = r"(Once|One|There)[a-z ]{3,40}"
     chat.set(SHORT | {"The answer must be": "regex", "Regular expression": form})

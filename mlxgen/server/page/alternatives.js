@@ -18,17 +18,19 @@ export class AlternativesPanel {
   #choose;
   #type;
   #again;
+  #sample;
   #anchor = null;
   #note = null;
   #box = null;
   #waits = false; // for the server's word on an alternative
 
-  /** `again(node, index)` draws the place of a token and all that follows anew. */
-  constructor(element, { choose, type, again }) {
+  /** `again(node, index)` draws the place of a token and all that follows anew; `sample` draws it several times. */
+  constructor(element, { choose, type, again, sample }) {
     this.#element = element;
     this.#choose = choose;
     this.#type = type;
     this.#again = again;
+    this.#sample = sample;
     element.tabIndex = -1; // a click on its text must not count as leaving it
     element.addEventListener("keydown", (event) => this.#key(event));
     element.addEventListener("focusout", (event) => {
@@ -60,6 +62,10 @@ export class AlternativesPanel {
         this.close({ refocus: false });
         this.#again(node, index);
       }, { class: "again", title: "Keep what is before this token, and draw the rest anew" }),
+      button([icon("map"), "Sample ways from here"], () => {
+        this.close({ refocus: false });
+        this.#sample(node, index);
+      }, { class: "again", title: "Draw this token and the rest several times at once, on the map" }),
       this.#note,
       button(icon("close"), () => this.close(), { class: "icon close", title: "Close", "aria-label": "Close" }),
     );

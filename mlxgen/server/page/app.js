@@ -53,6 +53,7 @@ const panel = new AlternativesPanel(byId("alternatives"), {
   choose: (node, index, id) => putInstead(index, () => session.choose(node, index, id), id),
   type: (node, index, text) => putInstead(index, () => session.type(node, index, text)),
   again: (node, index) => acts.again(node, index),
+  sample: (node, index) => map.sampleFrom(node, index),
 });
 const legend = new Legend(byId("legend"));
 const compare = new CompareDialog(byId("compare"), (node) => acts.show(node));

@@ -10,6 +10,8 @@ import { svg } from "./svg.js";
 const LEAST = 0.06;
 const MOST = 2;
 const READABLE = 0.62; // no fit shows less than this scale, so that its text can be read
+const PLAIN = 0.3; // below this scale, nothing can be read and no text is drawn
+const AROUND = 200; // pixels around the picture in which things are drawn already
 const EDGE = 30; // pixels around what is fitted, with room for the legend
 
 export class MapCanvas {
@@ -17,12 +19,13 @@ export class MapCanvas {
   #edges = svg("g", { "aria-hidden": "true" });
   #nodes = svg("g", { role: "presentation" });
   #moved = svg("g", { role: "presentation" }, this.#edges, this.#nodes);
-  #drawn = new Map(); // by id: {element, edge, sign, way}
+  #drawn = new Map(); // by id: {element, edge, sign, and what was painted: inside, way}
   #places = [];
   #byId = new Map();
   #view = { x: 0, y: 0, scale: 1 };
   #follows = true; // fit what grows, until a person has moved the picture
   #growing = false;
+  #frame = 0;
   #pointers = new Map();
   #dragged = false;
   selected = null; // the id of the node that has the focus, or had it last
@@ -53,6 +56,7 @@ export class MapCanvas {
       before = element;
     }
     if (this.#follows) this.fit();
+    this.#paint();
   }
 
   /** The node that has an id, or the selected one. */
@@ -74,16 +78,15 @@ export class MapCanvas {
   }
 
   #draw(place) {
-    const { node, parent } = place;
+    const { node } = place;
     let drawn = this.#drawn.get(node.id);
     if (!drawn) {
-      drawn = { element: svg("g", { role: "treeitem", "data-id": node.id }), edge: null, sign: "", way: "" };
+      drawn = { element: svg("g", { role: "treeitem", "data-id": node.id }), edge: null, sign: "", inside: "", way: "" };
       this.#drawn.set(node.id, drawn);
     }
     const { element } = drawn;
     const sign = signOf(place);
     if (drawn.sign !== sign) {
-      element.replaceChildren(...insideOf(place));
       element.setAttribute("class", ["map-node", node.kind, node.shown ? "shown" : "", node.dropped ? "dropped" : "",
         node.growing ? "growing" : ""].filter(Boolean).join(" "));
       element.setAttribute("aria-label", labelOf(place));
@@ -98,15 +101,37 @@ export class MapCanvas {
       if (value === null) element.removeAttribute(name);
       else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, String(value));
     }
-    this.#drawEdge(drawn, place, parent && this.#byId.get(parent.id), sign);
     return drawn;
   }
 
-  #drawEdge(drawn, place, from, sign) {
-    const way = from ? `${from.x},${from.y},${from.width},${place.x},${place.y},${sign}` : "";
+  /** Paint what is seen; of all others there is only what a screen reader needs. */
+  #paint() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    const { x, y, scale } = this.#view;
+    const plain = scale < PLAIN;
+    const [left, top] = [(-AROUND - x) / scale, (-AROUND - y) / scale];
+    const [right, bottom] = [left + (this.element.clientWidth + 2 * AROUND) / scale, top + (this.element.clientHeight + 2 * AROUND) / scale];
+    const isSeen = (x0, x1, y0, y1) => x1 >= left && x0 <= right && y1 >= top && y0 <= bottom;
+    for (const place of this.#places) {
+      const drawn = this.#drawn.get(place.node.id);
+      const from = place.parent && this.#byId.get(place.parent.id);
+      const { x: at, y: middle, width, height } = place;
+      const inside = isSeen(at, at + width + 40, middle - height, middle + height) ? `${plain} ${drawn.sign}` : "";
+      if (drawn.inside !== inside) {
+        drawn.inside = inside;
+        drawn.element.replaceChildren(...(inside ? insideOf(place, plain) : []));
+      }
+      const seen = from && isSeen(from.x, at, Math.min(from.y, middle) - 20, Math.max(from.y, middle) + 20);
+      this.#paintEdge(drawn, place, seen ? from : null, plain);
+    }
+  }
+
+  #paintEdge(drawn, place, from, plain) {
+    const way = from ? `${plain},${from.x},${from.y},${from.width},${place.x},${place.y},${drawn.sign}` : "";
     if (drawn.way === way) return;
     drawn.way = way;
-    const edge = from ? edgeOf(from, place) : null;
+    const edge = from ? edgeOf(from, place, plain) : null;
     if (drawn.edge && edge) drawn.edge.replaceWith(edge);
     else if (edge) this.#edges.append(edge);
     else drawn.edge?.remove();
@@ -123,6 +148,7 @@ export class MapCanvas {
   #look(view) {
     this.#view = view;
     this.#moved.setAttribute("transform", `translate(${view.x},${view.y}) scale(${view.scale})`);
+    this.#frame ||= requestAnimationFrame(() => this.#paint());
   }
 
   /** Show all of it, or as much as can be read, beginning with what is selected. */
@@ -195,6 +221,7 @@ export class MapCanvas {
     element.setAttribute("tabindex", "0");
     element.setAttribute("aria-selected", "true");
     this.#reveal(id);
+    this.#paint(); // so that it can have the focus
     this.#acts.selected(this.node());
   }
 

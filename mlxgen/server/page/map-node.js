@@ -46,15 +46,16 @@ export const signOf = (place) => {
   ]);
 };
 
-/** The inside of a node: a shape and its words. The middle of its left edge is at 0, 0. */
-export function insideOf({ node, width, height }) {
+/** The inside of a node: a shape and, unless it is `plain`, its words. The middle of its left edge is at 0, 0. */
+export function insideOf({ node, width, height }, plain = false) {
   const parts = [];
   if (node.kind === "fork") {
     parts.push(svg("circle", { class: "box", cx: width / 2, cy: 0, r: width / 2 }));
   } else {
     parts.push(svg("rect", { class: "box", x: 0, y: -height / 2, width, height, rx: node.kind === "message" ? 14 : 6 }));
-    parts.push(...wordsOf(node, width));
+    if (!plain) parts.push(...wordsOf(node, width));
   }
+  if (plain) return parts;
   if (node.name) parts.push(line(node.kind === "fork" ? 0 : 2, node.kind === "fork" ? 24 : -height / 2 - 6, cut(node.name, 200, 12), "name"));
   if (node.settings) parts.push(line(2, height / 2 + 13, cut(node.settings, width, 11), "tried"));
   if (node.hidden) {
@@ -87,22 +88,22 @@ function tail(text, width) {
 const line = (x, y, text, kind = "") => svg("text", { x, y, class: kind }, text);
 
 /** The edge from a node to the next, with the token that was taken. */
-export function edgeOf(from, to) {
+export function edgeOf(from, to, plain = false) {
   const x = from.x + from.width;
   const bend = Math.min(52, (to.x - x) * 0.8);
   const path = `M${x},${from.y} C${x + bend * 0.6},${from.y} ${x + bend * 0.4},${to.y} ${x + bend},${to.y} L${to.x},${to.y}`;
   const { edge } = to.node;
   const classes = ["map-edge", to.node.shown ? "shown" : "", to.node.dropped ? "dropped" : ""].filter(Boolean).join(" ");
-  const parts = [svg("path", { d: path, "stroke-width": edge ? widthOf(edge.record.l) : 1.5 })];
-  if (edge) {
-    const room = to.x - x - bend - 6;
-    const odds = percent(edge.record.l);
-    const start = x + bend + 2;
-    parts.push(svg("text", { x: start, y: to.y - 9 },
-      svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 56, 13.6)), svg("tspan", { class: "quiet", dx: 5 }, odds)));
-    if (edge.count > 1) parts.push(line(start, to.y + 17, cut(`… ${edge.text.replace(/\s+/g, " ").trim()}`, room, 11), "quiet run"));
-  } else if (from.node.kind === "fork") {
-    parts.push(line(x + bend + 2, to.y - 7, to.node.growing ? "waiting" : "ends here", "quiet"));
-  }
-  return svg("g", { class: classes }, parts);
+  return svg("g", { class: classes }, svg("path", { d: path, "stroke-width": edge ? widthOf(edge.record.l) : 1.5 }),
+    plain ? [] : wordsOfEdge(from, to, x + bend + 2));
+}
+
+function wordsOfEdge(from, { node, x, y }, start) {
+  const { edge, growing } = node;
+  if (!edge) return from.node.kind === "fork" ? [line(start, y - 7, growing ? "waiting" : "ends here", "quiet")] : [];
+  const room = x - start - 8;
+  const taken = svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 56, 13.6));
+  const first = svg("text", { x: start, y: y - 9 }, taken, svg("tspan", { class: "quiet", dx: 5 }, percent(edge.record.l)));
+  const rest = edge.text.replace(/\s+/g, " ").trim();
+  return edge.count > 1 ? [first, line(start, y + 17, cut(`… ${rest}`, room, 11), "quiet run")] : [first];
 }

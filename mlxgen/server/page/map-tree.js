@@ -130,7 +130,7 @@ export function differenceOf(settings, base) {
   if (!base) return "";
   const said = [];
   for (const { name, label } of FIELDS) {
-    if (settings[name] === base[name] || name === "alternatives") continue;
+    if (settings[name] === base[name] || ["alternatives", "seed"].includes(name)) continue;
     if (["form", "schema", "regex"].includes(name)) {
       if (settings.form !== "schema" && name === "schema") continue;
       if (settings.form !== "regex" && name === "regex") continue;

@@ -288,7 +288,9 @@ export class MapPanel {
   }
 
   async #sample(place, settings, count = Number(this.#parts.ways.value)) {
-    const heated = Number(settings.temperature) > 0 ? settings : { ...settings, temperature: this.#parts.heat.value || "1" };
+    const heated = { ...settings };
+    if (!(Number(settings.temperature) > 0)) heated.temperature = "1"; // others would be the same
+    if (settings.seed) heated.seed = String(Math.floor(Math.random() * 2 ** 31));
     await this.#attempt(async () => {
       const nodes = await this.#session.sample(place, count, heated);
       this.#say(`Sampling ${count} ways at temperature ${heated.temperature}.`);

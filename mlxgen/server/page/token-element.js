@@ -5,14 +5,14 @@ import { DRAFTERS, levelOf, percent, spoken, visible } from "./records.js";
 
 /** What can be said of a token, by the class that shows it; the legend has them in this order. */
 export const MARKS = {
-  forced: "only token allowed",
-  "by-text": `drafted ${DRAFTERS.text}`,
-  "by-head": `drafted ${DRAFTERS.head}`,
-  "by-model": `drafted ${DRAFTERS.model}`,
+  forced: "only one allowed",
+  "by-text": "drafted from text",
+  "by-head": "drafted by own head",
+  "by-model": "drafted by a model",
   redrawn: "drawn again",
   rejected: "another was rejected",
   banned: "another was banned",
-  missed: "another was drafted",
+  missed: "draft not drawn",
   picked: "chosen by hand",
   typed: "typed",
   outside: "not part of the answer",

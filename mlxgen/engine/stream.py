@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from ..errors import StateError
 from ..tokens import Token
+from .branches import token_ids
 from .chunk import Chunk, FinishReason, Usage
 from .pulled import Pulled
-from .request.accept import rewind
+from .request.accept import put, rewind
 from .scheduling.memory import fit
 from .step.accepting import Event
 from .step.fault import Fault
@@ -127,6 +128,40 @@ class Stream(Pulled[Chunk, Chunk]):
         rewind(self._handle.request, target, seen)
         self._text = [self._handle.request.outbox.text]
         self._failed = self._error = None
+
+    def append(self, tokens: Sequence[Token]) -> None:
+        """Put tokens that were chosen elsewhere after those delivered.
+
+        They go through the model together; ``next()`` gives their chunks first, and goes on after
+        them under the same options. As with ``rewind``, text that a stop or a ban could claim again
+        disappears from ``text`` until that is decided.
+
+        Raises ``FilterError`` if the filters, a ban or ``close_json`` do not allow them here, and
+        ``StateError`` if the text has ended or ends before the last of them; then there are the
+        same tokens as before.
+        """
+        self._owner.check()
+        request, seen = self._handle.request, len(self.tokens)
+        if self._closed or self._failed is not None or self.finish_reason is not None:
+            raise StateError(
+                "nothing can be put after a stream that is closed, failed or has ended; rewind one "
+                "that is not closed"
+            )
+        run = token_ids("tokens", tokens, request.vocab_size)
+        if request.position > seen:
+            self._drop(seen)
+        try:
+            put(request, run)
+        except BaseException:
+            self._drop(seen)
+            raise
+        self._ready.extend(self._handle.take())
+
+    def _drop(self, seen: int) -> None:
+        """Take back what was drawn and not delivered."""
+        self._ready.clear()
+        rewind(self._handle.request, seen, seen)
+        self._text = [self._handle.request.outbox.text]
 
     def fork(self, n: int = 1) -> list[Stream]:
         """Make ``n`` independent streams that go on from here; this one does not change.

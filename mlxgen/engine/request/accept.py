@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from ...errors import DeadEndError, OptionError
+from ...errors import DeadEndError, FilterError, OptionError, StateError
 from ...filters import Int32Words, allows
 from ...sampling import DrawView, ForcedView
 from ...text import BanMatch, StopMatch
@@ -79,6 +79,27 @@ def append(request: Request, tokens: Sequence[Token]) -> Verdict:
         return Verdict.END
     verdict = _push_all(request, tokens)
     return fast_forward(request) if verdict is Verdict.NEXT else verdict
+
+
+def put(request: Request, tokens: Sequence[Token]) -> None:
+    """Append a run that stays as it is, whatever is forced after it.
+
+    Raises ``FilterError`` if something does not allow it, and ``StateError`` if the text ends
+    within it; the caller takes back what was appended.
+    """
+    for i, token in enumerate(tokens):
+        if request.finish_reason is not None:
+            raise StateError(
+                f"the text ends ({request.finish_reason}) after {i} of these {len(tokens)} tokens; "
+                "leave out the rest"
+            )
+        before = request.position
+        push(request, token)
+        if request.position != before + 1 or request.history[-1] != token:
+            raise FilterError(
+                f"token {token} cannot stand at position {before}: a ban, a hook or close_json "
+                "takes it back"
+            )
 
 
 def fast_forward(request: Request) -> Verdict:

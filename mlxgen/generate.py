@@ -114,7 +114,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="an image before the prompt, if the model takes images; repeatable",
     )
     flag("--chat", help="hold a conversation, one message a line; /help lists its commands")
-    flag("--raw", help="continue the prompt as it is, without the chat template; greedy by default")
+    flag(
+        "--raw",
+        help="continue the prompt as it is, without the chat template; greedy by default. With "
+        "--chat: show answers as they are written, not as rendered Markdown",
+    )
     add(
         "--chat-template-args",
         metavar="JSON",
@@ -202,6 +206,8 @@ def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
 
     ``launched``: by ``mlx.launch``, on several machines.
     """
+    arguments.as_written = arguments.chat and arguments.raw
+    arguments.raw = arguments.raw and not arguments.chat
     if launched and "-" in (arguments.text, arguments.prompt):
         raise OptionError(
             "prompt",
@@ -288,7 +294,16 @@ def run_chat(
     conversation.configure(options, _forms(arguments))
     told = report if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
-    return converse(lm, conversation, first=first, notice=notice, report=told, launched=launched)
+    return converse(
+        lm,
+        conversation,
+        first=first,
+        notice=notice,
+        report=told,
+        raw=arguments.as_written,
+        tints=arguments.show_probs,
+        launched=launched,
+    )
 
 
 def stream_text(
@@ -334,7 +349,7 @@ def stream_text(
 
 def read_first(arguments: argparse.Namespace) -> str | None:
     """The first message of a conversation, if one was given."""
-    for name in ("raw", "json", "show_probs", "image"):
+    for name in ("json", "image"):
         if getattr(arguments, name):
             raise OptionError(name, "cannot be used with --chat; leave out one of them")
     if arguments.text is None and arguments.prompt is None:
@@ -419,7 +434,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
         raise OptionError("close_json", "needs a filter; add --json-schema, --regex or --lark")
     if arguments.json:
         options["top_logprobs"] = arguments.top_logprobs or 0
-    elif arguments.show_probs:
+    elif arguments.show_probs and not arguments.chat:  # a chat keeps them anyway
         options["top_logprobs"] = 0
     if arguments.top_logprobs is not None and not arguments.json:
         raise OptionError("top_logprobs", "only --json shows them; add it")

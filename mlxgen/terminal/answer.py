@@ -1,27 +1,40 @@
-"""The model's answer to a conversation: it streams, can be stopped, and runs only what is new.
+"""The model's answer to a conversation: it streams, can be stopped, taken back and gone on with.
 
-Owns the way from a conversation to a stream and back: the plan of the turn, and what goes into the
-prefix cache. Must never know a terminal. Invariant: the concatenated events of an answer are the
-model's text; and what an answer has run is in the prefix cache once it is finished, whether it
-ended or was stopped.
+Owns the way from a conversation to a stream and back: the plan of the turn, the stream as long as
+the answer is the last one, and what goes into the prefix cache. Must never know a terminal.
+Invariant: the concatenated events of an answer are the model's text; what an answer has run is in
+the prefix cache once it is finished, whether it ended or was stopped; and wherever it is moved, its
+stream stands after the tokens of its chunks, or nothing has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..chat.answer import AnswerReader
 from ..chat.calls.use import Form
 from ..chat.dialect import Dialect
 from ..chat.events import ChatEvent, Reasoning, Text
+from ..chat.splitter import Reading
 from ..chat.template.format import Chat
-from ..chat.turn import Turn, plan_turn
+from ..chat.turn import Plan, Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage
-from ..errors import OptionError, PromptError
+from ..errors import MlxgenError, OptionError, PromptError, StateError
 from ..model import LanguageModel
+from ..tokens import Token
 from .conversation import Conversation
+
+ALTERNATIVES = 5  # likely tokens of each position that an answer keeps
+
+
+class ContextError(PromptError):
+    """The conversation has ``tokens`` tokens, and no answer fits after them."""
+
+    def __init__(self, message: str, tokens: int) -> None:
+        super().__init__(message)
+        self.tokens = tokens
 
 
 class Answerer:
@@ -45,60 +58,184 @@ class Answerer:
                     "/json off, /regex off or /lark off",
                 )
 
-    @contextmanager
-    def begin(self, conversation: Conversation) -> Iterator[Answer]:
-        """A context in which the answer to the waiting message runs.
+    def begin(self, conversation: Conversation) -> Answer:
+        """The answer to the waiting message, which is to be closed.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
-        lm, spec = self.lm, conversation.form
-        form = None if spec is None else Form("filters", spec, "json" in conversation.forms)
-        plan = plan_turn(Turn(chat=_chat(conversation), form=form), self._dialect)
+        plan = self._plan(conversation)
         self._check_room(len(plan.ids))
-        options = conversation.options
+        return self._open(plan, conversation)
+
+    def resume(self, conversation: Conversation, answer: Answer) -> Answer:
+        """The answer to the last message, to go on with it: with a stream of its own if the
+        settings, or what was said before, have changed, or if it had all the tokens that it might.
+
+        Raises ``StateError`` if it has ended.
+        """
+        if answer.finish_reason not in (None, "length"):
+            raise StateError(
+                "the answer has ended; take back some of it with /rewind, or put something else "
+                "into it with /instead"
+            )
+        asked = conversation.fork()
+        asked.retry()
+        plan, have = self._plan(asked), len(answer.tokens) + len(answer.pending)
+        self._check_room(len(plan.ids) + have)
+        if answer.finish_reason is None and answer.asked == _asked(plan, asked):
+            return answer
+        other = self._open(plan, asked, more=have)
+        try:
+            other.move(answer.chunks, answer.pending)
+        except MlxgenError:
+            other.close()
+            raise
+        answer.close()
+        return other
+
+    def count(self, conversation: Conversation) -> int:
+        """How many tokens the prompt of a conversation has whose message waits."""
+        return len(self._plan(conversation).ids)
+
+    def _plan(self, conversation: Conversation) -> Plan:
+        spec = conversation.form
+        form = None if spec is None else Form("filters", spec, "json" in conversation.forms)
+        return plan_turn(Turn(chat=_chat(conversation), form=form), self._dialect)
+
+    def _open(self, plan: Plan, conversation: Conversation, *, more: int = 0) -> Answer:
+        options = {"top_logprobs": ALTERNATIVES, **conversation.options}
+        if more and options["max_tokens"] is not None:
+            options["max_tokens"] += more
         if plan.spec is not None:
             options["filters"] = [plan.spec]
-        with lm.stream(Prompt(plan.ids, plan.opens_text, plan.thinking), **options) as stream:
-            yield Answer(stream, AnswerReader(plan.reading), lm.max_context, stream.usage)
+        prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
+        stream = self.lm.stream(prompt, **options)
+        asked = _asked(plan, conversation)
+        return Answer(stream, plan.reading, self.lm.max_context, asked, stream.usage)
 
     def _check_room(self, tokens: int) -> None:
         if self.lm.max_context is not None and tokens >= self.lm.max_context:
-            raise PromptError(
+            raise ContextError(
                 f"with this message the conversation has {tokens} tokens, but the context of "
-                f"{self.lm.name} holds {self.lm.max_context}, including the answer; take back "
-                "exchanges with /undo, start over with /clear, or write less"
+                f"{self.lm.name} holds {self.lm.max_context}, including the answer; drop the "
+                "oldest exchanges with /drop, take back the last ones with /undo, start over with "
+                "/clear, or write less",
+                tokens,
             )
 
 
 @dataclass(slots=True)
 class Answer:
-    """One answer: an iterator over the events of each token.
+    """One answer: an iterator over its chunks so far and then the next ones, with their events.
 
-    ``finish`` returns the last events; after it, ``text``, ``reasoning`` and the rest no longer
-    change. Without it, as after an error, nothing of the answer goes into the prefix cache.
+    ``finish`` returns the last events; after it, ``text``, ``reasoning`` and the rest do not
+    change until it is moved or iterated again. Without it, as after an error, nothing of the answer
+    goes into the prefix cache. ``pending`` are tokens that somebody put after its chunks: the next
+    iteration gives theirs first.
     """
 
     stream: Stream
-    reader: AnswerReader
+    reading: Reading
     max_context: int | None
+    asked: Any  # what it depends on
     usage: Usage  # up to the end
-    last: Chunk | None = None
+    chunks: list[Chunk] = field(default_factory=list)
     events: list[ChatEvent] = field(default_factory=list)
+    pending: list[Token] = field(default_factory=list)
+    _reader: AnswerReader = field(init=False)
+    _given: int = 0  # characters that the stream has given of the text, perhaps once more
+    _known: Mapping[int, Chunk] = field(default_factory=dict)  # what was in the place of others
 
-    def __iter__(self) -> Iterator[Sequence[ChatEvent]]:
+    def __post_init__(self) -> None:
+        self._reader = AnswerReader(self.reading)
+
+    def __iter__(self) -> Iterator[tuple[Chunk, Sequence[ChatEvent]]]:
+        self._reader, self.events = AnswerReader(self.reading), []
+        for chunk in self.chunks:
+            yield chunk, self._read(chunk)
+        shown = sum(len(chunk.text) for chunk in self.chunks)
+        have = len(self.tokens)
         for chunk in self.stream:
-            self.last = chunk
-            events, _ = self.reader.push(chunk, self.stream.usage)
-            self.events += events
-            yield events
+            self._given += len(chunk.text)
+            if chunk.index < have and chunk.token is not None:
+                continue  # it was put back
+            text = chunk.text[len(chunk.text) - max(0, self._given - shown) :]
+            shown += len(text)
+            self.pending = self.pending[1:]
+            new = self._with_odds(replace(chunk, text=text) if text != chunk.text else chunk)
+            self.chunks.append(new)
+            yield new, self._read(new)
 
     def finish(self) -> Sequence[ChatEvent]:
         """End the answer here and cache what it has run; returns the last events, if any."""
         self.usage = self.stream.usage
-        rest = self.reader.cancel(self.usage) if self.finish_reason is None else []
+        rest = self._reader.cancel(self.usage) if self.finish_reason is None else []
         self.events += rest
         self.stream.keep()
         return rest
+
+    def move(self, chunks: Sequence[Chunk], then: Sequence[Token] = ()) -> None:
+        """Stand after these chunks, which begin with some of this answer's or continue them, and
+        then after other tokens: the stream goes back, and runs what it has not run.
+
+        Raises ``FilterError`` or ``StateError`` if the tokens are not allowed there; then nothing
+        has changed.
+        """
+        before = [*self.tokens, *self.pending]
+        try:
+            kept = self._go([*_tokens(chunks), *then])
+        except MlxgenError:
+            self._go(before)
+            raise
+        self.pending = list(then)
+        self._known = dict(enumerate(self.chunks)) if then else {}
+        self.chunks = _trimmed(chunks, kept, self._given)
+        self._reader, self.events = AnswerReader(self.reading), []
+        for chunk in self.chunks:
+            self._read(chunk)
+        if self.finish_reason is None:
+            self.events += self._reader.cancel(self.usage)
+
+    def readings(
+        self, chunks: Sequence[Chunk]
+    ) -> Iterator[tuple[Chunk | None, Sequence[ChatEvent]]]:
+        """The events of each chunk of a version of this answer, and at last those of its end."""
+        reader = AnswerReader(self.reading)
+        for chunk in chunks:
+            yield chunk, reader.push(chunk, self.usage)[0]
+        if not chunks or chunks[-1].finish_reason is None:
+            yield None, reader.cancel(self.usage)
+
+    def texts(self, chunks: Sequence[Chunk]) -> list[str]:
+        """What a person sees of each chunk: no marks, but an empty line after the reasoning."""
+        found: list[str] = []
+        thought = False
+        for chunk, events in self.readings(chunks):
+            text = ""
+            for event in events:
+                if isinstance(event, Reasoning | Text) and event.text:
+                    apart = thought and isinstance(event, Text)
+                    text += "\n\n" + event.text if apart else event.text
+                    thought = isinstance(event, Reasoning)
+            if chunk is None and found:
+                found[-1] += text
+            elif chunk is not None:
+                found.append(text)
+        return found
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self.stream.close()
+
+    @property
+    def last(self) -> Chunk | None:
+        """The last chunk."""
+        return self.chunks[-1] if self.chunks else None
+
+    @property
+    def tokens(self) -> list[Token]:
+        """Its tokens, the end included."""
+        return _tokens(self.chunks)
 
     @property
     def text(self) -> str:
@@ -116,10 +253,58 @@ class Answer:
         return self.last.finish_reason if self.last is not None else None
 
     @property
+    def used(self) -> int:
+        """How many tokens of the context it takes, with its prompt."""
+        return self.usage.prompt_tokens + len(self.tokens)
+
+    @property
     def fills_context(self) -> bool:
         """Whether there is no room for another token."""
-        used = self.usage.prompt_tokens + self.usage.completion_tokens
-        return self.max_context is not None and used >= self.max_context
+        return self.max_context is not None and self.used >= self.max_context
+
+    def _read(self, chunk: Chunk) -> Sequence[ChatEvent]:
+        events, _ = self._reader.push(chunk, self.stream.usage)
+        self.events += events
+        return events
+
+    def _go(self, tokens: Sequence[Token]) -> int:
+        """Have the stream stand after these tokens; returns how many of them it had given."""
+        have = self.stream.tokens
+        pairs = zip(have, tokens, strict=False)
+        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(have), len(tokens)))
+        self.stream.rewind(to=common)
+        self._given = len(self.stream.text)
+        if common < len(tokens):
+            self.stream.append(tokens[common:])
+        return common
+
+    def _with_odds(self, chunk: Chunk) -> Chunk:
+        """A chunk of a token that somebody chose, with its odds where those are known."""
+        known = self._known.get(chunk.index)
+        if known is None or chunk.logprob is not None or chunk.token is None:
+            return chunk
+        self._known = {}  # what followed it has other odds now
+        return replace(chunk, logprob=dict(known.top).get(chunk.token), top=known.top)
+
+
+def _tokens(chunks: Sequence[Chunk]) -> list[Token]:
+    return [chunk.token for chunk in chunks if chunk.token is not None]
+
+
+def _trimmed(chunks: Sequence[Chunk], kept: int, length: int) -> list[Chunk]:
+    """Chunks without the end of the text of the first ``kept``, if a stop or a ban can claim it
+    again; they keep ``length`` characters."""
+    found = []
+    for i, chunk in enumerate(chunks):
+        text = chunk.text[:length] if i < kept else chunk.text
+        length -= len(text)
+        found.append(replace(chunk, text=text) if text != chunk.text else chunk)
+    return found
+
+
+def _asked(plan: Plan, conversation: Conversation) -> Any:
+    """What an answer depends on."""
+    return plan.ids, conversation.options, conversation.forms
 
 
 def _chat(conversation: Conversation) -> Chat:

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import MlxgenError, OptionError
-from .conversation import Conversation
+from .conversation import SETTABLE, Conversation
 from .files import path_of, read_form, read_json
+from .last import Last, Place
+from .odds import LEAST
 from .reader import QUOTES, Reader
 
 OFF = ("off", "none", "default")
+_AT = re.compile(r"@(\d+)(?:\s+|$)")
 
 
 class Host(Protocol):
@@ -36,8 +41,27 @@ class Host(Protocol):
     def check(self, conversation: Conversation) -> None:
         """Raise for what the model cannot follow."""
 
+    @property
+    def last(self) -> Last:
+        """The last answer; raises ``StateError`` if there is none that can be taken back."""
+
     def answer(self) -> None:
         """Answer the waiting message."""
+
+    def go_on(self) -> None:
+        """Go on with the last answer from where it stands."""
+
+    def moved(self) -> None:
+        """Take the last answer as it stands now into the conversation."""
+
+    def tokens(self, count: int) -> None:
+        """Show the odds of the last answer's tokens, and list so many of the least sure."""
+
+    def compare(self, left: int, right: int) -> None:
+        """Show two versions of the last answer side by side."""
+
+    def freed(self, count: int) -> int:
+        """How many tokens dropping so many of the oldest exchanges frees."""
 
 
 class Command(NamedTuple):
@@ -116,6 +140,115 @@ def _system(host: Host, argument: str) -> None:
     if argument:
         host.conversation.system = None if argument in OFF else argument
     host.note(f"system message: {host.conversation.system or 'none'}")
+
+
+def _drop(host: Host, argument: str) -> None:
+    count = _number("/drop", argument or "1")
+    freed = host.freed(count)
+    dropped = host.conversation.drop(count)
+    named = "; ".join(_short(exchange.message) for exchange in dropped)
+    host.note(f"dropped, which frees {freed} tokens: {named}")
+
+
+# ---- the last answer ----
+
+
+def _tokens(host: Host, argument: str) -> None:
+    count = len(host.last.chunks) if argument == "all" else LEAST
+    host.tokens(_number("/tokens", argument) if argument not in ("", "all") else count)
+
+
+def _rewind(host: Host, argument: str) -> None:
+    last = host.last
+    place, rest = _place("/rewind", last, argument)
+    if rest:
+        text = _quoted("/rewind", rest)
+        is_count = rest == text and rest.isdecimal()
+        place = last.last(int(rest)) if is_count else last.before(text)
+    if place is None:
+        raise OptionError(
+            "/rewind",
+            'expected a number of tokens, a "text" to go back before, or @ and the '
+            "number of a token",
+        )
+    gone = last.rewind(place)
+    host.moved()
+    host.note(
+        f"{last.shown}\n(took back: {_short(gone)!r}; /continue goes on from here, "
+        "/instead TEXT puts something else here, and a message answers what is left)"
+    )
+
+
+def _continue(host: Host, _: str) -> None:
+    if host.last.rewound and host.conversation.values()["temperature"] == 0:
+        host.note("the temperature is 0, so the same comes again; try /instead TEXT")
+    host.go_on()
+
+
+def _instead(host: Host, argument: str) -> None:
+    last = host.last
+    place, rest = _place("/instead", last, argument)
+    text = _quoted("/instead", rest)
+    if not text:
+        raise OptionError("/instead", "expected a token or a text, such as /instead @3 Rome")
+    if place is None:
+        if last.answer.finish_reason is not None:
+            raise OptionError(
+                "/instead",
+                "the answer has ended; say where, such as /instead @3 Rome (/tokens "
+                "shows the numbers), or go back with /rewind first",
+            )
+        place = last.last(0)
+    last.put(place, text, exact=text != rest)
+    host.go_on()
+
+
+def _branches(host: Host, argument: str) -> None:
+    last = host.last
+    if argument:
+        last.go_to(_number("/branches", argument))
+        host.moved()
+    for line in last.branches.tree(last.answer.texts):
+        host.note(line)
+    if argument:
+        host.note(last.shown)
+
+
+def _compare(host: Host, argument: str) -> None:
+    last, numbers = host.last, argument.split()
+    if len(numbers) > 2:
+        raise OptionError("/compare", "expected two branches at most, such as /compare 1 2")
+    given = [_number("/compare", number) for number in numbers]
+    if not given:
+        given = [last.branches.other()]
+    if len(given) == 1:
+        given.append(last.branches.here)
+    host.compare(*sorted(given))
+
+
+def _place(name: str, last: Last, argument: str) -> tuple[Place | None, str]:
+    """The place that ``@`` and a number say, and what follows it."""
+    found = _AT.match(argument)
+    if found is None:
+        return None, argument
+    return last.at(int(found[1])), argument[found.end() :]
+
+
+def _quoted(name: str, text: str) -> str:
+    """A text, without its quotes: between these it is taken as JSON takes it."""
+    if not text.startswith('"'):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise OptionError(name, f"expected a text between quotes, got {text}") from error
+    return str(value)
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise OptionError(name, f"expected a number, got {text!r}")
+    return int(text)
 
 
 # ---- how answers are made ----
@@ -199,13 +332,18 @@ def _load(host: Host, argument: str) -> None:
 # ---- help ----
 
 
-def _help(host: Host, _: str) -> None:
-    for name, command in COMMANDS.items():
-        host.note(f"/{name} {command.argument:<16}".ljust(26) + command.help)
-    host.note(
-        f"A line that ends in \\ continues; {QUOTES} begins and ends a block of lines.\n"
-        "Ctrl-C stops an answer, Ctrl-D ends the chat."
-    )
+def _help(host: Host, argument: str) -> None:
+    name = argument.removeprefix("/")
+    if name and name not in COMMANDS:
+        run_command(host, f"/{name}")  # raises, and says what is close
+    for each in [name] if name else COMMANDS:
+        command = COMMANDS[each]
+        host.note(f"/{each} {command.argument:<16}".ljust(26) + command.help)
+    if not name:
+        host.note(
+            f"A line that ends in \\ continues; {QUOTES} begins and ends a block of lines.\n"
+            "Ctrl-C stops an answer, Ctrl-D ends the chat, Tab completes commands."
+        )
 
 
 def _quit(host: Host, _: str) -> None:
@@ -225,6 +363,12 @@ def _count(conversation: Conversation) -> str:
 COMMANDS = {
     "undo": Command("", "take back the last exchange", _undo),
     "retry": Command("", "answer the last message again", _retry),
+    "tokens": Command("[N|all]", "the odds of the last answer's tokens", _tokens),
+    "rewind": Command('N|"TEXT"|@N', "take back N tokens, or from there on", _rewind),
+    "continue": Command("", "go on with the last answer", _continue),
+    "instead": Command("[@N] TEXT", "put another text there, and go on", _instead),
+    "branches": Command("[N]", "the versions of the last answer; go to one", _branches),
+    "compare": Command("[N [N]]", "two versions side by side", _compare),
     "edit": Command("[TEXT]", "change the last message and answer it again", _edit),
     "system": Command("[TEXT|off]", "show or set the system message", _system),
     "set": Command("[NAME [VALUE]]", "show or set an option, such as /set temperature 0.3", _set),
@@ -235,8 +379,30 @@ COMMANDS = {
     "lark": Command("[FILE|off]", "answers follow a Lark grammar", partial(_form, "lark")),
     "show": Command("", "show the conversation", _show),
     "clear": Command("", "start over; the settings stay", _clear),
+    "drop": Command("[N]", "forget the N oldest exchanges", _drop),
     "save": Command("FILE", "write messages and settings to a JSON file", _save),
     "load": Command("FILE", "continue a saved conversation", _load),
-    "help": Command("", "show this list", _help),
+    "help": Command("[COMMAND]", "show this list, or one of it", _help),
     "quit": Command("", "end the chat", _quit),
 }
+
+
+def completions(line: str) -> list[str]:
+    """What the last word of a line can be: commands, and the first argument of some."""
+    name, space, rest = line.partition(" ")
+    if not line.startswith("/") or " " in rest:
+        return []
+    if not space:
+        return [f"/{each} " for each in COMMANDS if f"/{each}".startswith(name)]
+    if name in ("/save", "/load", "/json", "/lark"):
+        files = Path(rest).parent if rest else Path()
+        try:
+            found = sorted(files.expanduser().iterdir())[:1000]
+        except OSError:
+            return []
+        at = rest[: len(rest) - len(rest.rpartition("/")[2])]
+        words = [f"{at}{file.name}{'/' if file.is_dir() else ''}" for file in found]
+    else:
+        known = {"/set": SETTABLE, "/help": COMMANDS, "/system": ["off"], "/regex": ["off"]}
+        words = list(known.get(name, ()))
+    return [word for word in words if word.startswith(rest)]

@@ -25,9 +25,9 @@ _ELSEWHERE = {
     "hooks": "only a program can pass hooks",
     "prefix": "only a program can pass tokens; say in the message how to begin",
     "allow_retract": "a chat cannot delete what it has shown; leave it out",
-    "top_logprobs": "a chat shows no probabilities; leave it out",
-    "top_candidates": "a chat shows no probabilities; leave it out",
-    "prompt_logprobs": "a chat shows no probabilities; leave it out",
+    "top_logprobs": "a chat always keeps the likeliest tokens; use /tokens",
+    "top_candidates": "a chat shows the model's own probabilities; use /tokens",
+    "prompt_logprobs": "a chat shows the probabilities of answers only; use /tokens",
 }
 SETTABLE = tuple(name for name in OPTIONS if name not in _ELSEWHERE)
 FORMS: Mapping[str, Callable[[Any], Specification]] = {
@@ -116,6 +116,16 @@ class Conversation:
             raise StateError("there are no messages yet; write one")
         return self.exchanges[-1]
 
+    @property
+    def is_retry(self) -> bool:
+        """Whether the waiting message was answered before."""
+        waiting = self._waiting
+        return (
+            waiting is not None
+            and waiting.instead is not None
+            and waiting.instead.message == waiting.message
+        )
+
     def ask(self, message: str) -> None:
         """Add a message, which waits for its answer."""
         self._wait(_Waiting(_checked(message, "message")))
@@ -135,6 +145,21 @@ class Conversation:
         """Add the answer, or as much as there is of it, to the waiting message."""
         waiting = self._take_waiting()
         self.exchanges.append(Exchange(waiting.message, answer, reasoning))
+
+    def revise(self, answer: str, reasoning: str = "") -> None:
+        """Replace the last answer."""
+        self.exchanges[-1] = Exchange(self.last.message, answer, reasoning)
+
+    def drop(self, count: int) -> list[Exchange]:
+        """Forget the oldest exchanges; returns them."""
+        if not 1 <= count <= len(self.exchanges):
+            raise StateError(
+                f"expected 1 to {len(self.exchanges)} exchanges to drop, got {count}"
+                if self.exchanges
+                else "there are no exchanges to drop; write a message"
+            )
+        dropped, self.exchanges = self.exchanges[:count], self.exchanges[count:]
+        return dropped
 
     def withdraw(self) -> None:
         """Take back the waiting message, and restore what it replaced."""

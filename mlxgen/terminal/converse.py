@@ -1,10 +1,10 @@
 """A conversation in a terminal, or over pipes: ``python -m mlxgen.generate --chat``.
 
 Owns the loop of reading and answering, and how an answer is shown. Must never know how a line
-is read, which commands there are, or how an answer is made. Invariants: the model's text, with a
-line end after it, goes to ``out``, and everything else to ``notes``; without its escape sequences,
-of which there are none outside a terminal, what is shown is the text; whatever happens to an
-answer, every message of the conversation has one.
+is read, which commands there are, how an answer is made, or how it is shown. Invariants: answers,
+with a line end after each, go to ``out``, and everything else to ``notes``; outside a terminal
+there are no escape sequences, and what is shown is the text; whatever happens to an answer, every
+message of the conversation has one.
 """
 
 from __future__ import annotations
@@ -15,27 +15,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TextIO
 
-from ..chat.events import ChatEvent, Mark, Reasoning, Text
 from ..engine import Chunk, Usage
-from ..errors import MachineError, MlxgenError, PromptError
+from ..errors import MachineError, MlxgenError, PromptError, StateError
 from ..model import LanguageModel
-from .answer import Answer, Answerer
-from .commands import is_command, run_command
+from .answer import Answer, Answerer, ContextError
+from .branches import Branches
+from .commands import completions, is_command, run_command
+from .compare import write_side_by_side
 from .conversation import Conversation
 from .interrupt import Brake
-from .painter import wants_colour
+from .last import Last
+from .odds import least_sure, tinted
+from .painter import Painter, legend, wants_colour
 from .reader import PipeReader, Reader, TerminalReader, Typed
+from .screens import DimScreen, Look, PlainScreen
 
 Report = Callable[[Usage, Chunk | None], Iterable[str]]
 
-_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+FULL = 0.75  # of the context that is to be in use at most after exchanges are dropped
 
 
 @dataclass(slots=True)
 class TerminalChat:
     """See the module. Call ``run`` once; ``report`` gives further lines about each answer.
 
-    ``interactive``: a person is typing, who is greeted and can try again after an error.
+    ``look`` makes the screen of an answer; ``colours``: for what is said about it.
+    ``interactive``: a person is typing, who is greeted, told how full the context is, asked what to
+    drop from it, and can try again after an error.
     ``launched``: by ``mlx.launch``, which passes on nothing that is typed after Ctrl-C, so Ctrl-C
     ends the conversation, too.
     """
@@ -47,9 +53,11 @@ class TerminalChat:
     notes: TextIO
     interactive: bool = False
     launched: bool = False
-    dims: bool = False
+    look: Look | None = None
+    colours: bool = False
     report: Report | None = None
     status: int = 0
+    _last: Last | None = None
 
     def run(self, first: str | None = None, *, notice: str | None = None) -> int:
         """Converse until the input ends, beginning with ``first``; returns the exit status.
@@ -63,9 +71,12 @@ class TerminalChat:
             end = "/quit" if self.launched else "Ctrl-D"
             self.note(f"{self.answerer.lm.name}: /help lists the commands, {end} ends")
         begun = Typed("" if first is None else first, quoted=True)
-        going = self._guarded(lambda: begun)
-        while going:
-            going = self._guarded(self.reader.read)
+        try:
+            going = self._guarded(lambda: begun)
+            while going:
+                going = self._guarded(self.reader.read)
+        finally:
+            self._let_go()
         return self.status
 
     def note(self, line: str) -> None:
@@ -78,22 +89,78 @@ class TerminalChat:
 
     def answer(self) -> None:
         """Stream the answer to the waiting message, and add it to the conversation."""
-        brake, answer = Brake(), None
+        branches = Branches()
+        if self._last is not None and self.conversation.is_retry:
+            branches = self._last.branches.copy()
+            branches.leaves()
+        brake = Brake()
+        answer: Answer | None = None
         try:
-            with brake.ready(), self.answerer.begin(self.conversation) as answer:
+            with brake.ready():
+                answer = self._begin()
                 self._stream(answer, brake)
         except KeyboardInterrupt:
             brake.pressed = True
         finally:
             kept = self._settle(answer)
+            if answer is not None and kept:
+                self._keep(Last(answer, self.answerer.lm.vocabulary, branches))
+            elif answer is not None:
+                answer.close()
         if not kept:
             self.note("(stopped before the answer began; the conversation is unchanged)")
-        elif brake.pressed:
-            self.note("(stopped)")
-        if answer is not None:
-            self._conclude(answer)
-        if brake.pressed and self.launched:
-            raise KeyboardInterrupt
+        self._conclude(answer, brake, said=kept)
+
+    @property
+    def last(self) -> Last:
+        """The last answer. Raises ``StateError`` if there is none that can be taken back."""
+        last, said = self._last, self.conversation.exchanges
+        if last is None or not said or last.exchange != said[-1]:
+            raise StateError(
+                "there is no answer that can be taken back; write a message, or answer the last "
+                "one again with /retry"
+            )
+        return last
+
+    def go_on(self) -> None:
+        """Go on with the last answer from where it stands."""
+        last, brake = self.last, Brake()
+        try:
+            with brake.ready():
+                last.answer = self.answerer.resume(self.conversation, last.answer)
+                self._stream(last.answer, brake)
+        except KeyboardInterrupt:
+            brake.pressed = True
+        finally:
+            last.rewound = False
+            last.branches.shows(last.answer.chunks)
+            self.moved()
+        self._conclude(last.answer, brake)
+
+    def moved(self) -> None:
+        """Take the last answer as it stands now into the conversation."""
+        last = self.last
+        self.conversation.revise(last.answer.text, last.answer.reasoning)
+        last.exchange = self.conversation.last
+
+    def tokens(self, count: int) -> None:
+        """Show the odds of the last answer's tokens, and list the least sure."""
+        last = self.last
+        readings = last.answer.readings(last.answer.chunks)
+        for line in tinted(readings, colours=self.colours):
+            self.note(line)
+        for line in least_sure(last.chunks, last.piece, count):
+            self.note(line)
+
+    def compare(self, left: int, right: int) -> None:
+        """Show two versions of the last answer side by side."""
+        sides = [(f"[{number}]", self.last.text(number)) for number in (left, right)]
+        write_side_by_side(sides[0], sides[1], self.notes, colours=self.colours)
+        self.notes.flush()
+
+    def freed(self, count: int) -> int:
+        """How many tokens dropping so many of the oldest exchanges frees."""
+        return self._with(0) - self._with(count)
 
     # ---- one message ----
 
@@ -121,16 +188,25 @@ class TerminalChat:
 
     # ---- one answer ----
 
-    def _stream(self, answer: Answer, brake: Brake) -> None:
-        screen = _Screen(self.out, self.dims)
+    def _begin(self) -> Answer:
+        """Begin an answer, perhaps after dropping what the person agrees to drop."""
         try:
-            for events in answer:
+            return self.answerer.begin(self.conversation)
+        except ContextError as error:
+            if not self.interactive or not self._drops(error.tokens):
+                raise
+            return self.answerer.begin(self.conversation)
+
+    def _stream(self, answer: Answer, brake: Brake) -> None:
+        screen = PlainScreen(self.out, self.notes) if self.look is None else self.look()
+        try:
+            for chunk, events in answer:
                 brake.runs = True
-                screen.show(events)
+                screen.show(chunk, events)
                 if brake.pressed:
                     break
         finally:
-            screen.show(answer.finish())
+            screen.show(None, answer.finish())
             screen.end()
 
     def _settle(self, answer: Answer | None) -> bool:
@@ -142,48 +218,84 @@ class TerminalChat:
             self.conversation.withdraw()
         return kept
 
-    def _conclude(self, answer: Answer) -> None:
-        """Say how an answer ended, if it was cut off."""
-        if answer.finish_reason == "length" and answer.fills_context:
-            self.note(
-                f"(the context of {answer.max_context} tokens is full; /undo takes back the "
-                "last exchange, /clear starts over)"
-            )
-        elif answer.finish_reason == "length":
-            count = answer.usage.completion_tokens
-            self.note(f"(cut off after {count} tokens; /set max_tokens default allows more)")
-        if self.report is not None:
-            for line in self.report(answer.usage, answer.last):
-                self.note(line)
+    def _keep(self, last: Last) -> None:
+        """Have this be the last answer from now on."""
+        self._let_go()
+        last.branches.shows(last.answer.chunks)
+        last.exchange = self.conversation.last
+        self._last = last
+
+    def _let_go(self) -> None:
+        if self._last is not None:
+            self._last.answer.close()
+            self._last = None
+
+    def _conclude(self, answer: Answer | None, brake: Brake, *, said: bool = True) -> None:
+        """Say how an answer ended, if it was cut off, and how full the context is."""
+        if brake.pressed and said:
+            self.note("(stopped; /continue goes on)")
+        if answer is not None:
+            if answer.finish_reason == "length" and answer.fills_context:
+                self.note(
+                    f"(the context of {answer.max_context} tokens is full; /drop forgets the "
+                    "oldest exchanges, /undo takes back the last one, /clear starts over)"
+                )
+            elif answer.finish_reason == "length":
+                count = len(answer.tokens)
+                self.note(
+                    f"(cut off after {count} tokens; /continue goes on, "
+                    "/set max_tokens default allows more)"
+                )
+            if self.report is not None:
+                for line in self.report(answer.usage, answer.last):
+                    self.note(line)
+            if self.interactive and said:
+                self.note(self._meter(answer))
+        if brake.pressed and self.launched:
+            raise KeyboardInterrupt
+
+    # ---- the context ----
+
+    def _meter(self, answer: Answer) -> str:
+        """How full the context is."""
+        of, left = "", ""
+        if answer.max_context is not None:
+            of = f" of {answer.max_context}"
+            left = f", {max(0, answer.max_context - answer.used)} left"
+        cached = answer.usage.cached_tokens
+        line = f"(context: {answer.used}{of} tokens used, {cached} cached{left})"
+        return f"\x1b[2m{line}\x1b[0m" if self.colours else line
+
+    def _drops(self, tokens: int) -> bool:
+        """Offer to drop the oldest exchanges, so that an answer fits; whether that was done."""
+        said, most = self.conversation.exchanges, self.answerer.lm.max_context or 0
+        counts = range(1, len(said) + 1)
+        count = next((n for n in counts if self._with(n) <= FULL * most), len(said))
+        left = self._with(count)
+        if not said or left >= most:
+            return False
+        named = "".join(f"\n  {_short(exchange.message)}" for exchange in said[:count])
+        what = "exchange" if count == 1 else f"{count} exchanges"
+        self.note(
+            f"the conversation has {tokens} tokens, and the context holds {most}, including the "
+            f"answer. Drop the oldest {what}, which frees {tokens - left} tokens? (yes or no)"
+            f"{named}"
+        )
+        if self.reader.read().text.strip().lower() not in ("y", "yes"):
+            return False
+        self.conversation.drop(count)
+        return True
+
+    def _with(self, dropped: int) -> int:
+        """How many tokens the conversation would have without its oldest exchanges."""
+        twin = self.conversation.fork()
+        twin.exchanges = twin.exchanges[dropped:]
+        return self.answerer.count(twin) if twin.messages else 0
 
 
-@dataclass(slots=True)
-class _Screen:
-    """Writes text, some of it dimmed."""
-
-    out: TextIO
-    dims: bool
-    is_dim: bool = False
-    ends_line: bool = True
-
-    def show(self, events: Iterable[ChatEvent]) -> None:
-        for event in events:
-            if isinstance(event, Text | Reasoning | Mark):
-                self._write(event.text, dim=not isinstance(event, Text))
-
-    def _write(self, text: str, *, dim: bool) -> None:
-        if self.dims and dim != self.is_dim:
-            # An answer that must match something begins right after the mark
-            apart = "" if dim or self.ends_line or text.startswith("\n") else "\n"
-            self.out.write(_DIM if dim else _RESET + apart)
-            self.is_dim = dim
-        self.out.write(text)
-        self.out.flush()
-        self.ends_line = text.endswith("\n")
-
-    def end(self) -> None:
-        self.out.write((_RESET if self.is_dim else "") + ("" if self.ends_line else "\n"))
-        self.out.flush()
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."
 
 
 def converse(
@@ -193,18 +305,21 @@ def converse(
     first: str | None = None,
     notice: str | None = None,
     report: Report | None = None,
+    raw: bool = False,
+    tints: bool = False,
     launched: bool = False,
 ) -> int:
     """Run a conversation on the standard streams of the process; returns the exit status.
 
-    ``launched``: by ``mlx.launch``, which passes on what is typed at its terminal.
+    ``raw``: show answers as they are written, not as Markdown. ``tints``: show how likely each
+    token was. ``launched``: by ``mlx.launch``, which passes on what is typed at its terminal.
     """
     if not lm.tokenizer.has_chat_template:
         raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
     typing = sys.stdin.isatty()
     reader: Reader
     if typing and sys.stdout.isatty():
-        reader = TerminalReader()
+        reader = TerminalReader(complete=completions)
     else:
         reader = PipeReader(sys.stdin.buffer, sys.stderr if typing or launched else None)
     chat = TerminalChat(
@@ -215,7 +330,25 @@ def converse(
         notes=sys.stderr,
         interactive=typing,
         launched=launched,
-        dims=wants_colour(sys.stdout, os.environ),
+        look=look_of(sys.stdout, raw=raw, tints=tints),
+        colours=wants_colour(sys.stderr, os.environ),
         report=report,
     )
+    if tints and chat.look is None:
+        chat.note("no tints, because this is not a terminal or NO_COLOR is set; /tokens has marks")
+    elif tints:
+        chat.note(f"probability: {legend()}")
     return chat.run(first, notice=notice)
+
+
+def look_of(out: TextIO, *, raw: bool, tints: bool) -> Look | None:
+    """How answers are shown on ``out``; ``None`` is plainly."""
+    if not wants_colour(out, os.environ):
+        return None
+    if tints:
+        return lambda: DimScreen(out, Painter())
+    if raw or not out.isatty():
+        return lambda: DimScreen(out)
+    from .markdown import MarkdownScreen  # slow to import
+
+    return lambda: MarkdownScreen(out)

@@ -31,13 +31,15 @@ class Shade:
 
 # From blue (likely) over grey to vermilion (unlikely), after the palette of Okabe and Ito:
 # the ends differ for every kind of colour vision. Each background has a foreground of high
-# contrast, so the terminal's own colours do not matter.
+# contrast, so the terminal's own colours do not matter. The steps are logarithmic at both ends, as
+# most tokens are almost certain, and one in a thousand is another thing than one in ten.
 _BLACK, _WHITE = 16, 231
 PALETTE = (
-    Shade(0.9, 25, _WHITE),
-    Shade(0.6, 117, _BLACK),
-    Shade(0.3, 253, _BLACK),
-    Shade(0.1, 214, _BLACK),
+    Shade(0.99, 25, _WHITE),
+    Shade(0.9, 74, _BLACK),
+    Shade(0.5, 153, _BLACK),
+    Shade(0.1, 253, _BLACK),
+    Shade(0.01, 214, _BLACK),
     Shade(0.0, 166, _BLACK),
 )
 

@@ -116,9 +116,15 @@ class PipeReader:
 class TerminalReader:
     """Lines of a terminal, with editing and a history if ``readline`` is installed."""
 
-    def __init__(self, ask: Callable[[str], str] = input) -> None:
+    def __init__(
+        self,
+        ask: Callable[[str], str] = input,
+        complete: Callable[[str], list[str]] | None = None,
+    ) -> None:
         self._ask = ask
         self._readline = _readline()
+        if self._readline is not None and complete is not None:
+            _complete_with(self._readline, complete)
 
     def read(self) -> Typed:
         """As ``Reader.read``; ``KeyboardInterrupt`` discards what was typed."""
@@ -159,3 +165,16 @@ def _readline() -> ModuleType | None:
         readline.set_auto_history(True)
         return readline
     return None
+
+
+def _complete_with(readline: ModuleType, complete: Callable[[str], list[str]]) -> None:
+    """Have the tab key complete lines; ``complete`` gives what their last word can be."""
+
+    def nth(word: str, n: int) -> str | None:
+        found = complete(readline.get_line_buffer()[: readline.get_endidx()])
+        return found[n] if n < len(found) else None
+
+    libedit = "libedit" in (readline.__doc__ or "")
+    readline.set_completer_delims(" ")
+    readline.set_completer(nth)
+    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")

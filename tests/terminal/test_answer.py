@@ -33,13 +33,14 @@ def demo() -> mlxgen.LanguageModel:
 
 def answer(answerer: Answerer, conversation: Conversation, stop_after: int | None = None) -> Answer:
     """Answer the message that waits; of ``stop_after`` tokens take only so many."""
-    with answerer.begin(conversation) as answer:
-        for count, _ in enumerate(answer, 1):
-            if count == stop_after:
-                break
-        answer.finish()
-    conversation.answered(answer.text, answer.reasoning)
-    return answer
+    given = answerer.begin(conversation)
+    for count, _ in enumerate(given, 1):
+        if count == stop_after:
+            break
+    given.finish()
+    given.close()
+    conversation.answered(given.text, given.reasoning)
+    return given
 
 
 def ask(
@@ -200,8 +201,9 @@ def test_reasoning_and_answer_are_told_apart_and_together_are_the_text(
 ) -> None:
     conversation = Conversation()
     conversation.ask("What is the capital of France?")
-    with Answerer(demo).begin(conversation) as given:
-        events = [event for events in given for event in events] + list(given.finish())
+    given = Answerer(demo).begin(conversation)
+    events = [event for _, events in given for event in events] + list(given.finish())
+    given.close()
     assert isinstance(events.pop(), Ended)
     text = "".join(getattr(event, "text", "") for event in events)
     assert text == demo.generate(conversation.messages).text
@@ -269,11 +271,8 @@ def test_a_full_context_says_what_to_do_before_anything_runs() -> None:
     ask(answerer, conversation, "short")
     chatter.ran()
     conversation.ask("long " * 20)
-    with (
-        pytest.raises(PromptError, match=r"context of chatter holds 120.*/undo.*/clear"),
-        answerer.begin(conversation),
-    ):
-        pass
+    with pytest.raises(PromptError, match=r"context of chatter holds 120.*/drop.*/undo.*/clear"):
+        answerer.begin(conversation)
     assert chatter.ran() == 0
 
 

@@ -12,6 +12,7 @@ from mlxgen import OptionError, StateError
 from mlxgen.terminal.answer import Answerer
 from mlxgen.terminal.commands import COMMANDS, read_value, run_command
 from mlxgen.terminal.conversation import Conversation
+from mlxgen.terminal.last import Last
 from mlxgen.terminal.reader import Typed
 
 
@@ -46,6 +47,25 @@ class Host:
 
     def note(self, line: str) -> None:
         self.notes.append(line)
+
+    @property
+    def last(self) -> Last:
+        raise StateError("there is no stream here")
+
+    def go_on(self) -> None:
+        raise AssertionError("not without a last answer")
+
+    def moved(self) -> None:
+        raise AssertionError("not without a last answer")
+
+    def tokens(self, count: int) -> None:
+        raise AssertionError("not without a last answer")
+
+    def compare(self, left: int, right: int) -> None:
+        raise AssertionError("not without a last answer")
+
+    def freed(self, count: int) -> int:
+        return count
 
     def check(self, conversation: Conversation) -> None:
         if self.refuses is not None:

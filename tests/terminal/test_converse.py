@@ -22,6 +22,7 @@ from mlxgen.terminal.answer import Answerer
 from mlxgen.terminal.conversation import Conversation
 from mlxgen.terminal.converse import TerminalChat
 from mlxgen.terminal.reader import PipeReader
+from mlxgen.terminal.screens import DimScreen
 
 from ..fakes.chatting import THINK, THOUGHT, Chatter
 
@@ -84,29 +85,63 @@ def test_what_goes_wrong_is_one_line_and_the_chat_goes_on() -> None:
     assert "chatter: /help" in person.noted
 
 
+def test_what_is_full_is_offered_to_be_freed_where_a_person_is() -> None:
+    chatter = Chatter(lambda message: message[:1] * 30, max_context=200)
+    long = "c" * 90
+    talk = Talk(chatter, "a", "b", long, "yes", interactive=True)
+    assert re.search(
+        r"the context holds 200, .* Drop the oldest 2 exchanges, which frees (\d+) tokens\? .*\n"
+        r"  a\n  b\n",
+        talk.noted,
+    )
+    assert talk.said == [(long, "c" * 30)]
+    assert re.search(r"\(context: \d+ of 200 tokens used, \d+ cached, \d+ left\)", talk.noted)
+    kept = Talk(chatter, "a", "b", long, "no", "/show", interactive=True)
+    assert "error: with this message the conversation has" in kept.noted
+    assert kept.said == [("a", "a" * 30), ("b", "b" * 30)]
+    hopeless = Talk(chatter, "c" * 300, interactive=True)
+    assert "Drop" not in hopeless.noted and "error: with this" in hopeless.noted
+
+
+def test_the_oldest_exchanges_can_be_dropped_at_any_time() -> None:
+    talk = Talk(Chatter(), "one", "two", "three", "/drop 2", "/drop 5")
+    assert talk.said == [("three", "THREE")]
+    assert re.search(r"dropped, which frees \d\d tokens: one; two\n", talk.noted)
+    assert "expected 1 to 1 exchanges to drop, got 5" in talk.noted
+
+
+def dim(talk: Callable[..., Talk], *given: Any) -> Talk:
+    """A chat with its reasoning dimmed."""
+    out = io.StringIO()
+    made = talk(*given, look=lambda: DimScreen(out))
+    made.shown = out.getvalue()
+    return made
+
+
 def test_reasoning_is_dimmed_where_that_can_be_and_kept_apart() -> None:
     def think(message: str) -> str:
         return f"{THINK}\nhm\n{THOUGHT}\n\n{message.upper()}"
 
     chatter = Chatter(think, thinks=True)
     plain = Talk(chatter, "one", "two")
-    assert plain.shown == f"{think('one')}\n{think('two')}\n"
+    assert plain.shown == "ONE\nTWO\n"
+    assert plain.noted == "| hm\n| hm\n"
     assert plain.said == [("one", "ONE"), ("two", "TWO")]
-    dimmed = Talk(chatter, "one", "two", dims=True)
-    assert dimmed.shown.startswith(f"\x1b[2m{THINK}\nhm\n{THOUGHT}\n\n\x1b[0mONE\n\x1b[2m")
-    assert re.sub(r"\x1b\[\dm", "", dimmed.shown) == plain.shown
+    assert dim(Talk, chatter, "one", "two").shown == "\x1b[2mhm\x1b[0m\n\nONE\n" + (
+        "\x1b[2mhm\x1b[0m\n\nTWO\n"
+    )
 
 
 def test_an_answer_right_after_the_reasoning_has_a_line_of_its_own_where_that_is_dimmed() -> None:
     chatter = Chatter(lambda message: f"{THINK}\nhm\n{THOUGHT}{message.upper()}", thinks=True)
-    assert Talk(chatter, "one", dims=True).shown == f"\x1b[2m{THINK}\nhm\n{THOUGHT}\x1b[0m\nONE\n"
-    assert Talk(chatter, "one").shown == f"{THINK}\nhm\n{THOUGHT}ONE\n"
+    assert dim(Talk, chatter, "one").shown == "\x1b[2mhm\x1b[0m\n\nONE\n"
+    assert Talk(chatter, "one").shown == "ONE\n"
 
 
 def test_text_that_ends_in_its_reasoning_is_not_dim_for_ever() -> None:
     chatter = Chatter(lambda message: f"{THINK}\nhm", thinks=True)
-    talk = Talk(chatter, "one", dims=True)
-    assert talk.shown == f"\x1b[2m{THINK}\nhm\x1b[0m\n"
+    talk = dim(Talk, chatter, "one")
+    assert talk.shown == "\x1b[2mhm\x1b[0m\n"
     assert talk.said == [("one", "")]
 
 
@@ -126,7 +161,7 @@ def test_an_interrupt_stops_the_answer_and_keeps_the_text_so_far() -> None:
     chatter = Chatter(press_at(5, "abcdefghijklmnop"))
     talk = Talk(chatter, "one", "/show")
     assert re.fullmatch(r"abcde[fg]*\n", talk.shown)
-    assert talk.noted.startswith("(stopped)\n[user] one\n[assistant] abcde")
+    assert talk.noted.startswith("(stopped; /continue goes on)\n[user] one\n[assistant] abcde")
     assert talk.said == [("one", talk.shown.removesuffix("\n"))]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -190,13 +225,13 @@ def test_a_full_context_says_what_to_do() -> None:
     )
     assert talk.said == [("c", "c" * 30)]
     filled = Talk(Chatter(lambda message: "x" * 500, max_context=100), "a")
-    assert "(the context of 100 tokens is full; /undo" in filled.noted
+    assert "(the context of 100 tokens is full; /drop" in filled.noted
 
 
 def test_an_answer_that_is_cut_off_says_what_allows_more() -> None:
     talk = Talk(Chatter(), "/set max_tokens 3", "abcdef")
     assert talk.said == [("abcdef", "ABC")]
-    assert "(cut off after 3 tokens; /set max_tokens default allows more)" in talk.noted
+    assert "(cut off after 3 tokens; /continue goes on, /set max" in talk.noted
 
 
 def test_the_chat_needs_no_web_server() -> None:
@@ -308,7 +343,7 @@ def test_an_interrupt_stops_the_answer_and_the_script_goes_on(interruptible: Non
         out, err = process.communicate(b"/set max_tokens 4\nTell me more.\n", timeout=120)
         assert process.returncode == 0
         assert out.count(b"\n") >= 2
-        assert b"(stopped)" in err
+        assert b"(stopped; " in err
         assert b"cut off after 4 tokens" in err
 
 
@@ -392,11 +427,27 @@ def test_a_terminal_greets_dims_the_reasoning_and_ends_with_ctrl_d(
     chat = terminal()
     assert "demo: /help lists the commands, Ctrl-D ends" in chat.until("\n> ")
     chat.type("What is the capital of France?\n")
-    shown = chat.until(r"Paris\.\n> ")
-    assert "<dim><think>\nThis is about France." in shown
-    assert "</think>\n\n</dim>The capital of France is Paris.\n> " in shown
+    shown = chat.until(r"Paris\.\n.*\n> ")
+    assert "<dim>This is about France. Its capital is Paris.</dim>\n\n" in shown
+    assert "The capital of France is Paris.\n<dim>(context: " in shown
+    assert "think" not in shown
     chat.type("\x04")
     assert chat.process.wait(60) == 0
+
+
+def test_a_terminal_shows_odds_branches_and_answers_as_they_are_written_if_asked(
+    terminal: Callable[..., Terminal],
+) -> None:
+    chat = terminal(*QUIET, "--raw", "--show-probs")
+    assert "probability: " in chat.until("\n> ")
+    chat.type("What is the capital of France?\n")
+    assert "The</dim> capital</dim>" in chat.until(r"is</dim>\.</dim>\n.*\n> ")
+    chat.type("/rewind 4\n")
+    chat.until(r"took back: [^\n]*\n> ")
+    chat.type("/instead Rome\n")
+    chat.until(r"\(context: [^\n]*\n> ")
+    chat.type("/bra\t\n")
+    assert re.search(r"typed +\[\d\] Rome", chat.until(r"/branches[^>]*typed[^>]*<- here\n> "))
 
 
 @pytest.mark.slow
@@ -406,7 +457,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Ter
     chat.type("Tell me a story about a fox.\n")
     chat.until("Once upon a time")
     chat.type("\x03")
-    chat.until(r"\(stopped\)\n> ")
+    chat.until(r"\(stopped; /continue goes on\)\n.*\n> ")
     chat.type("/show\n")
     assert "[assistant] Once upon a time" in chat.until(r"Once upon[^>]*\n> ")
     chat.type("half a mess")
@@ -426,10 +477,10 @@ def test_edit_offers_the_last_message_where_readline_is(
     chat = terminal(*QUIET)
     chat.until("\n> ")
     chat.type("What is the capital of France?\n")
-    chat.until(r"Paris\.\n> ")
+    chat.until(r"Paris\.\n.*\n> ")
     chat.type("/edit\n")
     chat.until(r"> What is the capital of France\?")
     chat.type("\x7f" * len("France?") + "Italy?\n")
-    chat.until(r"The capital of Italy is Rome\.\n> ")
+    chat.until(r"The capital of Italy is Rome\.\n.*\n> ")
     chat.type("\x1b[A\x1b[A\x1b[A\n")  # three lines up in the history
-    chat.until(r"The capital of France is Paris\.\n> ")
+    chat.until(r"The capital of France is Paris\.\n.*\n> ")

@@ -37,9 +37,9 @@ def test_painted_text_is_the_text_and_no_line_ends_in_colour(
 
 
 def test_each_probability_has_a_shade_and_likelier_ones_come_first() -> None:
-    assert [shade(p) for p in (1.0, 0.7, 0.4, 0.2, 0.0)] == list(PALETTE)
-    assert shade(0.9) == PALETTE[0]
-    assert shade(math.nextafter(0.9, 0.0)) == PALETTE[1]
+    assert [shade(p) for p in (1.0, 0.95, 0.7, 0.2, 0.05, 0.001)] == list(PALETTE)
+    assert shade(0.99) == PALETTE[0]
+    assert shade(math.nextafter(0.99, 0.0)) == PALETTE[1]
     assert shade(math.nan) == PALETTE[-1]
 
 

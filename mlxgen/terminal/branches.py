@@ -1,0 +1,166 @@
+"""The versions of the last answer: those that were left behind, and the one that is shown.
+
+Owns their numbers, their tree and its drawing, and what two of them have in common. Must never know
+a stream or a terminal. Invariant: no version is the beginning of another one, but for the one that
+is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from itertools import groupby
+
+from ..engine import Chunk
+from ..errors import OptionError
+from ..tokens import Token
+
+Version = tuple[Chunk, ...]
+WIDTH = 60  # characters that the tree shows of a branch
+
+
+class Branches:
+    """See the module. Numbers are given once, from 1 on."""
+
+    def __init__(self) -> None:
+        self.all: dict[int, Version] = {1: ()}
+        self.here = 1
+        self._next = 2
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def copy(self) -> Branches:
+        """An independent copy."""
+        twin = copy(self)
+        twin.all = dict(self.all)
+        return twin
+
+    def shows(self, chunks: Sequence[Chunk]) -> None:
+        """The version that is shown has these chunks now, which continue those that it had."""
+        shown = self.all[self.here] = tuple(chunks)
+        for number, other in list(self.all.items()):
+            if number == self.here or not begins(shown, other):
+                continue
+            if len(other) == len(shown):  # it came to be the same again
+                del self.all[self.here]
+                self.here = number
+                return
+            del self.all[number]
+
+    def leaves(self, chunks: Sequence[Chunk] = ()) -> None:
+        """Another version begins, with these; the one that is shown is left behind, if it is not
+        the beginning of one that was."""
+        self._drop_beginning()
+        self.here, self._next = self._next, self._next + 1
+        self.all[self.here] = tuple(chunks)
+
+    def goes_to(self, number: int) -> None:
+        """Another version is shown."""
+        self.version(number)
+        if number != self.here:
+            self._drop_beginning()
+            self.here = number
+
+    def version(self, number: int) -> Version:
+        """One of them; ``OptionError`` if there is none."""
+        if number not in self.all:
+            known = ", ".join(map(str, self.all))
+            raise OptionError("/branches", f"there is no branch {number}; there are {known}")
+        return self.all[number]
+
+    def other(self) -> int:
+        """The version that was made last, apart from the one that is shown."""
+        numbers = [number for number in self.all if number != self.here]
+        if not numbers:
+            raise OptionError(
+                "/compare",
+                "there is only one version of this answer; /rewind, /instead or /retry "
+                "leave one behind",
+            )
+        return max(numbers)
+
+    def tree(self, texts: Callable[[Version], Sequence[str]]) -> list[str]:
+        """The versions as a tree, a line for each branch; ``texts``: those of each chunk."""
+        shown = {number: texts(version) for number, version in self.all.items()}
+        return list(self._lines(sorted(self.all.items()), shown, 0, "", "", None))
+
+    def _drop_beginning(self) -> None:
+        shown = self.all[self.here]
+        others = [v for number, v in self.all.items() if number != self.here]
+        if any(begins(other, shown) for other in others):
+            del self.all[self.here]
+
+    def _lines(
+        self,
+        nodes: Sequence[tuple[int, Version]],
+        shown: Mapping[int, Sequence[str]],
+        start: int,
+        mark: str,
+        indent: str,
+        odds: float | None,
+    ) -> Iterator[str]:
+        """What these have in common from ``start`` on, and then where they part."""
+        end = common([version for _, version in nodes])
+        text = "(where it begins)" if not end else _short("".join(shown[nodes[0][0]][start:end]))
+        alone = [number for number, version in nodes if len(version) == end]
+        numbers = ", ".join(f"[{number}]" for number in alone)
+        share = f"{percent(odds)}  " if start else ""
+        here = "  <- here" if self.here in alone else ""
+        yield f"{mark}{share}{f'{numbers} ' if numbers else ''}{text}{here}".rstrip()
+        parting = sorted(
+            (node for node in nodes if len(node[1]) > end), key=lambda node: _token(node, end)
+        )
+        groups = [list(group) for _, group in groupby(parting, key=lambda n: _token(n, end))]
+        groups.sort(key=lambda group: group[0][0])
+        known = {t: p for group in groups for t, p in group[0][1][end].top}
+        for i, group in enumerate(groups):
+            last = i == len(groups) - 1
+            first = group[0][1][end]
+            share_of = first.logprob
+            if share_of is None and first.token is not None:
+                share_of = known.get(first.token)
+            branch = indent + ("└─ " if last else "├─ ")
+            below = indent + ("   " if last else "│  ")
+            yield from self._lines(group, shown, end, branch, below, share_of)
+
+
+def common(versions: Sequence[Version]) -> int:
+    """How many tokens all of these begin with."""
+    count = 0
+    for each in zip(*versions, strict=False):
+        if len({chunk.token for chunk in each}) > 1:
+            break
+        count += 1
+    return count
+
+
+def begins(text: Sequence[Chunk], beginning: Sequence[Chunk]) -> bool:
+    """Whether a version begins with another one, or is the same."""
+    return tokens_of(text)[: len(beginning)] == tokens_of(beginning)
+
+
+def tokens_of(chunks: Sequence[Chunk]) -> list[Token | None]:
+    return [chunk.token for chunk in chunks]
+
+
+def percent(logprob: float | None) -> str:
+    """A probability as people read it, in as many characters for all."""
+    if logprob is None:
+        return "  typed"
+    value = 100 * math.exp(min(0.0, logprob))
+    if value >= 99.95:
+        return "> 99.9%"
+    return f"{value:6.2f}%" if value >= 0.01 else "< 0.01%"
+
+
+def _token(node: tuple[int, Version], at: int) -> int:
+    token = node[1][at].token
+    return -1 if token is None else token
+
+
+def _short(text: str) -> str:
+    line = text.replace("\n", "⏎")
+    half = (WIDTH - 3) // 2
+    return line if len(line) <= WIDTH else f"{line[:half]}...{line[-half:]}"

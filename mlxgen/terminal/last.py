@@ -1,0 +1,150 @@
+"""The last answer, as something that can be taken back, steered and compared.
+
+Owns which of its versions is shown, and places in it: by number of tokens, by text, by a token's
+number. Must never know a terminal or a command. Invariant: the stream of the answer stands after
+the version that is shown; what cannot be done raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from ..engine import Chunk
+from ..errors import FilterError, OptionError, RewindError, StateError
+from ..tokens import Token, Vocabulary
+from .answer import Answer
+from .branches import Branches
+from .conversation import Exchange
+
+
+class Place(NamedTuple):
+    """After so many tokens."""
+
+    tokens: int
+
+
+class Last:
+    """See the module. ``exchange`` is what the conversation has of it."""
+
+    def __init__(self, answer: Answer, vocabulary: Vocabulary, branches: Branches) -> None:
+        self.answer = answer
+        self.branches = branches
+        self._vocabulary = vocabulary
+        self.exchange: Exchange | None = None
+        self.rewound = False  # and nothing was put there since
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """Its tokens that have a text of their own: without an end token."""
+        chunks = self.answer.chunks
+        if chunks and (chunks[-1].token is None or chunks[-1].token in self._vocabulary.eos):
+            return chunks[:-1]
+        return chunks
+
+    @property
+    def shown(self) -> str:
+        """The text of all tokens as a person sees it."""
+        return "".join(self.answer.texts(self.answer.chunks))
+
+    def last(self, count: int) -> Place:
+        """Before the last ``count`` tokens."""
+        have = len(self.chunks)
+        if not 0 <= count <= have:
+            raise RewindError(f"the answer has {have} tokens; take back at most {have}", have)
+        return Place(have - count)
+
+    def before(self, text: str) -> Place:
+        """Before the last occurrence of a text: the token in which that begins."""
+        at = "".join(chunk.text for chunk in self.chunks).rfind(text)
+        if not text or at < 0:
+            raise OptionError("/rewind", f"the answer has no {text!r}; /tokens shows its tokens")
+        ends = list(accumulate(len(chunk.text) for chunk in self.chunks))
+        index = bisect_right(ends, at)
+        while index and not self.chunks[index - 1].text:  # its text came with a later token
+            index -= 1
+        return Place(index)
+
+    def at(self, number: int) -> Place:
+        """Before a token by its number, from 1, as ``/tokens`` shows it."""
+        have = len(self.chunks)
+        if not 1 <= number <= have:
+            raise OptionError(f"@{number}", f"the answer has the tokens @1 to @{have}")
+        return Place(number - 1)
+
+    def rewind(self, place: Place) -> str:
+        """Keep what is before a place; returns the text that is gone."""
+        kept = self.answer.chunks[: place.tokens]
+        gone = "".join(self.answer.texts(self.chunks)[place.tokens :])
+        self.answer.move(kept)
+        self.branches.leaves(self.answer.chunks)
+        self.rewound = True
+        return gone
+
+    def put(self, place: Place, text: str, *, exact: bool = False) -> str:
+        """Put a text at a place, to go on after it; returns it as it is put there.
+
+        A likely token of the place is taken as it is. Otherwise the text gets the space with which
+        the token that was there begins, unless it is ``exact``. Raises ``OptionError`` if it is not
+        allowed there.
+        """
+        old = self._there(place)
+        tokens, spelled = self._spelled(text, old, exact=exact)
+        try:
+            self.answer.move(self.answer.chunks[: place.tokens], tokens)
+        except FilterError as error:
+            raise OptionError(
+                "/instead", f"{spelled!r} is not allowed at token {place.tokens + 1}: {error}"
+            ) from error
+        self.branches.leaves(self.answer.chunks)
+        self.rewound = False
+        return spelled
+
+    def go_to(self, number: int) -> None:
+        """Show another version."""
+        version = self.branches.version(number)
+        try:
+            self.answer.move(version)
+        except (FilterError, StateError) as error:
+            raise OptionError(
+                "/branches",
+                f"branch {number} is not possible under the settings with which this answer was "
+                f"begun: {error}",
+            ) from error
+        self.branches.goes_to(number)
+        self.rewound = False
+
+    def text(self, number: int) -> str:
+        """The text of a version as a person sees it."""
+        return "".join(self.answer.texts(self.branches.version(number)))
+
+    def _there(self, place: Place) -> Chunk | None:
+        """The token at a place, or the one that was there in a version that has the same before."""
+        if place.tokens < len(self.answer.chunks):
+            return self.answer.chunks[place.tokens]
+        before = self.answer.tokens
+        for version in reversed(self.branches.all.values()):
+            if len(version) > place.tokens:
+                tokens = [chunk.token for chunk in version[: place.tokens]]
+                if tokens == before:
+                    return version[place.tokens]
+        return None
+
+    def _spelled(self, text: str, old: Chunk | None, *, exact: bool) -> tuple[list[Token], str]:
+        if not exact and old is not None:
+            pieces = [old.token, *(token for token, _ in old.top)]
+            for token in pieces:
+                if token is not None and self.piece(token).strip() == text:
+                    return [token], self.piece(token)
+            if old.token is not None and self.piece(old.token)[:1].isspace():
+                text = self.piece(old.token)[0] + text
+        tokens = self._vocabulary.continue_with(text.encode())
+        if not tokens:
+            raise OptionError("/instead", "expected a text or a token to put there, got nothing")
+        return tokens, text
+
+    def piece(self, token: Token) -> str:
+        """The text of a token."""
+        return self._vocabulary.piece(token).decode("utf-8", "replace")

@@ -1,0 +1,173 @@
+"""An answer's Markdown, rendered while it streams.
+
+Owns where a block of Markdown ends. A block that is complete is printed once and for all; the last
+one is drawn over itself, a few times a second, as it grows: as much of its end as fits the
+terminal. Each drawing is one write, so nothing flickers. Invariant: what is on the screen in the
+end is every block once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar, TextIO
+
+from markdown_it import MarkdownIt
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.segment import Segment
+
+from ..chat.events import ChatEvent, Reasoning, Text
+from ..engine import Chunk
+from .screens import DimScreen
+
+EVERY = 0.08  # seconds between two drawings
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+
+
+class MarkdownScreen:
+    """See the module; reasoning is dimmed and stays as it is."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._console = Console(file=out, force_terminal=True, highlight=False)
+        self._aside: DimScreen | None = None  # while there is reasoning to end
+        self._begun = False  # whether a block was printed
+        self._open = ""  # the block that grows, and what follows it
+        self._height = 0  # lines of it that are drawn
+        self._drawn = 0.0  # when that was
+
+    def show(self, chunk: Chunk | None, events: Sequence[ChatEvent]) -> None:
+        for event in events:
+            if isinstance(event, Reasoning) and event.text:
+                self._finish()
+                self._aside = self._aside or DimScreen(self._out)
+                self._aside.show(chunk, [event])
+            elif isinstance(event, Text) and event.text:
+                self._write(event.text)
+
+    def end(self) -> None:
+        self._finish()
+        self._end_aside()
+
+    def _write(self, text: str) -> None:
+        if self._aside is not None:
+            self._end_aside()
+            self._out.write("\n")
+        self._open += text if self._open else text.lstrip("\n")
+        if "\n" in text:
+            done, self._open = split(self._open)
+            if done:
+                self._print(done)
+        if time.monotonic() - self._drawn >= EVERY and self._open.strip():
+            self._draw()
+
+    def _draw(self) -> None:
+        """Draw the block that grows over what was drawn of it."""
+        lines = self._lines(self._open)[-max(1, self._console.height - 1) :]
+        self._put("\n".join(lines))
+        self._height, self._drawn = len(lines), time.monotonic()
+
+    def _print(self, block: str) -> None:
+        """Print a block that is complete in the place of what was drawn of it."""
+        self._put("\n".join([*self._lines(block), ""]))
+        self._height, self._begun = 0, True
+
+    def _put(self, text: str) -> None:
+        """Write over what is drawn, all at once: a terminal that shows the half would flicker."""
+        back = "\r\x1b[2K" + (self._height - 1) * "\x1b[1A\x1b[2K" if self._height else ""
+        self._out.write(back + text)
+        self._out.flush()
+
+    def _lines(self, markup: str) -> list[str]:
+        """Markdown as lines, with an empty one before each block but the first."""
+        lines: list[str] = []
+        for block in blocks(markup):
+            with self._console.capture() as captured:
+                self._console.print(_Lines(block))
+            lines += ["", *captured.get().strip("\n").split("\n")]
+        return lines if self._begun else lines[1:]
+
+    def _finish(self) -> None:
+        rest, self._open = self._open, ""
+        if rest.strip():
+            self._print(rest)
+
+    def _end_aside(self) -> None:
+        if self._aside is not None:
+            self._aside.end()
+            self._aside = None
+
+
+def split(text: str) -> tuple[str, str]:
+    """The blocks that are complete, whatever follows, and the rest: the last block that has begun
+    on a complete line, and the line after it."""
+    lines = text.split("\n")
+    starts = _starts("\n".join(lines[:-1]) + "\n")
+    if len(starts) < 2:
+        return "", text
+    return "\n".join(lines[: starts[-1]]).rstrip() + "\n", "\n".join(lines[starts[-1] :])
+
+
+def blocks(text: str) -> list[str]:
+    """The blocks of a text."""
+    lines, starts = text.split("\n"), _starts(text)
+    ends = [*starts[1:], len(lines)]
+    return ["\n".join(lines[a:b]) for a, b in zip(starts, ends, strict=True)]
+
+
+def _starts(text: str) -> list[int]:
+    """The lines at which blocks begin."""
+    tokens = _PARSER.parse(text)
+    return [token.map[0] for token in tokens if not token.level and token.map]
+
+
+class _Heading(Heading):
+    """A heading at the left, without a box."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self.text
+        text.justify = "left"
+        if self.tag == "h1":
+            text.stylize("underline")
+        yield text
+
+
+class Rendered(Markdown):
+    """Markdown with headings at the left, its own line breaks, and HTML as text."""
+
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _Heading,
+    }
+
+    def __init__(self, markup: str) -> None:
+        super().__init__(markup, code_theme="ansi_dark")
+        self.parsed = _PARSER.parse(markup)
+        for token in self.parsed:
+            for child in token.children or ():
+                if child.type == "softbreak":
+                    child.type = "hardbreak"
+
+
+class _Lines:
+    """Markdown in lines that are as long as their text."""
+
+    def __init__(self, markup: str) -> None:
+        self._markup = markup
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(Rendered(self._markup), options, pad=False):
+            yield from _without_fill(line)
+            yield Segment.line()
+
+
+def _without_fill(line: Sequence[Segment]) -> list[Segment]:
+    """A line without the spaces at its end, unless they have a background."""
+    kept = list(line)
+    while kept and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None):
+        last = kept.pop()
+        text = last.text.rstrip(" ")
+        if text:
+            return [*kept, Segment(text, last.style)]
+    return kept

@@ -1,0 +1,80 @@
+"""The odds of an answer's tokens: its text tinted by them, and the least sure ones in a table.
+
+Must never know where tokens come from. Without colours, marks stand for the tints.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ..chat.events import ChatEvent
+from ..engine import Chunk
+from ..tokens import Token
+from .branches import percent
+from .painter import Painter, legend
+from .screens import DimScreen
+
+LEAST = 8  # unsure tokens that are listed
+MARKS = ((0.1, "«", "»"), (0.5, "‹", "›"))  # around tokens that are less likely
+
+
+def tinted(
+    readings: Iterable[tuple[Chunk | None, Sequence[ChatEvent]]], *, colours: bool
+) -> Iterator[str]:
+    """A legend, and the text of these chunks, tinted or marked."""
+    text = io.StringIO()
+    screen = DimScreen(text, Painter() if colours else Marker())
+    for chunk, events in readings:
+        screen.show(chunk, events)
+    marks = (f"{before}less than {least:.0%}{after}" for least, before, after in reversed(MARKS))
+    yield f"probability: {legend() if colours else ' '.join(marks)}"
+    yield text.getvalue()
+
+
+def least_sure(
+    chunks: Sequence[Chunk], piece: Callable[[Token], str], count: int = LEAST
+) -> Iterator[str]:
+    """The least sure of these tokens in a table; ``piece`` is the text of a token."""
+    known = [(i, c) for i, c in enumerate(chunks, 1) if c.logprob is not None]
+    least = sorted(known, key=lambda each: each[1].logprob or 0.0)[:count]
+    if not least:
+        return
+    width = max(len(_shown(piece, chunk.token)) for _, chunk in least)
+    yield f"{len(chunks)} tokens; the least sure, with what was likely there as well:"
+    for number, chunk in sorted(least, key=lambda each: each[0]):
+        others = [
+            f"{_shown(piece, token)} {percent(logprob).strip()}"
+            for token, logprob in chunk.top
+            if token != chunk.token
+        ]
+        name = _shown(piece, chunk.token).ljust(width)
+        yield f"  @{number:<5} {name} {percent(chunk.logprob)}   {'  '.join(others)}".rstrip()
+
+
+class Marker:
+    """Puts marks around tokens that are not likely; text that came late is marked as the least
+    likely of its tokens."""
+
+    def __init__(self) -> None:
+        self._least = 1.0
+
+    def push(self, text: str, logprob: float | None) -> str:
+        """The marked text of one more token."""
+        if logprob is not None:
+            self._least = min(self._least, math.exp(min(logprob, 0.0)))
+        inner = text.strip()
+        if not inner:
+            return text
+        probability, self._least = self._least, 1.0
+        for least, before, after in MARKS:
+            if probability < least:
+                return text.replace(inner, f"{before}{inner}{after}", 1)
+        return text
+
+
+def _shown(piece: Callable[[Token], str], token: Token | None) -> str:
+    """A token's text in quotes, with what cannot be seen spelled out."""
+    return json.dumps("" if token is None else piece(token), ensure_ascii=False)

@@ -6,10 +6,16 @@ import copy
 import json
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from ..effort import tries
+from ..server.running import Running
 from .driving import FACT, FORGET, GREEDY, Chat
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 PREFIX = "mlxgen/conversation/"
 PARIS = "The capital of France is Paris."
@@ -252,3 +258,103 @@ def test_two_tabs_that_write_to_one_conversation_lose_nothing(chat: Chat) -> Non
         assert {PARIS, "Go on.", "The capital of Italy is Rome.", grown} <= texts
     other.check_clean()
     other.page.close()
+
+
+def test_what_is_malformed_in_the_database_is_set_aside_when_it_is_opened(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    (good,) = chat.stored
+    spoil = """async (good) => {
+      const { found, transact, under } = await import("/page/database.js");
+      await transact("readwrite", async ({ conversations, nodes, tokens }) => {
+        const record = await found(conversations.get(good.id));
+        const all = await found(nodes.getAll(under(good.id)));
+        const answer = all.find(({ role }) => role === "assistant");
+        const put = (id, more) => conversations.put({ ...record, id, title: id, ...more }, id);
+        conversations.put("nonsense", 5);
+        put("orderless", { order: null });
+        put("empty"); // its nodes are not there
+        put("packed", { order: [answer.id], chosen: {} });
+        nodes.put({ ...answer, parent: "" }, ["packed", answer.id]);
+        tokens.put(Uint8Array.of(1, 2, 3), ["packed", answer.id, 0]);
+      });
+    }"""
+    chat.page.evaluate(spoil, good)
+    chat.reload()
+    told = chat.page.locator("#problem")
+    told.get_by_text("2 stored conversations cannot be read").wait_for()
+    for title in ("empty", "packed"):
+        chat.press(title)
+        chat.until(lambda title=title: chat.page.get_by_title(title).count() == 0)
+    assert told.inner_text().startswith("4 stored conversations cannot be read")
+    chat.press(FACT)
+    assert chat.answer == PARIS
+    chat.press("Delete them")
+    count = (
+        "import('/page/database.js')"
+        ".then((d) => d.transact('readonly', ({ aside }) => d.found(aside.count())))"
+    )
+    chat.until(lambda: chat.page.evaluate(count) == 0)
+    assert [one["id"] for one in chat.stored] == [good["id"]]
+
+
+def test_a_browser_without_a_database_chats_and_says_that_nothing_is_kept(
+    browser: Browser, server: Running
+) -> None:
+    none = "Object.defineProperty(window, 'indexedDB', { value: undefined })"
+    with Chat.opened(browser, "about:blank") as chat:
+        chat.url = server.url
+        chat.page.add_init_script(none)
+        chat.page.goto(server.url)
+        chat.wait_open()
+        assert chat.page.locator("#kept").inner_text().startswith("This browser stores nothing")
+        chat.set(GREEDY)
+        assert chat.ask(FACT) == PARIS
+        chat.press("New conversation")
+        chat.press(FACT)
+        assert chat.answer == PARIS
+        assert chat.wrong == []
+
+
+@pytest.mark.slow
+def test_four_long_answers_open_in_half_a_second_in_token_view(chat: Chat) -> None:
+    """Half a second of the browser's main thread, which is the same on a machine that is busy."""
+    fill = """async () => {
+      const store = await (await import("/page/store.js")).openStore();
+      const logprob = (k) => -((k * 7919) % 500000) / 1e5;
+      const token = (k) => [k % 5000, ` word${k % 5000}`, logprob(k)];
+      const records = Array.from({ length: 1500 }, (_, k) => {
+        const [i, b, l] = token(k);
+        return { i, b, p: "content", l, a: [1, 2, 3, 4, 5, 6, 7, 8].map((n) => token(k * n + n)) };
+      });
+      const blank = { settings: {}, reasoning: "", calls: [], finish: "stop", tokens: records };
+      const content = records.map(({ b }) => b).join("");
+      const nodes = {};
+      const chosen = {};
+      let parent = "";
+      for (const k of [0, 1, 2, 3]) {
+        nodes[`u${k}`] = { id: `u${k}`, parent, role: "user", text: "More" };
+        nodes[`a${k}`] = { id: `a${k}`, parent: `u${k}`, role: "assistant", ...blank, content };
+        chosen[parent] = `u${k}`;
+        chosen[`u${k}`] = parent = `a${k}`;
+      }
+      await store.save({ id: "long", title: "Long", changed: 1, settings: {}, nodes, chosen });
+    }"""
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.page.evaluate(fill)
+    chat.show_tokens()
+    chat.reload()
+    session = chat.context.new_cdp_session(chat.page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float({one["name"]: one["value"] for one in metrics}["TaskDuration"])
+
+    before = busy()
+    chat.press("Long")
+    chat.until(lambda: chat.answers.count() == 4)
+    chat.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert busy() - before < 0.5
+    session.detach()

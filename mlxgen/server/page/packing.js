@@ -4,7 +4,8 @@
 // `unpack` then gives the records without them. Pieces stand once in a table, log-probabilities are
 // whole numbers of 1e-5, and every other field, also one that is not known here, is a column of runs:
 // its values as JSON, each with the number of records in a row that have it. Records are plain JSON:
-// `unpack(pack(records))` equals `records`. What is not such bytes makes `unpack` throw.
+// `unpack(pack(records))` equals `records`. What is not such bytes makes `unpack` throw; what it returns
+// has ids, pieces, log-probabilities and alternatives of the right kinds.
 
 const VERSION = 1;
 const SCALE = 1e5; // records.js rounds log-probabilities to this
@@ -14,6 +15,11 @@ const FLOAT = 2; // eight bytes follow; other codes are three more than a whole 
 const TEXT = 0; // kinds of pieces
 const BYTES = 1;
 const JSON_TEXT = 2; // a string that UTF-8 cannot hold: half of a surrogate pair
+
+const unpacked = new WeakSet();
+
+/** Whether these alternatives come from `unpack`, so that they need no check: there are very many. */
+export const isUnpacked = (alternatives) => unpacked.has(alternatives);
 
 /** The records as {tokens, alternatives}; `alternatives` is null if there are none. */
 export function pack(records) {
@@ -47,12 +53,14 @@ function packAlternatives(records) {
 export function unpack({ tokens, alternatives = null }) {
   const reader = new Reader(tokens);
   const count = reader.count();
-  const found = reader.many(count, () => reader.piece());
-  const records = found.map(([i, b]) => ({ i, b }));
-  for (const record of records) put(record, "l", reader.logprob());
+  const pieces = reader.many(count, () => reader.piece());
+  const records = pieces.map(([i, b]) => {
+    const l = reader.logprob();
+    return l === undefined ? { i, b } : { i, b, l };
+  });
   for (let columns = reader.count(); columns > 0; columns -= 1) {
     const name = reader.text();
-    reader.runs(count).forEach((value, k) => put(records[k], name, value));
+    reader.runs(count, (k, value) => (records[k][name] = value));
   }
   reader.end();
   if (alternatives) unpackAlternatives(alternatives, records);
@@ -63,21 +71,19 @@ function unpackAlternatives(bytes, records) {
   const reader = new Reader(bytes);
   const counts = records.map(() => reader.count());
   const total = counts.reduce((sum, count) => sum + Math.max(0, count - 1), 0);
-  const all = reader.many(total, () => reader.piece().slice());
-  for (const one of all) {
+  const pieces = reader.many(total, () => reader.piece());
+  const all = pieces.map(([id, piece]) => {
     const logprob = reader.logprob();
-    if (logprob !== undefined) one.push(logprob);
-  }
-  reader.runs(total).forEach((more, k) => more && all[k].push(...more));
+    return logprob === undefined ? [id, piece] : [id, piece, logprob];
+  });
+  reader.runs(total, (k, more) => all[k].push(...more));
   reader.end();
   let next = 0;
   counts.forEach((count, k) => {
-    if (count) records[k].a = all.slice(next, (next += count - 1));
+    if (!count) return;
+    records[k].a = all.slice(next, (next += count - 1));
+    unpacked.add(records[k].a);
   });
-}
-
-function put(record, name, value) {
-  if (value !== undefined) record[name] = value;
 }
 
 /** Distinct ids with their bytes, in the order of their first use. */
@@ -204,22 +210,22 @@ class Reader {
   }
 
   count() {
-    let value = 0;
-    let scale = 1;
-    for (;;) {
-      const byte = this.#byte();
-      value += (byte % 128) * scale;
-      if (byte < 128) break;
-      scale *= 128;
+    let byte = this.#byte();
+    let value = byte & 127;
+    for (let scale = 128; byte > 127; scale *= 128) {
+      byte = this.#byte();
+      value += (byte & 127) * scale;
     }
-    if (!Number.isSafeInteger(value)) throw new RangeError("a number in packed tokens is too large");
+    if (value > Number.MAX_SAFE_INTEGER) throw new RangeError("a number in packed tokens is too large");
     return value;
   }
 
   /** So many things, each of which takes a byte at least. */
   many(count, one) {
     if (count > this.#bytes.length) throw new RangeError("packed tokens end too early");
-    return Array.from({ length: count }, one);
+    const found = [];
+    for (let k = 0; k < count; k += 1) found.push(one());
+    return found;
   }
 
   #raw() {
@@ -239,13 +245,15 @@ class Reader {
     if (code > FLOAT) return code === 3 ? 0 : -(code - 3) / SCALE;
     if (this.#at + 8 > this.#bytes.length) throw new RangeError("packed tokens end too early");
     const { buffer, byteOffset } = this.#bytes;
-    return new DataView(buffer, byteOffset).getFloat64((this.#at += 8) - 8);
+    const value = new DataView(buffer, byteOffset).getFloat64((this.#at += 8) - 8);
+    if (!Number.isFinite(value)) throw new RangeError("a packed log-probability is not a number");
+    return value;
   }
 
   #piece() {
     const kind = this.count();
     if (kind === BYTES) return Array.from(this.#raw());
-    if (kind === JSON_TEXT) return JSON.parse(this.text());
+    if (kind === JSON_TEXT) return String(JSON.parse(this.text()));
     if (kind !== TEXT) throw new RangeError(`no piece is of kind ${kind}`);
     return this.text();
   }
@@ -257,16 +265,16 @@ class Reader {
     return found;
   }
 
-  runs(total) {
+  /** Calls `each(k, value)` for those of `total` records that have a value. */
+  runs(total, each) {
     const values = [undefined, ...this.many(this.count(), () => JSON.parse(this.text()))];
-    const found = [];
-    while (found.length < total) {
+    for (let k = 0; k < total; ) {
       const place = this.count();
-      const length = this.count();
-      if (place >= values.length || !length || found.length + length > total) throw new RangeError("packed runs do not add up");
-      for (let k = 0; k < length; k += 1) found.push(values[place]);
+      const end = k + this.count();
+      if (place >= values.length || end === k || end > total) throw new RangeError("packed runs do not add up");
+      if (place) for (let at = k; at < end; at += 1) each(at, values[place]);
+      k = end;
     }
-    return found;
   }
 
   end() {

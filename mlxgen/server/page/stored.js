@@ -4,6 +4,7 @@
 // part that the page reads, no loops, and no references to missing nodes. Nothing here touches the
 // page or the store.
 
+import { isUnpacked } from "./packing.js";
 import { DEFAULTS } from "./settings.js";
 
 const isText = (value) => typeof value === "string";
@@ -40,7 +41,7 @@ const isRecord = has({
   c: isBytes,
   r: isBytes,
   d: optional(isText),
-  a: optional(listOf(isAlternative)),
+  a: or(isMissing, isUnpacked, listOf(isAlternative)),
   x: optional(listOf(isCount)),
   j: optional(listOf(isRejected)),
 });

@@ -80,7 +80,19 @@ def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:
     chat.wait_done()
     assert sent(asked.value)["min_tokens"] == len(sent(asked.value)["prefix_tokens"]) + 1
     chat.until(lambda: chat.answer.startswith(before) and len(chat.answer) > len(before))
-    form = {"The answer must be": "regex", "Regular expression": r"The capital of \w+ is Paris\."}
+    chat.set({"Stop strings": "Fran"})
+    chat.ask(FACT)
+    assert chat.answer == "The capital of"
+    with chat.page.expect_request("**/chat/completions") as asked:
+        chat.press("Continue")
+    chat.wait_done()
+    assert "stop" not in sent(asked.value)
+    assert chat.answer == "The capital of France is Paris."
+    form = {
+        "Stop strings": "",
+        "The answer must be": "regex",
+        "Regular expression": r"The capital of \w+ is Paris\.",
+    }
     chat.set(form)
     chat.ask(FACT)
     chat.press("Continue")

@@ -15,7 +15,10 @@ export class AnswerEditor {
   /** `acts` has `save(text)`, `goOn(text)` and `again(text)`, which resolve to nothing or to {refused, at}, and `close()`. */
   constructor(text, { formed, calls, at = null }, acts) {
     this.#acts = acts;
-    this.#box = el("textarea", { "aria-label": "Edited answer", class: formed ? "mono" : null, spellcheck: formed ? "false" : null });
+    this.#box = el("textarea", {
+      "aria-label": "Edited answer", class: formed ? "mono" : null, spellcheck: formed ? "false" : null,
+      rows: Math.min(20, text.split("\n").length + Math.floor(text.length / 80) + 1), // where the style cannot size it
+    });
     this.#box.value = text;
     const upTo = () => this.#box.value.slice(0, this.#box.selectionStart);
     this.#buttons = el("div", { class: "row end" },

@@ -71,7 +71,7 @@ export class AnswerView {
     parts.copy.hidden = !node.content;
     parts.edit.hidden = running || !node.content;
     parts.remove.hidden = running;
-    parts.goOn.hidden = running || !["length", "stopped", "error", "stop"].includes(node.finish) || !node.content && !node.tokens.length
+    parts.goOn.hidden = running || !["length", "stopped", "error", "stop"].includes(node.finish) || !(node.tokens.length || node.from || node.content)
       || childrenOf(this.#conversation, node).length > 0;
     parts.fix.hidden = running || !this.#acts.settingOf(node);
     parts.compare.hidden = siblingsOf(this.#conversation, node).length < 2;

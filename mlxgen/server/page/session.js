@@ -275,9 +275,15 @@ export class Session {
     await this.#run(this.#append(again));
   }
 
-  /** Continue an answer where it ended. Resolves to whether anything followed. */
+  /** Continue an answer where it ended. Resolves to whether anything followed. One of which only the text
+   *  is known is continued in another version. */
   async goOn(node) {
     await this.#halt();
+    if (!pathOf(this.current, node).length) {
+      const { refused } = await this.retype(node, node.content, { goOn: true });
+      if (refused) throw new Error(refused);
+      return true;
+    }
     const more = prepareToGoOn(this.current, node);
     const before = node.tokens.length;
     await this.#run(node, more);

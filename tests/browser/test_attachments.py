@@ -47,7 +47,7 @@ def see(chat: Chat) -> None:
         props = route.fetch().json()
         route.fulfill(json=props | {"modalities": {"vision": True, "audio": False}})
 
-    chat.page.route("**/props", fulfil)
+    chat.page.route("**/props?*", fulfil)
     chat.reload()
     chat.page.get_by_role("button", name="Attach text files or images").wait_for()
 

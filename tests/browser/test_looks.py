@@ -79,7 +79,8 @@ def test_a_button_leads_back_to_the_newest_message(chat: Chat) -> None:
 
 
 def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
-    body = json.dumps({"object": "list", "data": [{"id": NAME, "object": "model"}]})
+    model = {"id": NAME, "object": "model", "status": {"value": "loaded"}}
+    body = json.dumps({"object": "list", "data": [model]})
     chat.page.route(
         "**/v1/models", lambda route: route.fulfill(body=body, content_type="application/json")
     )

@@ -35,11 +35,11 @@ def test_empty_settings_show_what_the_server_does_then(chat: Chat) -> None:
         found[label] = field.get_attribute("placeholder") or ""
         assert field.input_value() == ""
     assert found == {
-        "Temperature": "0",
-        "Top p": "1",
-        "Repetition penalty": "1",
-        "Seed": "",
-        "Maximum tokens": "",
+        "Temperature": "0 (default)",
+        "Top p": "1 (default)",
+        "Repetition penalty": "1 (default)",
+        "Seed": "another one each time (default)",
+        "Maximum tokens": "as many as fit (default)",
     }
 
 

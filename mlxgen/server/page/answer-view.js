@@ -65,7 +65,9 @@ export class AnswerView {
     else this.#updatePlain(running);
     this.#updateCalls(running);
     setText(parts.problem, node.problem ?? "");
-    parts.figures.update(node, { running, answered: childrenOf(this.#conversation, node).length > 0 });
+    parts.figures.update(node, {
+      running, answered: childrenOf(this.#conversation, node).length > 0, load: this.#acts.loadOf(node),
+    });
     parts.article.setAttribute("aria-busy", String(running));
     parts.again.hidden = running;
     parts.copy.hidden = !node.content;

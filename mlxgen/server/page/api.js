@@ -36,6 +36,12 @@ export async function get(path) {
   return answer.json();
 }
 
+/** The text of a GET. */
+export async function getText(path) {
+  const answer = await ask(path, {});
+  return answer.text();
+}
+
 /** The JSON that answers a POST. */
 export async function post(path, body) {
   const answer = await ask(path, {
@@ -45,7 +51,8 @@ export async function post(path, body) {
 }
 
 /** How many tokens a text is, without what the chat template puts around it. */
-export const countTokens = async (text) => (await post("/tokenize", { content: text, add_special: false })).count;
+export const countTokens = async (text, model) =>
+  (await post("/tokenize", { model, content: text, add_special: false })).count;
 
 /** The tokens of a text that goes on with another one, as {id, piece}. */
 export const continuing = async (text) =>

@@ -8,12 +8,16 @@ import { Composer } from "./composer.js";
 import { branchAt, pathOf, shownIn } from "./conversation.js";
 import { isFull } from "./database.js";
 import { button, byId, el, setText } from "./dom.js";
+import { EnginePanel } from "./engine-panel.js";
 import { drawIcons } from "./icons.js";
 import { makeKeyDialog } from "./key-dialog.js";
 import { Legend } from "./legend.js";
 import { libraryActs } from "./library.js";
 import { MapPanel } from "./map.js";
 import { viewOf } from "./messages.js";
+import { added, ContextMeter, usedBy } from "./meter.js";
+import { ModelPicker } from "./model-picker.js";
+import { Models } from "./models.js";
 import { Notice } from "./notice.js";
 import { loadLook, saveLook } from "./preferences.js";
 import { prune, putBack } from "./pruning.js";
@@ -75,6 +79,18 @@ const map = new MapPanel(session, {
   compare: (one, other) => compare.open(session.current, one, other),
   isNarrow: () => matchMedia("(max-width: 46rem)").matches,
 });
+const models = new Models(() => render());
+const picker = new ModelPicker(models, (name) => {
+  session.current.settings.model = name;
+  session.settingsChanged();
+  render();
+  attempt(() => models.load(name));
+});
+new EnginePanel();
+const meter = new ContextMeter(byId("meter"), byId("message"), {
+  count: (text) => (models.isLoaded(session.current.settings.model) ? added(session.current, text) : null),
+  begin: () => byId("new").click(),
+});
 const scrolling = new Scrolling(byId("scroll"), byId("newest"));
 const sidebar = new Sidebar({
   startConversation: () => {
@@ -115,6 +131,7 @@ const acts = {
   },
   giveResults: (node, results) => attempt(() => session.giveResults(node, results)),
   compare: (node) => compare.open(session.current, node),
+  loadOf: (node) => models.waitFor(node.settings.model),
   settingOf: (node) => (node.finish === "error" ? node.setting : null),
   showSetting: (node) => settings.pointAt(node.setting, node.problem),
   walk(node, by) {
@@ -224,6 +241,11 @@ function showState(current) {
   sidebar.update(session.conversations, current, (one) => session.runOf(one) !== null);
   setText(byId("in-force"), summaryOf(current.settings));
   composer.update(current, run !== null);
+  const model = current.settings.model;
+  picker.update(model);
+  meter.update({ ...usedBy(shownIn(current)), context: models.answering(model)?.max_model_len ?? null });
+  models.watch("answer", run !== null && !run.node.tokens.length && !models.isLoaded(run.node.settings.model));
+  learn().catch((error) => showProblem(error.message));
   byId("messages").setAttribute("aria-busy", String(run !== null));
   speak(run?.node ?? null);
 }
@@ -324,16 +346,24 @@ function showTokens(wanted) {
   render();
 }
 
-/** Find out the model and its defaults; this is also the first to find out that a key is needed. */
+let learned = ""; // the model whose defaults are shown
+
+/** Find out the defaults of the model that answers, once it is loaded: asking would load it. */
+async function learn() {
+  const { model: name } = session.current.settings;
+  const model = models.answering(name);
+  if (!models.isLoaded(name) || learned === model.id) return;
+  learned = model.id;
+  const { default_generation_settings: defaults, modalities } = await get(`/props?model=${encodeURIComponent(model.id)}`);
+  settings.showDefaults(defaults.params);
+  composer.takeImages(modalities.vision);
+}
+
+/** Find out the models; this is also the first to find out that a key is needed. */
 async function greet() {
+  learned = "";
   try {
-    const { data } = await get("/v1/models");
-    setText(byId("model"), data[0].id.split("/").at(-1)); // the whole of it where there is room
-    byId("model").title = data[0].id;
-    document.title = `${data[0].id} · mlxgen`;
-    const { default_generation_settings: defaults, modalities } = await get("/props");
-    settings.showDefaults(defaults.params);
-    composer.takeImages(modalities.vision);
+    await models.ask();
   } catch (error) {
     showProblem(error.message, button("Try again", () => {
       showProblem("");

@@ -91,7 +91,8 @@ export class Figures {
     this.element = el("div", { class: "figures" }, this.#bar, this.#stats, this.#folded);
   }
 
-  update(node, { running, answered }) {
+  /** `load` says what the model is doing if it is not loaded. */
+  update(node, { running, answered, load }) {
     const { stats } = node;
     const reads = running && !stats?.tokens && typeof stats?.queue !== "number" && stats?.read < stats?.prompt;
     this.#bar.hidden = !reads;
@@ -99,9 +100,9 @@ export class Figures {
       this.#bar.max = stats.prompt;
       this.#bar.value = stats.read;
     }
-    setText(this.#stats, running ? progressOf(node) : statsOf(node, { answered }));
     this.#folded.hidden = !stats?.drafted;
     setText(this.#share, stats?.drafted ? `Drafts: ${shareOf(stats)} stood` : "");
+    setText(this.#stats, running ? (!stats && load) || progressOf(node) : statsOf(node, { answered }));
     setText(this.#drafts, draftsOf(stats));
   }
 }

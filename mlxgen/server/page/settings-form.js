@@ -1,12 +1,21 @@
 // The form for the settings of a conversation.
 
 import { button, byId, el } from "./dom.js";
-import { bodyOf, FieldError, FIELDS, GROUPS, reset } from "./settings.js";
+import { icon } from "./icons.js";
+import { PresetsView } from "./presets-view.js";
+import { bodyOf, changesOf, defaultText, DEFAULTS, FieldError, FIELDS, GROUPS, reset } from "./settings.js";
 
 export class SettingsForm {
   #element = byId("settings");
   #opener = byId("show-settings");
   #inputs = new Map();
+  #resets = new Map();
+  #changes = el("ul", { class: "chips", "aria-label": "Changed settings" });
+  #presets = new PresetsView((preset) => {
+    Object.assign(this.#settings, preset.settings);
+    this.edit(this.#settings);
+    this.#changed();
+  });
   #settings = null;
   #changed;
 
@@ -15,7 +24,9 @@ export class SettingsForm {
     this.#changed = changed;
     this.#element.append(
       el("div", { class: "row" }, el("h2", { id: "settings-title", tabindex: "-1" }, "Settings"), button("Close", () => this.close())),
-      el("p", { class: "quiet small" }, "For the next answers of this conversation. Empty fields use the server's defaults, shown in grey."),
+      el("p", { class: "quiet small" }, "For the next answers of this conversation. Empty fields use the server's defaults, shown in gray."),
+      this.#changes,
+      this.#presets.element,
       ...GROUPS.map((group) =>
         el("fieldset", {}, el("legend", {}, group.title), group.fields.map((field) => this.#makeField(field)))),
       button("Reset to the defaults", () => this.#reset()),
@@ -39,13 +50,14 @@ export class SettingsForm {
       this.#inputs.get(name).value = settings[name];
       this.#complain(name, "");
     }
-    this.#showNeeded();
+    this.#show();
   }
 
   /** Show the defaults of empty fields: the server's `params`, by field name. */
   showDefaults(params) {
-    for (const { name, kind } of FIELDS) {
-      if (kind === "number" && params[name] >= 0) this.#inputs.get(name).placeholder = params[name];
+    for (const field of FIELDS) {
+      const said = defaultText(field, params);
+      if (said) this.#inputs.get(field.name).placeholder = `${said} (default)`;
     }
   }
 
@@ -74,8 +86,14 @@ export class SettingsForm {
     input.addEventListener("input", () => this.#take(field.name, input.value));
     input.addEventListener("change", () => this.#check());
     this.#inputs.set(field.name, input);
+    const back = button(icon("retry"), () => {
+      input.value = DEFAULTS[field.name];
+      this.#take(field.name, input.value);
+      input.focus();
+    }, { class: "icon back", hidden: true, title: "Back to the default", "aria-label": "Back to the default", "aria-describedby": `${id}-label` });
+    this.#resets.set(field.name, back);
     return el("div", { class: "field", "data-field": field.name },
-      el("label", { for: id }, field.label), input,
+      el("div", { class: "row" }, el("label", { id: `${id}-label`, for: id }, field.label), back), input,
       field.hint ? el("p", { id: `${id}-hint`, class: "quiet small" }, field.hint) : null,
       el("p", { id: `${id}-problem`, class: "problem small", role: "alert" }));
   }
@@ -92,7 +110,7 @@ export class SettingsForm {
   #take(name, value) {
     this.#settings[name] = value;
     this.#complain(name, "");
-    this.#showNeeded();
+    this.#show();
     this.#changed();
   }
 
@@ -102,11 +120,17 @@ export class SettingsForm {
     this.#changed();
   }
 
-  /** Hide fields that another choice makes useless. */
-  #showNeeded() {
+  /** Show what differs from the defaults, and hide fields that another choice makes useless. */
+  #show() {
     for (const { name, when } of FIELDS) {
       if (when) this.#inputs.get(name).parentElement.hidden = this.#settings[when[0]] !== when[1];
+      this.#resets.get(name).hidden = this.#settings[name] === DEFAULTS[name];
     }
+    const changes = changesOf(this.#settings);
+    this.#changes.hidden = !changes.length;
+    this.#changes.replaceChildren(el("li", { class: "quiet small" }, "Changed:"), ...changes.map(({ name, label, value }) =>
+      el("li", {}, button(value ? `${label}: ${value}` : label, () => this.#inputs.get(name).focus(), { class: "chip" }))));
+    this.#presets.update(this.#settings);
   }
 
   #check() {

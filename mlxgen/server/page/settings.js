@@ -180,6 +180,14 @@ export function formName(settings) {
   return { object: "JSON", schema: "JSON schema", regex: "regular expression" }[settings.form] ?? "";
 }
 
+/** The default of a field in words, from the server's `params`; empty if it is shown as a choice. */
+export function defaultText({ name, kind }, params) {
+  if (kind === "choice") return "";
+  if (kind !== "number") return "none";
+  if (params[name] >= 0) return String(params[name]);
+  return { seed: "another one each time", max_tokens: "as many as fit", num_draft_tokens: "as many as pay" }[name] ?? "0";
+}
+
 /** The settings that differ from their defaults: {name, label, value}, the value in a few words. */
 export function changesOf(settings) {
   const changed = FIELDS.filter(({ name, when }) => !when && (settings[name] ?? "").trim() !== DEFAULTS[name]);

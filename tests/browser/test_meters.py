@@ -1,0 +1,210 @@
+"""What the page says of the context, the engine, the models, and an answer that is on its way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .driving import FACT, GREEDY, Chat, event
+from .test_modules import call
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "warning"),
+    [
+        (
+            {"used": 1200, "cached": 800, "adds": 0, "context": 8000},
+            "1,200 / 8,000 tokens · 800 cached · 6,800 left",
+            "",
+        ),
+        (
+            {"used": 700, "cached": 0, "adds": 250, "context": 1000},
+            "700 / 1,000 tokens · about 250 more to send · 50 left",
+            "The context is nearly full: 50 tokens are left for the answer.",
+        ),
+        (
+            {"used": 900, "cached": 0, "adds": 150, "context": 1000},
+            "900 / 1,000 tokens · about 150 more to send · 0 left",
+            "This message takes about 150 tokens, and 100 are left.",
+        ),
+        ({"used": 1, "cached": 0, "adds": 0, "context": None}, "1 token", ""),
+    ],
+)
+def test_the_context_is_told_in_words(
+    tab: Chat, known: Mapping[str, Any], text: str, warning: str
+) -> None:
+    assert call(tab, "meter", "contextText", known) == text
+    assert call(tab, "meter", "warningOf", known) == warning
+
+
+def test_the_last_answer_that_knows_says_how_much_is_used(tab: Chat) -> None:
+    nodes: list[dict[str, Any]] = [
+        {"stats": {"prompt": 10, "tokens": 5, "cached": 3}},
+        {"text": "a"},
+        {"stats": None},
+    ]
+    assert call(tab, "meter", "usedBy", nodes) == {"used": 15, "cached": 3}
+    assert call(tab, "meter", "usedBy", []) == {"used": 0, "cached": 0}
+
+
+def test_figures_for_prometheus_are_read(tab: Chat) -> None:
+    text = """# HELP mlxgen_x y
+mlxgen_device_info{name="M5 \\"Max\\""} 1.0
+mlxgen_weights_bytes 2.5e+09
+mlxgen_batch_size 2.0
+mlxgen_drafted_tokens_total{drafter="text"} 10.0
+mlxgen_drafted_tokens_total{drafter="head"} 0.0
+mlxgen_accepted_draft_tokens_total{drafter="text"} 7.0
+"""
+    engine = call(tab, "engine", "engineOf", text)
+    assert (engine["device"], engine["generating"]) == ('M5 "Max"', 2)
+    assert engine["bytes"]["weights"] == 2.5e9
+    assert engine["drafts"] == [{"drafter": "text", "drafted": 10, "accepted": 7}]
+    sizes = [call(tab, "engine", "inBytes", n) for n in (0, 999, 1500, 12_345_678, 2.5e9, 4e11)]
+    assert sizes == ["0 bytes", "999 bytes", "1.50 kB", "12.3 MB", "2.50 GB", "400 GB"]
+
+
+def test_a_prompt_that_is_read_has_a_bar(tab: Chat) -> None:
+    script = """([stats, running, load]) => import("/page/figures.js").then(({ Figures }) => {
+      const figures = new Figures();
+      figures.update({ stats, finish: null }, { running, load });
+      const bar = figures.element.querySelector("progress");
+      return [bar.hidden ? null : [bar.value, bar.max], figures.element.textContent];
+    })"""
+    reading = {"prompt": 8000, "read": 1200, "cached": 800, "queue": None, "tokens": 0}
+    shown = tab.page.evaluate(script, [reading, True, ""])
+    assert shown == [[1200, 8000], "Reading the prompt: 1,200 of 8,000, 800 from the cache"]
+    loading = tab.page.evaluate(script, [None, True, "Loading the model: 40 %"])
+    assert loading == [None, "Loading the model: 40 %"]
+    queued = tab.page.evaluate(script, [reading | {"queue": 2, "read": 0}, True, ""])
+    assert queued == [None, "Waiting for a place: 2 before it"]
+    assert tab.page.evaluate(script, [reading, False, ""])[0] is None
+
+
+def test_the_figures_under_an_answer_agree_with_the_servers(chat: Chat) -> None:
+    chat.set(GREEDY | {"Maximum tokens": "60", "Drafted tokens at a time": "0"})
+    told: list[str] = []
+
+    def fulfil(route: Route) -> None:
+        assert route.request.post_data_json["num_draft_tokens"] == 0
+        answer = route.fetch()
+        told.append(answer.text())
+        route.fulfill(response=answer)
+
+    chat.page.route("**/v1/chat/completions", fulfil)
+    chat.ask("Tell me a story about a fox.")
+    lines = re.findall(r"data: (\{.*\})", told[0])
+    usage = json.loads(lines[-1])["usage"]
+    timings = json.loads(lines[-1])["timings"]
+    figures = chat.answers.last.locator(".stats").inner_text()
+    assert f"{usage['completion_tokens']} tokens" in figures
+    shown = float(re.findall(r"([\d.]+) tokens/s", figures)[0])
+    assert shown == pytest.approx(timings["predicted_per_second"], abs=0.51)
+    used = usage["total_tokens"]
+    assert chat.page.locator("#meter").inner_text().startswith(f"{used} / 2,048 tokens")
+
+
+def test_what_is_typed_is_counted_before_it_is_sent(chat: Chat) -> None:
+    meter = chat.page.locator("#meter")
+    chat.page.get_by_label("Message", exact=True).fill(FACT)
+    chat.until(lambda: re.match(r"0 / [\d,]+ tokens · about \d+ more", meter.inner_text()))
+    assert chat.page.get_by_role("meter", name="Context").get_attribute("aria-valuenow") != "0"
+    chat.page.get_by_label("Message", exact=True).fill("word " * 2000)
+    chat.until(lambda: "are left" in meter.inner_text())
+    chat.page.get_by_label("Message", exact=True).fill("")
+    chat.until(meter.is_hidden)
+
+
+def test_the_engine_panel_asks_only_while_it_is_open(chat: Chat) -> None:
+    asked: list[str] = []
+    chat.page.on("request", lambda request: asked.append(request.url))
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    assert not any(url.endswith("/metrics") for url in asked)
+    chat.press("Engine")
+    panel = chat.page.get_by_role("dialog", name="Engine")
+    panel.get_by_text("Weights").wait_for()
+    assert re.search(r"Device\s+\S+", panel.inner_text())
+    chat.page.keyboard.press("Escape")
+    chat.until(panel.is_hidden)
+
+
+def serve_models(chat: Chat, **status: Mapping[str, Any]) -> None:
+    """Let the page believe that the server has these models."""
+
+    def fulfil(route: Route) -> None:
+        data = [{"id": n, "status": s, "max_model_len": 4096} for n, s in status.items()]
+        route.fulfill(json={"object": "list", "data": data})
+
+    chat.page.unroute("**/v1/models")
+    chat.page.route("**/v1/models", fulfil)
+
+
+def test_a_model_is_chosen_for_a_conversation_and_its_load_is_shown(chat: Chat) -> None:
+    loaded, unloaded = {"value": "loaded"}, {"value": "unloaded"}
+    failed = {**unloaded, "failed": True, "reason": "no weights"}
+    serve_models(chat, demo=loaded, other=unloaded, bad=failed)
+    chat.page.route("**/v1/models/load", lambda route: None)  # it takes for ever
+    chat.page.reload()
+    opener = chat.page.get_by_role("button", name="Model: demo, loaded.")
+    opener.click()
+    menu = chat.page.get_by_role("dialog", name="Models")
+    assert "no weights" in menu.inner_text()
+    serve_models(chat, demo=loaded, other={"value": "loading", "progress": 0.4}, bad=failed)
+    menu.get_by_role("button", name="other").click()
+    assert menu.is_hidden()
+    chat.page.get_by_role("button", name="Model: other, loading").click()
+    assert "Loading … 40 %" in menu.inner_text()
+    assert menu.get_by_role("progressbar").get_attribute("value") == "0.4"
+    chat.page.keyboard.press("Escape")
+    serve_models(chat, demo=loaded, other=loaded)
+    chat.page.get_by_role("button", name="Model: other, loaded").wait_for()
+    chat.answer_with([event("Hello."), event(finish="stop")])
+    with chat.page.expect_request("**/v1/chat/completions") as sent:
+        chat.ask("Hello!")
+    assert sent.value.post_data_json["model"] == "other"
+    serve_models(chat, demo=loaded)
+    chat.page.reload()
+    gone = chat.page.get_by_text("The model other is not on this server any more, so demo answers.")
+    gone.wait_for()
+    chat.press("Use demo from now on")
+    chat.until(gone.is_hidden)
+    assert chat.stored[0]["settings"]["model"] == "demo"
+    serve_models(chat, demo=loaded)
+
+
+def test_settings_say_what_is_changed_and_presets_change_it_with_a_click(chat: Chat) -> None:
+    page = chat.page
+    chat.press("Settings")
+    page.get_by_label("Top p", exact=True).fill("0.9")
+    chat.press("Creative")
+    assert page.get_by_label("Temperature", exact=True).input_value() == "1"
+    assert page.get_by_label("Top p", exact=True).input_value() == ""
+    changes = page.get_by_role("list", name="Changed settings")
+    assert changes.inner_text().split("\n") == ["Changed:", "Temperature: 1", "Min p: 0.05"]
+    page.get_by_text("Your own presets").click()
+    name = page.get_by_label("Name of the preset", exact=True)
+    name.fill("Creative")
+    chat.press("Save")
+    assert "built in" in page.locator("#preset-problem").inner_text()
+    name.fill("Mine")
+    chat.press("Save")
+    back = page.locator("[data-field=min_p]").get_by_role("button", name="Back to the default")
+    back.click()
+    assert back.is_hidden()
+    assert (
+        page.get_by_role("button", name="Mine", exact=True).get_attribute("aria-pressed") == "false"
+    )
+    chat.press("Mine")
+    assert page.get_by_label("Min p", exact=True).input_value() == "0.05"
+    chat.press("Delete the preset Mine")
+    chat.until(lambda: page.get_by_role("button", name="Mine", exact=True).count() == 0)
+    chat.press("Reset to the defaults")
+    assert changes.is_hidden()

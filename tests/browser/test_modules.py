@@ -238,3 +238,51 @@ def test_questions_without_an_answer_are_asked_together(tab: Chat) -> None:
         {"role": "user", "content": two},
     ]
     assert said(answer("", finish="error", content="Half")) == kept
+
+
+PATH = [
+    ("<think>", "mark"),
+    ("So", "reasoning"),
+    ("</think>", "mark"),
+    ("\n\n", "mark"),
+    *((piece, "content") for piece in ("The", " cap", "ital", " of", " Fran", "ce", ".")),
+    ("<|end|>", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "rest"),
+    [
+        ("The capital of France.", 11, ""),
+        ("The capital of France. Or", 11, " Or"),
+        ("The capital", 7, ""),
+        ("The capit", 5, " capit"),
+        ("The capital of Francis.", 8, " Francis."),
+        ("The capitol of", 5, " capitol of"),
+        ("A capital", 4, "A capital"),
+        ("", 4, ""),
+    ],
+)
+def test_an_edit_keeps_the_tokens_before_the_word_that_it_changes(
+    tab: Chat, text: str, at: int, rest: str
+) -> None:
+    path = [{"i": k, "b": piece, "p": part, "l": 0} for k, (piece, part) in enumerate(PATH)]
+    plan = call(tab, "retyped", "planOf", path, text)
+    assert (plan["at"], plan["rest"]) == (at, rest)
+
+
+def test_tokens_that_an_edit_leaves_as_they_were_are_kept(tab: Chat) -> None:
+    path = [{"i": k, "b": piece, "p": part, "l": 0} for k, (piece, part) in enumerate(PATH)]
+    pieces = [{"id": 8, "piece": " Fran"}, {"id": 50, "piece": "cis"}, {"id": 10, "piece": "."}]
+    found = call(tab, "retyped", "typedFrom", path, {"at": 8, "lead": 0}, pieces)
+    assert found["at"] == 9
+    assert [(one["b"], one["l"], one["h"]) for one in found["typed"]] == [
+        ("cis", None, 2),
+        (".", None, 2),
+    ]
+    both = {"i": 1, "b": ".</think>Hi", "p": "reasoning", "r": [46], "c": [72, 105]}
+    plan = call(tab, "retyped", "planOf", [both], "Ho")
+    assert plan == {"at": 0, "rest": ".</think>Ho", "lead": 9}
+    pieces = [{"id": 1, "piece": ".</think"}, {"id": 2, "piece": ">Ho"}]
+    typed = call(tab, "retyped", "typedFrom", [both], plan, pieces)["typed"]
+    assert call(tab, "records", "textOf", typed, "content") == "Ho"

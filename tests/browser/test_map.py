@@ -68,6 +68,9 @@ def test_branches_are_pruned_put_back_named_found_and_compared(chat: Chat) -> No
     page.get_by_label("Find a name or text in the map").fill("odd one")
     page.get_by_text("1 found").wait_for()
     page.keyboard.press("Enter")
+    page.get_by_role("navigation").get_by_role("searchbox").fill("odd one")
+    page.get_by_role("navigation").get_by_text("the odd one").wait_for()
+    page.get_by_role("navigation").get_by_role("searchbox").fill("")
     for each in (first, last):
         each.focus()
         page.keyboard.press("ArrowRight")
@@ -87,7 +90,7 @@ def test_other_settings_are_tried_by_dropping_them_on_a_node(chat: Chat) -> None
     # Touch and keyboard choose the same from a list.
     chat.page.locator(".map-node.message").focus()
     chat.page.get_by_label("Try from here with").select_option("Temperature 0")
-    chat.press("Try")
+    chat.press("Try with")
     chat.page.get_by_role("treeitem", name=re.compile("with temperature 0")).wait_for()
     chat.wait_done()
 

@@ -28,7 +28,7 @@ export function labelOf({ node }) {
     said.push(`${spoken(record.b)}, ${percent(record.l)}${tokens > 1 ? `, and ${count(tokens - 1, "more token")}` : ""}`);
   }
   if (node.kind === "message") said.push(`${node.role === "user" ? "You" : "Tools"}: ${node.text}`);
-  if (node.kind === "fork") said.push(`${node.children.length} ways part here`);
+  if (node.kind === "fork") said.push(`${node.ways} ways part here`);
   if (node.kind === "end") said.push(`${endOf(node)}: ${node.text || "no text"}`, sum(node), count(node.at, "token"));
   if (node.settings) said.push(`with ${node.settings}`);
   if (node.dropped) said.push("dropped");
@@ -42,7 +42,7 @@ export const signOf = (place) => {
   const { node, width, height } = place;
   return JSON.stringify([
     width, height, node.kind, node.text, node.name, node.shown, node.dropped, node.growing, node.finish, node.settings,
-    node.hidden, node.children.length, node.logprob, node.at, node.edge?.count, node.edge?.text,
+    node.hidden, node.ways, node.logprob, node.at, node.edge?.count, node.edge?.text,
   ]);
 };
 

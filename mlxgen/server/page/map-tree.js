@@ -13,8 +13,8 @@ const END = 60; // and of how an answer ends
 /** The tree. `isGrowing(answer)` tells the answers in progress, and `folded` has the ids of the nodes
  *  whose branches are hidden.
  *
- *  A node has `id`, `kind` (start, message, fork, end), `text`, `name`, `children`, and `edge`, the
- *  tokens that lead to it: {record, text, count}. A fork and an end have `answers`, those that lead
+ *  A node has `id`, `kind` (start, message, fork, end), `text`, `name`, `children`, `ways`, the number of
+ *  these before folding, and `edge`, the tokens that lead to it: {record, text, count}. A fork and an end have `answers`, those that lead
  *  through it, `at`, the number of tokens before it, and `logprob`, the sum of the `known` ones. */
 export function treeOf(conversation, { isGrowing = () => false, folded = new Set() } = {}) {
   const shown = new Set(shownIn(conversation));
@@ -145,8 +145,8 @@ export function differenceOf(settings, base) {
 
 /** Leave out what is below the folded nodes; `hidden` is the number of ends there. */
 function fold(node, folded) {
-  if (folded.has(node.id) && node.children.length) return { ...node, hidden: endsBelow(node), children: [] };
-  return { ...node, hidden: 0, children: node.children.map((child) => fold(child, folded)) };
+  if (folded.has(node.id) && node.children.length) return { ...node, hidden: endsBelow(node), ways: node.children.length, children: [] };
+  return { ...node, hidden: 0, ways: node.children.length, children: node.children.map((child) => fold(child, folded)) };
 }
 
 const endsBelow = ({ children }) =>

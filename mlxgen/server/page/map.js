@@ -152,7 +152,7 @@ export class MapPanel {
     parts.heat = el("input", { type: "number", min: 0.1, max: 5, step: 0.1, inputmode: "decimal", "aria-label": "Temperature of the ways" });
     parts.sample = button("Sample", () => this.#sampleSelected(), { class: "main" });
     parts.tries = el("select", { "aria-label": "Try from here with" });
-    parts.try = button("Try", () => this.#try(this.#canvas.node(), this.#chips.find((chip) => chip.id === parts.tries.value)));
+    parts.try = button("Try with", () => this.#try(this.#canvas.node(), this.#chips.find((chip) => chip.id === parts.tries.value)));
     parts.search = button("Search …", () => this.#openForm(this.#search), { title: "Keep the most likely of several ways from here" });
     parts.mark = button("Mark", () => this.#mark(), { title: "Mark two nodes to compare them" });
     parts.compare = button("Compare", () => this.#compare());
@@ -163,7 +163,7 @@ export class MapPanel {
     const group = (...inside) => el("span", { class: "map-group" }, inside);
     parts.acts.append(parts.read, parts.stop,
       group(parts.sample, parts.ways, el("span", { class: "small quiet" }, "ways at temperature"), parts.heat),
-      group(el("span", { class: "small quiet" }, "With"), parts.tries, parts.try),
+      group(parts.try, parts.tries),
       parts.search, parts.mark, parts.compare, parts.rename, parts.fold, parts.prune);
   }
 
@@ -399,7 +399,7 @@ function whatOf(node) {
   if (node.kind === "start") return "Where the conversation begins.";
   if (node.kind === "message") return `${node.role === "user" ? "You" : "Tools"}: ${node.text}`;
   const way = node.edge ? `${visible(node.edge.record.b)}, ${percent(node.edge.record.l)}` : "";
-  if (node.kind === "fork") return [way, `${node.children.length} ways part after token ${node.at}`].filter(Boolean).join(" · ");
+  if (node.kind === "fork") return [way, `${node.ways} ways part after token ${node.at}`].filter(Boolean).join(" · ");
   const each = node.known ? `${(node.logprob / node.known).toFixed(3).replace("-", "−")} a token` : "";
   return [way, endOf(node), node.known ? `log p ${node.logprob.toFixed(3).replace("-", "−")}` : "", each, node.settings, node.text].filter(Boolean).join(" · ");
 }

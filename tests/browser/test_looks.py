@@ -42,7 +42,7 @@ def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_t
     assert short_end == long_end == column[1]
     assert size(bubbles.first)[0] < (column[1] - column[0]) / 2
     assert (column[1] - column[0]) * 0.8 < long_end - long_start <= (column[1] - column[0]) * 0.85
-    chat.page.get_by_role("button", name="Edit").last.click()
+    chat.page.locator(".user").last.get_by_role("button", name="Edit").click()
     editor = chat.page.get_by_label("Edited message")
     assert size(editor)[0] >= long_end - long_start
     assert editor.evaluate("box => box.scrollHeight <= box.clientHeight")  # all of it is seen

@@ -50,7 +50,7 @@ export class TokenStrip {
     this.element = el("div", {
       class: "strip", role: "slider", tabindex: "0", "aria-label": "How sure the model was; place in the answer",
       title: "How sure the model was, from the first token to the last: click or drag to go to a place",
-      "aria-valuemin": "1",
+      "aria-valuemin": "1", "aria-valuenow": "1",
       keydown: (event) => this.#key(event), pointerdown: (event) => this.#press(event),
       pointermove: (event) => this.#drag(event),
     }, this.#bars, this.#window);

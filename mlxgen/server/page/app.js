@@ -50,6 +50,10 @@ const session = await Session.opened({
     ? "This browser is almost full: the oldest conversation lost the alternatives of its tokens."
     : `This browser is almost full: the ${count} oldest conversations lost the alternatives of their tokens.`),
   setAside: tellOfSetAside,
+}).catch((error) => {
+  document.body.inert = false;
+  showProblem(`The stored conversations cannot be opened: ${error.message} Reload the page; if that does not help, clear the data of this site in the browser.`);
+  throw error;
 });
 
 const notice = new Notice(byId("notice"));
@@ -385,6 +389,7 @@ function tellOfSetAside(count) {
 
 onKeyNeeded(makeKeyDialog(byId("key")));
 addEventListener("pagehide", () => session.keepAll());
+addEventListener("visibilitychange", () => document.hidden && session.keepAll()); // a phone may end it without more ado
 if (session.keepsNothing) setText(byId("kept"), "This browser stores nothing; everything is lost when you close the page.");
 document.body.inert = false;
 byId("show-tokens").addEventListener("click", () => showTokens(!look.tokens));

@@ -193,6 +193,7 @@ export class Session {
     const here = this.conversations[place];
     if (this.#runs.has(id)) {
       this.#behind.add(id);
+      if (here) here.title = (await this.#store.listed(id))?.title ?? here.title; // which the next save writes
       return;
     }
     const changed = here?.changed;

@@ -16,7 +16,7 @@ function openMenu(opener, label, items) {
     menu.hidePopover();
     act();
   }, { role: "menuitem", tabindex: "-1" }));
-  const menu = el("div", { class: "menu", role: "menu", "aria-label": label, popover: "auto", keydown: (event) => move(event, rows, menu) }, rows);
+  const menu = el("div", { class: "dropdown", role: "menu", "aria-label": label, popover: "auto", keydown: (event) => move(event, rows, menu) }, rows);
   menu.addEventListener("toggle", ({ newState }) => {
     opener.setAttribute("aria-expanded", String(newState === "open"));
     if (newState === "closed") menu.remove();

@@ -54,9 +54,9 @@ export async function post(path, body) {
 export const countTokens = async (text, model) =>
   (await post("/tokenize", { model, content: text, add_special: false })).count;
 
-/** The tokens of a text that goes on with another one, as {id, piece}. */
-export const continuing = async (text) =>
-  (await post("/tokenize", { content: text, continues: true, with_pieces: true })).tokens;
+/** The tokens of a text that goes on with another one, as {id, piece}; `model` is empty for the default. */
+export const continuing = async (text, model) =>
+  (await post("/tokenize", { model: model || undefined, content: text, continues: true, with_pieces: true })).tokens;
 
 /** The events of a streamed chat completion; throws before the first if it was refused. */
 export async function openChat(body, signal) {

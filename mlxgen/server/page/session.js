@@ -308,7 +308,7 @@ export class Session {
     const { current } = this;
     const path = pathOf(current, node);
     const plan = planOf(path, text);
-    const { at, typed } = typedFrom(path, plan, plan.rest ? await continuing(plan.rest) : []);
+    const { at, typed } = typedFrom(path, plan, plan.rest ? await continuing(plan.rest, settings.model) : []);
     const edited = retypedAt(current, node, at, typed, settings);
     if (goOn) {
       const refused = await this.#take(current, edited, (error) => editRefusal(error, edited, pathOf(current, edited)));
@@ -343,7 +343,7 @@ export class Session {
   /** The same with what was typed: a text, or the ids of tokens. */
   async type(node, index, typed) {
     const { current } = this;
-    const pieces = await tokensOf(typed);
+    const pieces = await tokensOf(typed, node.settings.model);
     const ids = pieces.map(({ id }) => id);
     if (this.current !== current) return { refused: "Another conversation was opened meanwhile." };
     const outcome = await this.#put(node, index, ids, () => forkTyped(current, node, index, pieces));

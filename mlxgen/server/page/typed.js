@@ -3,7 +3,7 @@
 // `#123` is the token with that id, and several may follow each other; anything else is text, which
 // the server cuts into tokens. Nothing here touches the page.
 
-import { post } from "./api.js";
+import { continuing, post } from "./api.js";
 
 const SIGNS = { n: "\n", t: "\t", r: "\r", "\\": "\\", "#": "#" };
 
@@ -14,12 +14,10 @@ export function meantBy(typed) {
   return text ? { text } : null;
 }
 
-/** The tokens, as [{id, piece}]; throws with a sentence if there are none. */
-export async function tokensOf(typed) {
+/** The tokens of a model, as [{id, piece}]; throws with a sentence if there are none. */
+export async function tokensOf(typed, model) {
   const meant = meantBy(typed);
   if (!meant) throw new Error("Type a token or a text first.");
-  const { tokens } = meant.ids
-    ? await post("/detokenize", { tokens: meant.ids, with_pieces: true })
-    : await post("/tokenize", { content: meant.text, continues: true, with_pieces: true });
-  return tokens;
+  if (meant.text) return continuing(meant.text, model);
+  return (await post("/detokenize", { model: model || undefined, tokens: meant.ids, with_pieces: true })).tokens;
 }

@@ -144,7 +144,7 @@ def test_six_thousand_tokens_are_shown_in_half_a_second(
 
     def seconds() -> float:
         found = metrics.send("Performance.getMetrics")["metrics"]
-        return sum(each["value"] for each in found if each["name"] == "TaskDuration")
+        return float(sum(each["value"] for each in found if each["name"] == "TaskDuration"))
 
     before = seconds()
     chat.press("Tokens")

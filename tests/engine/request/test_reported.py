@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlxgen import PostSamplingResult, Regex, Rejected
+import pytest
+
+from mlxgen import OptionError, PostSamplingResult, Regex, Rejected
 from tests.fakes.speaking import PROMPT, endless, talker
 
 
@@ -57,3 +59,9 @@ def test_a_drafted_token_that_the_model_did_not_draw_is_named_with_its_drafter()
     assert chunks[3].token == ord("d")
     silent = speaker.lm.stream(PROMPT, **options)
     assert all(chunk.rejected == () for chunk in silent)
+
+
+def test_a_prefix_with_a_banned_text_is_refused_as_that() -> None:
+    speaker = talker({"": ["a"]})
+    with pytest.raises(OptionError, match="'ab', which is banned"):
+        next(speaker.lm.stream(PROMPT, banned=["ab"], prefix=speaker.tokens("ab")))

@@ -81,9 +81,9 @@ export class ContextMeter {
   }
 
   async #ask(text) {
-    let adds = null;
+    let adds = text.trim() ? null : 0; // it may have been sent meanwhile
     try {
-      adds = await this.#count(text);
+      adds ??= await this.#count(text);
     } catch {
       // It is only an estimate; sending says what is wrong.
     }

@@ -50,6 +50,15 @@ def test_a_picture_of_tokens(browser: Browser, server: Running, folder: Path) ->
 
 
 @pytest.mark.slow
+def test_a_picture_of_the_map(browser: Browser, server: Running, folder: Path) -> None:
+    with Chat.opened(browser, server.url, viewport=DESK, color_scheme="light") as chat:
+        chat.press("Watch four stories branch Tell me a story about a rabbit.")
+        chat.until(lambda: chat.page.locator(".map-node").count() > 4)
+        chat.wait_done()
+        _draw(chat, folder / "map.png")
+
+
+@pytest.mark.slow
 def test_a_picture_of_a_phone(browser: Browser, server: Running, folder: Path) -> None:
     size = {"width": 390, "height": 760}
     with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:

@@ -57,6 +57,7 @@ const session = await Session.opened({
 });
 
 const notice = new Notice(byId("notice"));
+const done = new Notice(byId("done")); // in the conversation
 const panel = new AlternativesPanel(byId("alternatives"), {
   choose: (node, index, id) => putInstead(index, () => session.choose(node, index, id), id),
   type: (node, index, text) => putInstead(index, () => session.type(node, index, text)),
@@ -122,10 +123,10 @@ const acts = {
   showsTokens: () => look.tokens,
   retry: (node) => attempt(() => session.retry(node)),
   goOn: (node) => attempt(async () => {
-    if (!(await session.goOn(node))) notice.say(`The ${formName(node.settings) || "answer format"} lets nothing follow.`);
+    if (!(await session.goOn(node))) done.say(`The ${formName(node.settings) || "answer format"} lets nothing follow.`);
   }),
   again: (node, at) => attempt(async () => {
-    if (await session.again(node, at)) notice.say("It came out the same. With a higher temperature, it can differ.");
+    if (await session.again(node, at)) done.say("It came out the same. With a higher temperature, it can differ.");
   }),
   edit: (node, message) => attempt(() => session.edit(node, message)),
   retype,
@@ -314,7 +315,7 @@ async function remove(node) {
   const pruned = await session.change((conversation) => prune(conversation, [node]));
   render();
   composer.focus();
-  notice.say("Deleted.", ["Undo", async () => {
+  done.say("Deleted.", ["Undo", async () => {
     if (session.current !== current) await session.open(current.id);
     await session.change((conversation) => putBack(conversation, pruned));
     show(node, '[data-act="remove"]');

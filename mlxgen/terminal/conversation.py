@@ -117,14 +117,12 @@ class Conversation:
         return self.exchanges[-1]
 
     @property
-    def is_retry(self) -> bool:
-        """Whether the waiting message was answered before."""
-        waiting = self._waiting
-        return (
-            waiting is not None
-            and waiting.instead is not None
-            and waiting.instead.message == waiting.message
-        )
+    def retried(self) -> Exchange | None:
+        """The exchange whose message waits for another answer, if it does."""
+        if self._waiting is None or self._waiting.instead is None:
+            return None
+        message, instead = self._waiting
+        return instead if instead.message == message else None
 
     def ask(self, message: str) -> None:
         """Add a message, which waits for its answer."""

@@ -90,7 +90,8 @@ class TerminalChat:
     def answer(self) -> None:
         """Stream the answer to the waiting message, and add it to the conversation."""
         branches = Branches()
-        if self._last is not None and self.conversation.is_retry:
+        retried = self.conversation.retried
+        if self._last is not None and retried is not None and self._last.exchange == retried:
             branches = self._last.branches.copy()
             branches.leaves()
         brake = Brake()
@@ -98,6 +99,7 @@ class TerminalChat:
         try:
             with brake.ready():
                 answer = self._begin()
+                self._let_go()  # two would hold the KV of the conversation twice
                 self._stream(answer, brake)
         except KeyboardInterrupt:
             brake.pressed = True
@@ -220,7 +222,6 @@ class TerminalChat:
 
     def _keep(self, last: Last) -> None:
         """Have this be the last answer from now on."""
-        self._let_go()
         last.branches.shows(last.answer.chunks)
         last.exchange = self.conversation.last
         self._last = last

@@ -39,6 +39,7 @@ class Traced:
             work()
         finally:
             mlxgen.LanguageModel.watch = None
+            self._trace.flush()
 
     def _tell(self, moment: Moment) -> None:
         self.found += 1

@@ -163,6 +163,11 @@ def test_the_same_again_is_no_other_version_and_a_retry_is_one() -> None:
     assert "[2] Zbcdefgh" in talk.noted and "[1] abcdefgh  <- here" in talk.noted
 
 
+def test_a_retry_of_an_earlier_message_has_no_versions_of_the_one_that_was_undone() -> None:
+    talk = Talk(Chatter(), "one", "two", "/rewind 1", "/undo", "/retry", "/branches")
+    assert talk.noted.splitlines()[-1] == "[1] ONE  <- here"
+
+
 def test_an_end_that_is_the_beginning_of_another_version_is_marked_in_the_tree() -> None:
     talk = Talk(Chatter(abc), "x", "/rewind 3", "/branches")
     assert talk.noted.splitlines()[2] == "[2] abcde  <- here"

@@ -173,6 +173,12 @@ class Request:
             self.base, self.first = min(self.base, to), min(self.first, count)
             self.tally.forked = min(self.tally.forked, count)
 
+    def drop(self, to: int) -> None:
+        """Forget what follows the first ``to`` tokens, after a part failed to go back there: it is
+        ahead of the history, and the next draw has it go back again."""
+        self.history.cut(to)
+        self.finish_reason = self.match = None
+
     def fork(self, seed: int) -> Request:
         """An independent copy that draws from ``seed``."""
         constraint, transcript = _copy(self.constraint), self.transcript.fork()

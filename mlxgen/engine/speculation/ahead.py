@@ -57,8 +57,7 @@ def returning(request: Request) -> Iterator[None]:
         try:
             request.rewind(start)
         except BaseException:
-            request.history.cut(start)  # the next draw has what is ahead of it go back again
-            request.finish_reason = request.match = None
+            request.drop(start)
             raise
         if constraint is not None:
             constraint.outlook = outlook

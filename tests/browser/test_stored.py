@@ -288,7 +288,7 @@ def test_what_is_malformed_in_the_database_is_set_aside_when_it_is_opened(chat: 
         chat.until(lambda title=title: chat.page.get_by_title(title).count() == 0)
     assert told.inner_text().startswith("4 stored conversations cannot be read")
     chat.press(FACT)
-    assert chat.answer == PARIS
+    chat.until(lambda: chat.answer == PARIS)
     chat.press("Delete them")
     count = (
         "import('/page/database.js')"
@@ -312,7 +312,7 @@ def test_a_browser_without_a_database_chats_and_says_that_nothing_is_kept(
         assert chat.ask(FACT) == PARIS
         chat.press("New conversation")
         chat.press(FACT)
-        assert chat.answer == PARIS
+        chat.until(lambda: chat.answer == PARIS)
         assert chat.wrong == []
 
 

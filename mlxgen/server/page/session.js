@@ -85,7 +85,8 @@ export class Session {
   /** Show a conversation, after it is loaded; one that cannot be read leaves the list. */
   async open(id) {
     this.#wanted = id;
-    const opened = await this.#load(id);
+    const listed = this.conversations.find((one) => one.id === id);
+    const opened = listed && isLoaded(listed) ? listed : await this.#load(id); // at once, if it can be
     if (this.#wanted !== id) return; // another one was opened meanwhile
     if (opened) this.#show(opened);
     else await this.#showNewest();

@@ -121,7 +121,7 @@ def test_a_search_keeps_the_most_likely_under_the_constraint(chat: Chat) -> None
     chat.press("Search")
     chat.page.get_by_text("The search is over").wait_for()
     chat.wait_done()
-    ranks = chat.page.locator(".map-ranks button.chip")
+    ranks = chat.page.locator(".map-ranks button.map-chip")
     scores = [
         float(re.search(r"log p (\S+)", rank)[1].replace("−", "-"))
         for rank in ranks.all_inner_texts()

@@ -21,7 +21,7 @@ export function chipsOf(settings, presets) {
 export function chipRow(chips, use) {
   return chips.map((chip) => {
     const made = button(chip.label, () => use(chip), {
-      class: "chip", draggable: "true", title: chip.title ?? "Drag onto a node, or press to try it from the selected one",
+      class: "map-chip", draggable: "true", title: chip.title ?? "Drag onto a node, or press to try it from the selected one",
     });
     made.addEventListener("dragstart", (event) => {
       event.dataTransfer.setData("text/plain", chip.id);

@@ -70,7 +70,7 @@ function wordsOf(node, width) {
   if (node.kind === "start") return [line(PAD, 4, node.text)];
   if (node.kind === "message") {
     const who = node.role === "user" ? "You" : "Tools";
-    return [line(PAD, -5, who, "quiet"), line(PAD, 12, cut(node.text, room, 12))];
+    return [line(PAD, -5, who, "quiet"), line(PAD, 12, cut(node.text, room, 12.4))];
   }
   const text = node.text || (node.growing ? "…" : "(no text)");
   const facts = [endOf(node), sum(node), count(node.at, "token")];
@@ -80,7 +80,7 @@ function wordsOf(node, width) {
 /** The end of a text, as much as there is room for. */
 function tail(text, width) {
   const whole = text.replace(/^…/, "");
-  const back = cut([...whole].reverse().join(""), width, 12);
+  const back = cut([...whole].reverse().join(""), width, 12.8);
   if (!back.endsWith("…") && whole === text) return text;
   return `…${[...back.replace(/…$/, "")].reverse().join("").trimStart()}`;
 }

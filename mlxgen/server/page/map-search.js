@@ -76,7 +76,7 @@ export class MapSearch {
     const rows = kept.map(({ outcome }, k) => {
       const { node, score, tokens, done } = outcome;
       const facts = `log p ${shown(score, 2)} · ${tokens} ${tokens === 1 ? "token" : "tokens"} · ${shown(score / Math.max(1, tokens), 3)} a token`;
-      return el("li", {}, button(`${k + 1}: ${facts}${done ? "" : " so far"}`, () => this.#acts.show(node), { class: "chip" }));
+      return el("li", {}, button(`${k + 1}: ${facts}${done ? "" : " so far"}`, () => this.#acts.show(node), { class: "map-chip" }));
     });
     this.#list.replaceChildren(...rows);
   }
@@ -90,7 +90,8 @@ export class MapSearch {
     const { length } = search.dropped;
     const why = search.isOver ? "The search is over" : search.spent >= budget ? `The ${budget} tokens are used` : "The search was stopped";
     const rest = `${length} ${length === 1 ? "branch was" : "branches were"} dropped.`;
-    this.#acts.say(`${why}: the most likely answer is shown. ${length ? rest : ""}`.trim());
+    const what = search.kept[0]?.outcome.done ? "answer" : "beginning";
+    this.#acts.say(`${why}: the most likely ${what} is shown. ${length ? rest : ""}`.trim());
     if (length) {
       const remove = button(length === 1 ? "Remove the dropped one" : `Remove the ${length} dropped`, () => {
         remove.parentElement.remove();

@@ -118,7 +118,7 @@ export class MapPanel {
 
   #make() {
     const parts = this.#parts;
-    parts.chips = el("ul", { class: "chips", "aria-label": "Settings to try: drag one onto a node" });
+    parts.chips = el("ul", { class: "map-chips", "aria-label": "Settings to try: drag one onto a node" });
     parts.find = el("input", { type: "search", placeholder: "Find", "aria-label": "Find a name or text in the map", input: () => this.#find() });
     parts.find.addEventListener("keydown", (event) => event.key === "Enter" && this.#nextFound());
     parts.status = el("p", { role: "status", class: "small" });

@@ -119,10 +119,8 @@ class Conversation:
     @property
     def retried(self) -> Exchange | None:
         """The exchange whose message waits for another answer, if it does."""
-        if self._waiting is None or self._waiting.instead is None:
-            return None
-        message, instead = self._waiting
-        return instead if instead.message == message else None
+        message, instead = self._waiting or (None, None)
+        return instead if instead is not None and instead.message == message else None
 
     def ask(self, message: str) -> None:
         """Add a message, which waits for its answer."""

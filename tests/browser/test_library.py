@@ -122,6 +122,7 @@ def test_a_file_that_is_not_of_this_page_is_refused_with_a_sentence(
 
     ours = {"format": "mlxgen conversations", "version": 1, "conversations": []}
     assert refused("{").startswith("“some.json” is not JSON.")
+    other: Any
     for other in ([], {"conversations": []}, "null"):
         assert refused(other).startswith("“some.json” has no conversations of this page.")
     assert refused(ours | {"version": 2}).startswith("“some.json” has version 2 of the format")

@@ -45,7 +45,8 @@ def test_ways_from_a_node_are_one_request_and_grow_as_branches(chat: Chat) -> No
     chat.page.keyboard.press("Enter")
     assert "end" in (chat.page.locator(".map-node.shown").last.get_attribute("class") or "")
     assert last.count() == 0
-    assert chat.answer.split()[-1] in chat.page.locator(".map-node.end.shown").text_content()
+    shown = chat.page.locator(".map-node.end.shown").text_content()
+    assert shown is not None and chat.answer.split()[-1] in shown
 
 
 def test_branches_are_pruned_put_back_named_found_and_compared(chat: Chat) -> None:
@@ -123,7 +124,7 @@ def test_a_search_keeps_the_most_likely_under_the_constraint(chat: Chat) -> None
     chat.wait_done()
     ranks = chat.page.locator(".map-ranks button.map-chip")
     scores = [
-        float(re.search(r"log p (\S+)", rank)[1].replace("−", "-"))
+        float(re.findall(r"log p (\S+)", rank)[0].replace("−", "-"))
         for rank in ranks.all_inner_texts()
     ]
     assert len(scores) == 3

@@ -213,7 +213,7 @@ def test_questions_without_an_answer_are_asked_together(tab: Chat) -> None:
         return {"id": "z", "parent": parent, "settings": {"system": "S"}, **blank, **more}
 
     def said(*between: dict[str, Any]) -> list[dict[str, Any]]:
-        nodes = [{"id": "u", "parent": "", "role": "user", "text": "One"}]
+        nodes: list[dict[str, Any]] = [{"id": "u", "parent": "", "role": "user", "text": "One"}]
         for k, node in enumerate(between):
             nodes.append({**node, "id": f"n{k}", "parent": nodes[-1]["id"]})
         image = {"name": "i", "url": "data:image/png;base64,"}

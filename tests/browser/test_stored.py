@@ -219,8 +219,7 @@ def test_what_a_page_could_not_write_when_it_was_left_is_there_when_it_comes_bac
     # From here on, nothing reaches the database.
     gone = "{ throw new DOMException('gone', 'AbortError') }"
     chat.page.evaluate(f"IDBObjectStore.prototype.put = () => {gone}; null")
-    before = len(chat.answer)
-    chat.wait_text(before + 200)
+    chat.wait_text(len(chat.answer) + 200)
     before = chat.answer
     chat.reload()
     chat.answers.last.wait_for()
@@ -285,7 +284,7 @@ def test_what_is_malformed_in_the_database_is_set_aside_when_it_is_opened(chat: 
     told.get_by_text("2 stored conversations cannot be read").wait_for()
     for title in ("empty", "packed"):
         chat.press(title)
-        chat.until(lambda title=title: chat.page.get_by_title(title).count() == 0)
+        chat.page.get_by_title(title).first.wait_for(state="detached")
     assert told.inner_text().startswith("4 stored conversations cannot be read")
     chat.press(FACT)
     chat.until(lambda: chat.answer == PARIS)

@@ -16,6 +16,7 @@ def records(text: str) -> list[dict[str, Any]]:
 
 def answer(id: str, text: str, **more: Any) -> dict[str, Any]:
     settings = {"temperature": "", "form": "", "system": "", "thinking": "", "tools": ""}
+    own: dict[str, Any]
     own = {"id": id, "parent": "ask", "role": "assistant", "content": text, "reasoning": ""}
     own |= {"settings": settings | more.pop("settings", {}), "tokens": records(text), "calls": []}
     return own | {"from": None, "finish": "stop"} | more

@@ -76,8 +76,8 @@ class Process:
     def figures(self) -> dict[str, float]:
         """The figures of ``/metrics`` that have no labels."""
         text = httpx.get(f"{self.url}/metrics", timeout=20).text
-        rows = (line.split() for line in text.splitlines() if line[:1] not in ("#", ""))
-        return {name: float(value) for name, value in rows if "{" not in name}
+        rows = (line.split(" ") for line in text.splitlines() if line[:1] not in ("#", ""))
+        return {name: float(value) for name, *_, value in rows if "{" not in name}
 
     def logged(self) -> str:
         """What it has written to its log."""

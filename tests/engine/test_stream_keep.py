@@ -13,11 +13,11 @@ from tests.fakes.speaking import PROMPT, reciter
 
 
 class Kind(LanguageModel):
-    """A model with the caches of a kind."""
+    """A model with the caches of a kind; what is kept after rejected drafts may be less."""
 
     def __init__(self, kind: str) -> None:
         model, self._caches = cache_kinds()[kind]()
-        super().__init__(model, byte_level_tokenizer(), name=kind)
+        super().__init__(model, byte_level_tokenizer(), name=kind, draft="off")
 
     def make_cache(self) -> list[object]:
         return self._caches()

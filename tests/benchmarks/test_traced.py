@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from benchmarks import alternate
 from benchmarks.single import PROMPT
 from benchmarks.traced import Traced
@@ -14,6 +15,7 @@ import mlxgen
 from ..fakes.chatting import Chatter
 
 
+@pytest.mark.slow
 def test_the_first_comparison_that_generates_is_traced_once_and_not_while_it_is_measured(
     tmp_path: Path,
 ) -> None:

@@ -8,10 +8,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from .driving import GREEDY, Chat
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
+
+pytestmark = pytest.mark.slow
 
 CODE = "print('``` é')\n"
 PNG = base64.b64decode(

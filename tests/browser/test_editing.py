@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import jsonschema
+import pytest
 from playwright.sync_api import Request
 
 from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event
+
+pytestmark = pytest.mark.slow
 
 
 def edit(chat: Chat, text: str) -> None:
@@ -69,7 +72,7 @@ def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
     chat.wait_done()
     assert chat.answer.startswith("34 + 28 = 6")
     chat.answers.last.get_by_text("Thoughts").click()
-    assert "carry 1" in chat.answers.last.locator(".reasoning").inner_text()
+    chat.answers.last.locator(".reasoning").get_by_text("carry 1").wait_for()
 
 
 def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:

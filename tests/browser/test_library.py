@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .driving import FACT, FORGET, GREEDY, Chat, event
+
+pytestmark = pytest.mark.slow
 
 HOT = "What is the opposite of hot?"
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Route
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("known", "text", "warning"),
     [

@@ -9,6 +9,8 @@ import pytest
 from .driving import Chat
 from .test_modules import call
 
+pytestmark = pytest.mark.slow
+
 TIMINGS = {
     "cache_n": 800,
     "prompt_n": 400,

@@ -17,6 +17,8 @@ from .driving import FACT, FORGET, GREEDY, Chat
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.slow
+
 PREFIX = "mlxgen/conversation/"
 PARIS = "The capital of France is Paris."
 Stored = dict[str, Any]

@@ -184,6 +184,7 @@ def test_the_tool_of_the_servers_page_is_called(server: Running) -> None:
     assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
 
 
+@pytest.mark.slow
 def test_the_program_of_a_request_gives_what_it_gives_in_python(
     reader: Path, request: pytest.FixtureRequest
 ) -> None:

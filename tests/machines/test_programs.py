@@ -56,6 +56,7 @@ def writing() -> Iterator[Ranks]:
         yield ranks
 
 
+@pytest.mark.slow
 def test_a_server_on_two_machines_answers_and_stops_on_both() -> None:
     with serving() as (ranks, client):
         answer = client.post(TEXT, json={"prompt": "Once upon", "max_tokens": 9, "temperature": 0})

@@ -54,6 +54,7 @@ def _metrics(server: Running) -> list[str]:
     return server.get("/metrics", headers=headers).text.splitlines()
 
 
+@pytest.mark.slow
 def test_a_draft_that_cannot_be_loaded_is_refused_at_the_start() -> None:
     server = Running("--draft-model", "./not/here")
     try:

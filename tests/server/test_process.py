@@ -165,6 +165,7 @@ def test_a_second_signal_does_not_wait() -> None:
         assert server.end(signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_late_does_not_change_the_exit_status() -> None:
     with running() as server:
         while server.process.poll() is None:
@@ -189,6 +190,7 @@ def test_a_signal_before_there_is_anything_to_stop_is_a_stop_too(number: signal.
         assert process.wait(WAIT) == 0
 
 
+@pytest.mark.slow
 def test_few_files_are_said_and_kept_for_what_is_not_a_connection() -> None:
     with running(module="tests.server.few_files") as server, contextlib.ExitStack() as links:
         assert sum("80 files" in line for line in server.log) == 1

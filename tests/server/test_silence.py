@@ -218,6 +218,7 @@ def test_the_time_of_a_prompt_is_limited(
     assert int(cached) >= 32  # what was run by then is kept
 
 
+@pytest.mark.slow
 def test_the_time_of_waiting_is_limited(gate: Gate) -> None:
     with running(
         *("--queue-timeout", "0.3"),

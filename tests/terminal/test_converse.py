@@ -296,6 +296,7 @@ def test_a_script_of_messages_and_commands(tmp_path: Path) -> None:
     assert [m["role"] for m in json.loads(saved.read_text())["messages"]] == ["user", "assistant"]
 
 
+@pytest.mark.slow
 def test_options_of_the_command_line_hold_in_the_conversation() -> None:
     ended = piped(
         "What is the capital of France?",
@@ -312,6 +313,7 @@ def test_a_prompt_is_the_first_message() -> None:
     assert ended.stdout.decode() == "The capital of France is Paris.\n" * 2
 
 
+@pytest.mark.slow
 def test_what_fails_in_a_script_gives_status_2_in_the_end() -> None:
     ended = piped("/nothing", "What is the capital of France?")
     assert (ended.returncode, ended.stdout) == (2, b"The capital of France is Paris.\n")
@@ -470,6 +472,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Ter
     assert chat.process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_edit_offers_the_last_message_where_readline_is(
     terminal: Callable[..., Terminal],
 ) -> None:

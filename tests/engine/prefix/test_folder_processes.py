@@ -107,6 +107,7 @@ def _dies_and_nothing_is_wrong(path: Path, seed: int, monkeypatch: pytest.Monkey
     assert sorted(path.iterdir()) == files_in(path)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_writes_leaves_nothing_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

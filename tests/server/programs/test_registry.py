@@ -51,6 +51,7 @@ def test_a_name_is_given_once_for_each_kind() -> None:
     Registry.of(Settings(programs=(place,), hooks=(f"it={HERE}:never",)))
 
 
+@pytest.mark.slow
 def test_a_server_with_a_wrong_one_does_not_start() -> None:
     server = Running("--program", f"quiz={HERE}:quizz")
     assert server.end() == 2

@@ -142,13 +142,15 @@ class HeadDrafter(ModelledDrafter):
         if not self._states:
             return None
         first, end = self._states[0].start, min(self._states[-1].end, len(history) - 1) + 1
-        self._kv.align(self._own, min(self._exact, len(self._own) - 1))
+        again = first < len(history) - 1  # the last entry can be made again, for its logits
+        self._kv.align(self._own, min(self._exact, len(self._own) - again))
         held = self._base + self._kv.length
-        if first > max(0, held - 1):
+        gap = first > max(0, held - 1)
+        if max(held, first + 1 if gap else 0) >= end:
+            return None
+        if gap:
             self._begin(history, first + 1)
             held = first + 1
-        if held >= end:
-            return None
         own = [each for each in self._states if each.end >= held and each.start < end - 1]
         parts = [each.part(held - 1, end - 1) for each in own]
         if not held:

@@ -102,6 +102,12 @@ class Held:
         self._same, self._moment = same, history.moment
         return same
 
+    def goes_on(self, start: int, came: Sequence[Token]) -> int:
+        """How many of the tokens that ``came`` are those from ``start`` on."""
+        held = known(self._tokens[start : start + len(came)])
+        pairs = enumerate(zip(held, came, strict=False))
+        return next((at for at, (token, other) in pairs if token != other), len(held))
+
     def fork(self) -> Held:
         """An independent copy."""
         twin = Held(self._tokens)

@@ -1,43 +1,73 @@
-"""How often what a drafter proposes stands.
+"""How often what a drafter proposes stands, and what proposing it takes.
 
-Owns running means of it, and the rests of a drafter that is wrong all the time. Must never know
+Owns running means of both, and the rests of a drafter that is wrong all the time. Must never know
 models or clocks. Invariant: if nothing ever stands, a draft is tried once in 256 tokens at last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 DEEPEST = 16  # of the drafted tokens that are told apart; later ones stand as often as this one
 HOPE = 0.7  # of the tokens of a drafter that nobody has seen yet
 KNOWN = 8  # tokens that a mean over all requests counts as, when another one begins
 _SLOWEST = 1 / 32  # of the newest in a mean of one request, and half of that over all of them
-_SECONDS = 1 / 8  # of the newest in the mean of seconds
-_HOPE = 1 / 512  # by which a mean rises, and seconds fall, with each step without a draft
+_SECONDS = 1 / 8  # of what is wrong with a price that one draft mends
+_UNTRIED = 1 / 32  # by which the price of further tokens falls with each draft of a single one
+_HOPE = 1 / 512  # by which a mean rises, and a price falls, with each step without a draft
 SELDOM = 0.5  # of the first tokens of drafts stand, if their drafter rests now and then
 CAREFUL = 2  # drafted tokens at a time of who was wrong, if it is not known to be right mostly
 REST, LONGEST_REST = 4, 256  # tokens without a draft, after one of which nothing stood
+
+
+class Price(NamedTuple):
+    """The seconds that drafting takes: those of the ``first`` token, with all that begins anew for
+    a draft, and those of each ``further`` one."""
+
+    first: float = 0.0
+    further: float = 0.0
+
+    def of(self, count: int) -> float:
+        return self.first + (count - 1) * self.further if count else 0.0
 
 
 class Experience:
     """What the drafts of one kind were worth, over all requests of a model.
 
     ``means``: how often the tokens stood by their places, if those before them did. ``share``: of
-    the main model's pass that drafting a token takes, as long as ``seconds`` is not known. Threads
-    may share it, as no figure is exact.
+    the main model's pass that drafting a token takes, as long as nothing was seen. Threads may
+    share it, as no figure is exact.
     """
 
-    __slots__ = ("means", "seconds", "share")
+    __slots__ = ("_price", "means", "share")
 
     def __init__(self, share: float = 0.0) -> None:
         self.means = [HOPE] * DEEPEST
         self.share = share
-        self.seconds = 0.0
+        self._price: Price | None = None
 
-    def took(self, seconds: float) -> None:
-        """Note what drafting a token took; what can be done in much less was held up before."""
-        weight = _SECONDS if 0.0 < self.seconds <= 2 * seconds else 1.0
-        self.seconds += weight * (max(0.0, seconds) - self.seconds)
+    def price(self, plain: float) -> Price:
+        """What drafting takes, where a pass without drafts takes ``plain`` seconds."""
+        return self._price or Price(self.share * plain, self.share * plain)
+
+    def took(self, count: int, seconds: float, plain: float) -> None:
+        """Note what drafting ``count`` tokens took beside a ``plain`` pass; what can be done in
+        much less was held up before."""
+        seconds, price = max(0.0, seconds), self.price(plain)
+        if self._price is None and count > 1:
+            price = Price(seconds / count, seconds / count)
+        error = seconds - price.of(count)
+        weight = 1.0 if self._price is None or 2 * seconds < price.of(count) else _SECONDS
+        steps = count - 1
+        step = weight * error / (1 + steps * steps)
+        further = price.further + steps * step if steps else (1.0 - _UNTRIED) * price.further
+        self._price = Price(max(0.0, price.first + step), max(0.0, further))
+
+    def hope(self) -> None:
+        """Take what drafting takes for a little less."""
+        if self._price is not None:
+            self._price = Price(*[(1.0 - _HOPE) * each for each in self._price])
 
 
 class Acceptance:
@@ -69,7 +99,7 @@ class Acceptance:
     def hope(self) -> None:
         """Note a step without a draft: what did not pay may do so by now, and is tried again."""
         self._means = [mean + _HOPE * (1.0 - mean) for mean in self._means]
-        self.experience.seconds *= 1.0 - _HOPE
+        self.experience.hope()
 
     def saw(self, position: int, proposed: int, accepted: int) -> None:
         """Note how many of the ``proposed`` tokens stood, and the position reached."""

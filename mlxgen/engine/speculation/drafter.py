@@ -13,11 +13,12 @@ from typing import ClassVar
 
 import mlx.core as mx
 
+from ...tokens import Token
 from ..history import History
 from ..kv import Fed
 from ..prefix.cache import PrefixCache
 from ..request.request import Request
-from .acceptance import Acceptance
+from .acceptance import Acceptance, Price
 from .guess import Guess
 
 
@@ -25,12 +26,13 @@ class Drafter(ABC):
     """Proposes tokens for one request.
 
     ``name`` is what usage and chunks call it, and ``most`` how many tokens it proposes at a time
-    unless a request says otherwise. With ``wants_states``, it is told what runs (``ran``).
+    unless a request says otherwise. With ``wants_states``, it is told what runs (``ran``), and with
+    ``goes_on``, what is about to be accepted (``go_on``).
     """
 
     name: ClassVar[str]
     most: int
-    wants_states = False
+    wants_states = goes_on = False
 
     def __init__(self, acceptance: Acceptance | None = None) -> None:
         self.acceptance = acceptance or Acceptance()
@@ -49,20 +51,19 @@ class Drafter(ABC):
     def propose(self, request: Request, count: int) -> Guess | None:
         """Up to ``count`` tokens after the request's history; ``None`` if it has none."""
 
-    def go_on(self, request: Request, fed: Sequence[Fed]) -> None:
-        """Begin with what follows on these tokens, before it is known whether they stand: those
-        that it proposed last, and what the request draws after them."""
+    def go_on(self, request: Request, came: Sequence[Token]) -> None:
+        """Begin with what follows on these tokens, which the request is about to accept."""
 
     def saw(self, position: int, proposed: int, accepted: int) -> None:
         """Note how many of the ``proposed`` tokens stood, and the position reached."""
         self.acceptance.saw(position, proposed, accepted)
 
-    def seconds(self, plain: float) -> float:
-        """What drafting a token takes; ``plain``: what a pass of the main model takes."""
-        return 0.0
+    def price(self, plain: float) -> Price:
+        """What drafting takes, where a pass of the main model takes ``plain`` seconds."""
+        return Price()
 
-    def took(self, seconds: float) -> None:
-        """Note what drafting a token took."""
+    def took(self, count: int, seconds: float, plain: float) -> None:
+        """Note what drafting ``count`` tokens took, where such a pass takes ``plain`` seconds."""
 
     def learn(self, history: History) -> None:
         """Remember what is worth it of a history that has ended."""

@@ -8,7 +8,6 @@ nothing else is lost; what it proposes may be nonsense, but never a token that d
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -16,6 +15,7 @@ from typing import TypeVar
 import mlx.core as mx
 
 from ...errors import MlxgenError
+from ...tokens import Token
 from ..chunk import DraftCount
 from ..history import History
 from ..kv import Fed
@@ -25,7 +25,6 @@ from .drafter import Drafter
 from .guess import Guess
 from .worth import Choice, Offer
 
-SURE = 0.7  # that all tokens of a draft stand, from which on the next one begins before it is known
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class Drafts:
                     chances = ask(request, count)[:count]
                 except Exception as error:
                     self._failed(drafter, error)
-            found.append(Offer(chances, drafter.seconds(plain) if chances else 0.0))
+            found.append(Offer(chances, drafter.price(plain)))
         return found
 
     def drafter(self, choice: Choice) -> Drafter:
@@ -96,16 +95,21 @@ class Drafts:
             guess.drafter = drafter.name
         return guess
 
-    def go_on(self, request: Request, guess: Guess, after: Fed) -> None:
-        """Have who proposed a guess go on after it and the token ``after`` it, before it is known
-        whether these stand, if that is likely enough: what is drafted in vain is waited for."""
-        count = len(guess.fed)
-        if request.position + count + 2 > request.budget:
+    def goes_on(self, guess: Guess) -> bool:
+        """Whether who proposed a guess can begin with the next one early."""
+        return any(each.goes_on for each in self._drafters if each.name == guess.drafter)
+
+    def go_on(self, request: Request, guess: Guess, drawn: Sequence[Token]) -> None:
+        """Have who proposed a guess go on, once it is known what the request has ``drawn`` at its
+        positions, and before the request accepts what stands of that."""
+        pairs = enumerate(zip(guess.tokens, drawn, strict=False))
+        stand = next((at for at, (token, other) in pairs if token != other), len(guess.tokens))
+        came = drawn[: stand + 1]
+        if request.position + len(came) + 1 >= request.budget or min(came) < 0:
             return
         for drafter in self._drafters:
-            stands = math.prod(drafter.acceptance.chances(count))
-            if drafter.name == guess.drafter and stands >= SURE:
-                self._try(drafter, partial(drafter.go_on, request, [*guess.fed, after]))
+            if drafter.name == guess.drafter and (stand or self.wanted):
+                self._try(drafter, partial(drafter.go_on, request, came))
 
     def saw(self, name: str, position: int, proposed: int, accepted: int) -> None:
         """Note how many tokens of a verified proposal stood, and the position reached."""

@@ -21,7 +21,7 @@ from ..prefix.cache import PrefixCache
 from ..prefix.places import LEAST
 from ..request.drawing import plain_draw
 from ..request.request import Request
-from .acceptance import Acceptance, Experience
+from .acceptance import Acceptance, Experience, Price
 from .ahead import walk
 from .drafter import Drafter
 from .guess import Guess
@@ -56,12 +56,11 @@ class ModelledDrafter(Drafter):
         self.acceptance.hope()
         return self.acceptance.chances(count)  # whatever the next token is
 
-    def seconds(self, plain: float) -> float:
-        experience = self.acceptance.experience
-        return experience.seconds or experience.share * plain
+    def price(self, plain: float) -> Price:
+        return self.acceptance.experience.price(plain)
 
-    def took(self, seconds: float) -> None:
-        self.acceptance.experience.took(seconds)
+    def took(self, count: int, seconds: float, plain: float) -> None:
+        self.acceptance.experience.took(count, seconds, plain)
 
     def propose(self, request: Request, count: int) -> Guess | None:
         if not request.is_free(count + 1):
@@ -121,6 +120,7 @@ class ModelDrafter(ModelledDrafter):
     """Drafts with a smaller model of the same tokenizer; ``cache`` may be that of its prefixes."""
 
     name = "model"
+    goes_on = True
 
     def __init__(
         self,
@@ -140,11 +140,11 @@ class ModelDrafter(ModelledDrafter):
         self._kv = KV(device)
         self._early: tuple[DrawRow, Fed] | None = None  # a token, and the draw that it is of
 
-    def go_on(self, request: Request, fed: Sequence[Fed]) -> None:
-        held = self._kv.length - len(request.history)
-        if 0 <= held < len(fed):
-            draw = plain_draw(request, request.position + len(fed))
-            self._early = draw, self._submit(self._run_all(fed[held:]), draw)
+    def go_on(self, request: Request, came: Sequence[Token]) -> None:
+        pending = self._kv.align(request.history, came=came)
+        if len(pending) <= len(came):
+            draw = plain_draw(request, request.position + len(came))
+            self._early = draw, self._submit(self._run_all(pending), draw)
 
     def _begun(self, request: Request, draw: DrawRow) -> Fed | None:
         early, self._early = self._early, None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from .acceptance import Price
+
 LEAST_GAIN = 1.01  # times the speed without drafts; less is not worth the risk
 LIKELY = 0.4  # that all tokens of a draft stand, if it was asked for whatever it takes
 FORCED = 1.0  # the chance of a token that filters force, and of no other: see ``_expected``
@@ -16,10 +18,10 @@ FORCED = 1.0  # the chance of a token that filters force, and of no other: see `
 
 class Offer(NamedTuple):
     """What a drafter could propose: how likely each of its tokens stands if those before it do, and
-    the seconds that drafting one takes."""
+    what drafting them takes."""
 
     chances: Sequence[float]
-    seconds: float = 0.0
+    price: Price = Price()
 
 
 class Choice(NamedTuple):
@@ -58,22 +60,31 @@ def choose(
             choice, gain = _best(offers, row, width, len(rows) / plain)
             choices.append(choice)
             if choice is not None:
-                took += choice.tokens * offers[choice.offer].seconds
+                took += offers[choice.offer].price.of(choice.tokens)
                 tokens += gain
         if tokens / took > best:
             best, found = tokens / took, choices
     return found
 
 
-def likely(offers: Sequence[Offer]) -> Choice | None:
-    """As many tokens of the first offer as are likely to stand, whatever they take."""
-    all_stand, count = 1.0, 0
-    for chance in offers[0].chances if offers else ():
+def asked(offers: Sequence[Offer], most: int | None) -> Choice | None:
+    """As many tokens of the first offer as were asked for, or else as are likely to stand, whatever
+    they take."""
+    if not offers:
+        return None
+    chances = offers[0].chances
+    count = len(chances) if most is not None else _likely(chances)
+    return Choice(0, count) if count else None
+
+
+def _likely(chances: Sequence[float]) -> int:
+    """How many tokens are likely to stand, but one at least."""
+    all_stand = 1.0
+    for count, chance in enumerate(chances):
         all_stand *= chance
         if count and chance < FORCED and all_stand < LIKELY:
-            break
-        count += 1
-    return Choice(0, count) if count else None
+            return count
+    return len(chances)
 
 
 def _best(
@@ -83,11 +94,11 @@ def _best(
     it is expected to give; its seconds are worth ``rate`` tokens each."""
     best, net, gain = None, 0.0, 0.0
     for place, (offer, expected) in enumerate(zip(offers, sums, strict=True)):
-        for count in {min(width, len(expected))} if not offer.seconds else range(1, width + 1):
-            if 0 < count <= len(expected):
-                left = expected[count - 1] - count * offer.seconds * rate
-                if left > net:
-                    best, net, gain = Choice(place, count), left, expected[count - 1]
+        most = min(width, len(expected))
+        for count in range(1 if any(offer.price) else max(1, most), most + 1):
+            left = expected[count - 1] - offer.price.of(count) * rate
+            if left > net:
+                best, net, gain = Choice(place, count), left, expected[count - 1]
     return best, gain
 
 

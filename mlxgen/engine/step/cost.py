@@ -177,8 +177,8 @@ class Meter:
         self.ran = 0
         self.plain = self.host = 0.0
         self._fresh = False  # whether nothing but what follows from drawn tokens was done since
-        # Who is told what drafting so many tokens took, with which the interval began
-        self._drafting: tuple[Callable[[float], None], int] | None = None
+        # Who is told what drafting took, with which the interval began
+        self._drafting: Callable[[float, float], None] | None = None
         self._device = device
         self._passes: deque[Pass] = deque()  # that nobody has waited for
         self._since = self._left = 0.0
@@ -206,21 +206,25 @@ class Meter:
         self._submitted += 1
         self.ran += 1
 
-    def drafts(self, took: Callable[[float], None], count: int) -> None:
-        """Note that a model is about to draft ``count`` tokens for the next pass; if that can be
-        told, ``took`` gets the seconds for each."""
+    def drafts(self, took: Callable[[float, float], None]) -> None:
+        """Note that a model is about to draft for the next pass; if that can be told, ``took`` gets
+        the seconds, and those of a pass without drafts."""
         if self._passes or self._drafting is not None:
             self.skip()
         else:
             self._begin()
-            self._drafting = took, count
+            self._drafting = took
 
-    def _begin(self) -> None:
+    def resume(self) -> float:
+        """Note that the device is given something to do; returns when that is."""
         now = self._device.now()
         if self._fresh:
             self.host += _WEIGHT * (now - self._since - self.host)
             self._fresh = False
-        self._since = now
+        return now
+
+    def _begin(self) -> None:
+        self._since = self.resume()
 
     def skip(self) -> None:
         """Note that the device does more than passes: nothing follows from the next read."""
@@ -241,8 +245,7 @@ class Meter:
         drafting, self._drafting, self._fresh = self._drafting, None, True
         if drafting is not None:
             if len(waited) == 1 and not self._skips and self.cost.is_known:
-                took, drafted = drafting
-                took((seconds - self.cost.of(waited[0].tokens)) / drafted)
+                drafting(seconds - self.cost.of(waited[0].tokens), self.plain)
         elif waited and not self._skips and self._is_worth(waited):
             self._learn(waited, seconds, self._submitted - count)
         self._skips = False

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import accumulate
 
 import mlx.core as mx
 
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
+from ...tokens import Token
 from ..kv.commands import Clear
 from ..request.drawing import blind_draw, next_draw, warm
-from ..speculation.worth import Choice, Offer, choose, likely
+from ..speculation.worth import Choice, Offer, asked, choose
 from .accepting import Event, accept_draws
 from .cost import Meter, PassCost
 from .drawn import Drawn
@@ -170,10 +172,10 @@ class Loop:
             self._forward(beside)
             return
         blind = self._look_ahead(places, drawn, beside) if plan.looks else None
-        if not plan.looks and len(places) == 1:
-            self._draft_on(next(iter(places)), drawn)
         tokens = drawn.tokens()  # the one time that the host waits
         self.meter.read(drawn.after)
+        if not plan.looks:
+            self._draft_on(places, tokens)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
         arrived = [handle.arrive() for handle in (*places, *beside)]
@@ -344,23 +346,25 @@ class Loop:
         found = {}
         for handle, own, choice in zip(handles, offers, chosen, strict=True):
             if handle.drafts.wanted:
-                choice = likely(own)
+                choice = asked(own, handle.drafts.most)
             if choice is not None:
                 found[handle] = choice
         return found
 
-    def _draft_on(self, handle: Handle, drawn: Drawn) -> None:
-        """Have the drafts after those that are being verified begin, if these are free."""
-        guess = handle.guess
-        if guess is not None and guess.free:
-            after = drawn.later(len(guess.requests) - 1)
-            handle.drafts.go_on(handle.request, guess, after)
+    def _draft_on(self, places: dict[Handle, int], tokens: list[Token]) -> None:
+        """Have the next drafts begin where nothing but these draws decides what comes."""
+        for handle, place in places.items():
+            guess = handle.guess
+            if guess is not None and guess.free and handle.drafts.goes_on(guess):
+                drawn = tokens[place : place + handle.draws]
+                self.meter.resume()
+                handle.drafts.go_on(handle.request, guess, drawn)
 
     def _propose(self, handle: Handle, choice: Choice) -> None:
         """Have tokens drafted after what a handle has pending."""
         drafter = handle.drafts.drafter(choice)
         if drafter.nbytes:  # its own passes take time as well
-            self.meter.drafts(drafter.took, choice.tokens)
+            self.meter.drafts(partial(drafter.took, choice.tokens))
         handle.guess = handle.drafts.propose(handle.request, choice)
 
     # who is where

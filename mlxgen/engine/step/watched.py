@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ...sampling import DrawRow
+from ...tokens import Token
 from ..chunk import Chunk
 from ..kv.here import Here
 from ..speculation.worth import Choice
@@ -176,9 +177,9 @@ class WatchedLoop(Loop):
             super()._propose(handle, choice)
             facts["tokens"] = 0 if handle.guess is None else len(handle.guess.fed)
 
-    def _draft_on(self, handle: Handle, drawn: Drawn) -> None:
+    def _draft_on(self, places: dict[Handle, int], tokens: list[Token]) -> None:
         with self._span("draft on"):
-            super()._draft_on(handle, drawn)
+            super()._draft_on(places, tokens)
 
     def _draw(
         self, ready: list[Handle], events: list[Event]

@@ -18,10 +18,10 @@ from mlxgen import LanguageModel, OptionError
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.speculation import drafts
 from mlxgen.engine.speculation.acceptance import LONGEST_REST, Acceptance
 from mlxgen.engine.speculation.drafts import Drafts
-from mlxgen.engine.step.drawn import Drawn
+from mlxgen.engine.step import step
+from mlxgen.engine.step.accepting import Event, accept_draws
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
@@ -438,7 +438,7 @@ def test_a_draft_with_other_tokens_is_refused_by_name(demo: tuple[LanguageModel,
         lm.stream("Hello", num_draft_tokens=0)
 
 
-def test_a_model_proposes_fewer_tokens_at_a_time_than_cost_nothing(
+def test_a_draft_that_was_asked_for_proposes_as_many_tokens_as_are_wanted(
     demo: tuple[LanguageModel, LanguageModel],
 ) -> None:
     lm, draft = demo
@@ -448,10 +448,9 @@ def test_a_model_proposes_fewer_tokens_at_a_time_than_cost_nothing(
         result = fresh.generate([300, 301, 302] * 20, max_tokens=60, ignore_eos=True, **options)
         return result.usage.drafted_tokens
 
-    assert drafted(draft=draft) == drafted(draft=draft, num_draft_tokens=4)
-    assert drafted(draft=draft) != drafted(draft=draft, num_draft_tokens=1)
-    assert drafted(draft="ngram") == drafted(draft="ngram", num_draft_tokens=16)
-    assert drafted(draft="ngram") != drafted(draft="ngram", num_draft_tokens=1)
+    for kind, most in ((draft, 4), ("ngram", 16)):
+        one, all_of = (drafted(draft=kind, num_draft_tokens=count) for count in (1, most))
+        assert one < drafted(draft=kind) <= all_of
 
 
 def test_a_model_may_be_loaded_with_its_draft() -> None:
@@ -484,35 +483,26 @@ def test_a_draft_that_is_right_more_often_than_not_does_not_rest() -> None:
         acceptance.saw(position + 1, 2, 0 if position % 9 == 3 else 2)
 
 
-@pytest.fixture
-def early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts go on before it is known whether the last one stands, however unlikely that is."""
-    monkeypatch.setattr(drafts, "SURE", 0.0)
-
-
-@pytest.mark.usefixtures("early")
-def test_the_next_draft_begins_before_the_last_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_draft_begins_before_the_last_one_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     speaker, draft = endless(), endless()
     begun: list[list[int]] = []
-    tokens = Drawn.tokens
 
-    def read(drawn: Drawn) -> list[int]:
+    def accepting(*given: Any) -> Event:
         begun.extend(draft.model.fed)
-        draft.model.forget()
-        return tokens(drawn)
+        return accept_draws(*given)
 
+    monkeypatch.setattr(step, "accept_draws", accepting)
     with speaker.lm.stream([63], max_tokens=64, draft=draft.lm, num_draft_tokens=3) as stream:
-        next(stream), next(stream)
-        monkeypatch.setattr(Drawn, "tokens", read)
         for _ in stream:
-            draft.model.forget()  # what began after it was read
+            draft.model.forget()  # what began after it was accepted
     assert stream.text == letters(64)
     assert sum(len(row) == 2 for row in begun) > 8  # the last token that stood, and the one after
 
 
-@pytest.mark.usefixtures("early")
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}])
-def test_drafts_that_begin_too_early_change_nothing(
+def test_drafts_that_begin_early_change_nothing(
     pair: tuple[LanguageModel, LanguageModel], options: dict[str, Any]
 ) -> None:
     lm, draft = pair

@@ -101,6 +101,20 @@ def _changed(line: str, new: Sequence[str], chance: random.Random) -> list[str]:
     return chance.choice(([], [line, chance.choice(new)], [" ".join(words)]))
 
 
+def calling(before: int = 60, calls: int = 40) -> list[Recital]:
+    """Calls of three tools, after many such; which values each has is known to be one of few."""
+    chance = random.Random(5)
+
+    def call() -> str:
+        path = chance.choice(["src/main.py", "src/util.py", "tests/test_main.py"])
+        arguments = {"path": path, "mode": chance.choice("rw"), "all": chance.random() < 0.5}
+        name = chance.choice(["read_file", "write_file", "search"])
+        return json.dumps({"name": name, "arguments": arguments})
+
+    known, told = ("".join(f"{call()}\n" for _ in range(number)) for number in (before, calls))
+    return [Recital(_ids(f"Calls:\n{known}"), _ids(told))]
+
+
 def arithmetic(sums: int = 40) -> list[Recital]:
     """Numbers that are added, of which nothing is known before."""
     chance = random.Random(3)

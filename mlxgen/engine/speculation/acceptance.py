@@ -16,6 +16,7 @@ _SLOWEST = 1 / 32  # of the newest in a mean of one request, and half of that ov
 _SECONDS = 1 / 8  # of what is wrong with a price that one draft mends
 _UNTRIED = 1 / 32  # by which the price of further tokens falls with each draft of a single one
 _HOPE = 1 / 512  # by which a mean rises, and a price falls, with each step without a draft
+_DOUBT = 1 / 8  # by which the price of a single draft would fall
 SELDOM = 0.5  # of the first tokens of drafts stand, if their drafter rests now and then
 CAREFUL = 2  # drafted tokens at a time of who was wrong, if it is not known to be right mostly
 REST, LONGEST_REST = 4, 256  # tokens without a draft, after one of which nothing stood
@@ -40,34 +41,39 @@ class Experience:
     share it, as no figure is exact.
     """
 
-    __slots__ = ("_price", "means", "share")
+    __slots__ = ("_price", "_seen", "means", "share")
 
     def __init__(self, share: float = 0.0) -> None:
         self.means = [HOPE] * DEEPEST
         self.share = share
-        self._price: Price | None = None
+        self._price = Price()
+        self._seen = 0  # drafts that took so long, the first one included
 
     def price(self, plain: float) -> Price:
         """What drafting takes, where a pass without drafts takes ``plain`` seconds."""
-        return self._price or Price(self.share * plain, self.share * plain)
+        return self._price if self._seen > 1 else Price(self.share * plain, self.share * plain)
 
     def took(self, count: int, seconds: float, plain: float) -> None:
         """Note what drafting ``count`` tokens took beside a ``plain`` pass; what can be done in
-        much less was held up before."""
-        seconds, price = max(0.0, seconds), self.price(plain)
-        if self._price is None and count > 1:
-            price = Price(seconds / count, seconds / count)
-        error = seconds - price.of(count)
-        weight = 1.0 if self._price is None or 2 * seconds < price.of(count) else _SECONDS
-        steps = count - 1
-        step = weight * error / (1 + steps * steps)
+        much less was held up before. The first time tells nothing, as kernels are made then."""
+        self._seen += 1
+        if self._seen == 1:
+            return
+        seconds, price = max(0.0, seconds), self._price
+        weight = max(_SECONDS, 1 / (self._seen - 1))
+        if self._seen == 2:
+            each = seconds / count
+            price = Price(each, each if count > 1 else min(each, self.share * plain))
+        error, steps = seconds - price.of(count), count - 1
+        step = error / (1 + steps * steps)
+        step *= 1.0 if 2 * seconds < price.of(count) else weight
         further = price.further + steps * step if steps else (1.0 - _UNTRIED) * price.further
         self._price = Price(max(0.0, price.first + step), max(0.0, further))
 
     def hope(self) -> None:
-        """Take what drafting takes for a little less."""
-        if self._price is not None:
-            self._price = Price(*[(1.0 - _HOPE) * each for each in self._price])
+        """Take what drafting takes for a little less, the more so the less is known of it."""
+        rate = max(_HOPE, _DOUBT / max(1, self._seen))
+        self._price = Price(*[(1.0 - rate) * each for each in self._price])
 
 
 class Acceptance:

@@ -245,7 +245,7 @@ class Meter:
         drafting, self._drafting, self._fresh = self._drafting, None, True
         if drafting is not None:
             if len(waited) == 1 and not self._skips and self.cost.is_known:
-                drafting(seconds - self.cost.of(waited[0].tokens), self.plain)
+                drafting(seconds - self.cost.of(waited[0].tokens), self.cost.of(1))
         elif waited and not self._skips and self._is_worth(waited):
             self._learn(waited, seconds, self._submitted - count)
         self._skips = False

@@ -78,3 +78,20 @@ def test_more_tokens_are_tried_again_after_many_drafts_of_one() -> None:
     for _ in range(200):
         experience.took(1, 1.0, plain=1.0)
     assert experience.price(1.0).further < 0.05
+
+
+def test_the_first_draft_of_a_process_is_not_held_against_the_next() -> None:
+    experience = Experience(share=0.1)
+    experience.took(3, 50.0, plain=1.0)  # kernels were made
+    assert experience.price(1.0) == Price(0.1, 0.1)
+
+
+def test_what_a_single_draft_took_is_doubted_sooner_than_what_many_did() -> None:
+    once, often = Experience(), Experience()
+    for experience, count in ((once, 2), (often, 100)):
+        for _ in range(count):
+            experience.took(1, 8.0, plain=1.0)
+        for _ in range(40):
+            experience.hope()
+    assert once.price(1.0).first < 1.0
+    assert often.price(1.0).first > 7.0

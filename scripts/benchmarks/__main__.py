@@ -338,6 +338,10 @@ def run_speculation(turns: int) -> Iterator[Figure]:
     ratio = speculation.against_mlx_lm(lm, draft, prompt, 160, turns).ratio
     what = "a recited text, 8 layers of 512 with a draft of 2 of 128: the same"
     yield at_least(what, ratio.median, str(ratio), 1.05)
+    for device in simulated.DEVICES:
+        times = speculation.against_mlx_lm_on(device, shape, simulated.SMALL)
+        what = f"the same, {device.name}, {shape.name} with a draft of {simulated.SMALL.name}"
+        yield Figure(what, f"{times:.3f}")
     wide = random_llama(WIDE, 64, 2)
     for name, model, tokens in (("demo", demo(), 240), ("150k vocabulary", wide, 120)):
         ratio = speculation.in_vain(model, tokens, turns).ratio

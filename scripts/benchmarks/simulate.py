@@ -171,6 +171,28 @@ def plain(device: Device, shape: Shape, held: int, tokens: int) -> float:
     return done
 
 
+def speculative(
+    device: Device, shape: Shape, small: Shape, held: int, stood: Sequence[bool], count: int
+) -> float:
+    """Seconds of ``mlx_lm.speculative_generate_step`` with a ``small`` draft for as many tokens as
+    ``stood`` is long, after ``held`` others: whether the draft is right at each of them."""
+    line, place, drawing = Timeline(device), 0, DRAWING * device.overhead
+    behind = 1  # tokens that the draft runs first
+    while place < len(stood):
+        length, drafted = held + place, min(count, len(stood) - place)
+        for each in [behind, *[1] * (drafted - 1)]:
+            line.now += small.layers * HOST_LAYER
+            line.work(small.seconds(device, 1, each, length) + drawing)
+        line.now += shape.layers * HOST_LAYER
+        line.work(shape.seconds(device, 1, drafted + 1, length) + drawing)
+        line.wait(line.busy)
+        right = [*stood[place : place + drafted], False].index(False)
+        behind = 1 + (right == drafted)
+        line.now += HOST_TOKEN * (right + 1)
+        place += right + 1
+    return line.now
+
+
 @dataclass(slots=True, eq=False)
 class _Row:
     held: int

@@ -131,6 +131,7 @@ SHAPES = (
     Shape("8B in 4 bits", 7.5e9, 4.5, 32, 32, 8, head=0.53e9),
     Shape("8B in bfloat16", 7.5e9, 16, 32, 32, 8, head=0.53e9),
 )
+SMALL = Shape("0.6B in 4 bits", 0.6e9, 4.5, 28, 16, 8, head=0.16e9)  # Qwen3-0.6B, which drafts
 
 
 class Timeline:

@@ -182,21 +182,40 @@ def simulated(load: Workload, device: Device, shape: Shape) -> tuple[float, Draf
     return plain / sum(found.seconds), found
 
 
-def reciting_pair(
-    inner: Any, small: Any
-) -> tuple[mlxgen.LanguageModel, mlxgen.LanguageModel, list[int]]:
-    """A model that recites, a draft that knows about four of five tokens, and the prompt; they take
-    the time of the ``inner`` models."""
-    (told,) = recited.arithmetic()
+def known(told: Recital) -> list[int]:
+    """The same text as somebody would say it who knows about four of five tokens."""
     chance = random.Random(4)
-    known = [each if chance.random() < 0.8 else each + 1 for each in told.text]
+    return [each if chance.random() < 0.8 else each + 1 for each in told.text]
+
+
+def reciting_pair(
+    inner: Any = None, small: Any = None
+) -> tuple[mlxgen.LanguageModel, mlxgen.LanguageModel, list[int]]:
+    """A model that recites, a draft that knows most of it, and the prompt; they take the time of
+    the ``inner`` models."""
+    (told,) = recited.arithmetic()
     lm, draft = (
         mlxgen.LanguageModel(Reciting(model), recited.tokenizer(), draft="off")
         for model in (inner, small)
     )
     lm.model.recite(told)
-    draft.model.recite(told._replace(text=known))
+    draft.model.recite(told._replace(text=known(told)))
     return lm, draft, told.prompt
+
+
+def against_mlx_lm_on(device: Device, shape: Shape, small: Shape, count: int = 3) -> float:
+    """Times the tokens a second of mlx-lm's speculative decoding on another device, with a draft
+    of the ``small`` shape that proposes ``count`` tokens at a time."""
+    (told,) = recited.arithmetic()
+    lm, draft, prompt = reciting_pair()
+    slow = SimulatedModel(device, shape, lm)
+    fast = SimulatedModel(device, small, draft, timeline=slow.timeline)
+    options = {"max_tokens": len(told.text), "ignore_eos": True, "num_draft_tokens": count}
+    job = Job(prompt, options, told)
+    (ours,) = drafted(Workload("", slow, [job]), draft=fast).seconds
+    stood = [each == said for each, said in zip(told.text, known(told), strict=True)]
+    theirs = simulate.speculative(device, shape, small, len(prompt), stood, count)
+    return theirs / len(stood) * (len(stood) - 1) / ours
 
 
 def against_mlx_lm(

@@ -9,8 +9,15 @@ import mlx.core as mx
 import pytest
 from benchmarks import recited, simulate
 from benchmarks.recited import Recital, Reciting
-from benchmarks.simulated import DEVICES, SHAPES, Shape, SimulatedModel
-from benchmarks.speculation import Job, Workload, drafted, simulated, workloads
+from benchmarks.simulated import DEVICES, SHAPES, SMALL, Shape, SimulatedModel
+from benchmarks.speculation import (
+    Job,
+    Workload,
+    against_mlx_lm_on,
+    drafted,
+    simulated,
+    workloads,
+)
 
 from mlxgen import LanguageModel, load
 
@@ -70,6 +77,20 @@ def test_the_passes_of_a_draft_model_take_their_time_on_the_same_clock() -> None
         assert found.drafts["model"][1] > 0
         seconds.append(found.seconds[0])
     assert seconds[1] > 1.05 * seconds[0]
+
+
+def test_a_draft_model_is_about_as_fast_as_with_mlx_lm_on_a_simulated_device() -> None:
+    assert 0.98 < against_mlx_lm_on(DEVICE, SHAPE, SMALL) < 1.1
+
+
+def test_what_mlx_lm_does_with_drafts_takes_a_pass_for_each_that_is_wrong() -> None:
+    def passes(stood: list[bool]) -> float:
+        seconds = simulate.speculative(DEVICE, SHAPE, SMALL, 8, stood, 3)
+        of_draft = SMALL.seconds(DEVICE, 1, 1, 8)
+        return seconds / (SHAPE.seconds(DEVICE, 1, 4, 8) + 3 * of_draft)
+
+    assert passes([False] * 12) == pytest.approx(12, rel=0.15)
+    assert passes([True] * 12) == pytest.approx(3, rel=0.15)
 
 
 def test_what_predicts_further_tokens_takes_the_time_of_a_layer_and_of_the_head() -> None:

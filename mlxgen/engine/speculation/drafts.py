@@ -70,7 +70,8 @@ class Drafts:
         self._asked = self._drafters
         for drafter in self._asked:
             chances: Sequence[float] = ()
-            if not drafter.acceptance.rests(position):
+            always = self.wanted and self.most is not None
+            if always or not drafter.acceptance.rests(position):
                 count = min(left, self.most or drafter.most)
                 if not self.wanted:
                     count = drafter.acceptance.careful(count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.mirror import Mirror, check_entries, draft_with_head
+
+from ...effort import tries
 
 KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
 PROMPT = [t % VOCAB for t in b"ababcbabcabab"]
@@ -69,6 +72,33 @@ def test_rewinds_and_forks_keep_each_entry_with_its_state(lm: LanguageModel) -> 
             pass
         assert tuple(each.tokens) == plain
         assert check_entries(lm, each._handle.drafts, list(each._handle.history)) > len(PROMPT)
+
+
+@pytest.mark.parametrize("seed", range(tries(48)))
+def test_random_ways_back_and_forks_keep_each_entry_with_its_state(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(lm, "drafts_for", lm.drafts_for)  # the fixture's comes back
+    draft_with_head(lm, 1 + seed % 6)
+
+    def told(draft: str) -> list[tuple[int, ...]]:
+        moves = random.Random(seed)
+        streams = [lm.stream(PROMPT[: moves.randrange(1, 14)], **GREEDY, draft=draft)]
+        for _ in range(moves.randrange(1, 8)):
+            stream = moves.choice(streams)
+            for _ in range(moves.randrange(9)):
+                next(stream, None)
+            stream.rewind(tokens=min(moves.randrange(9), len(stream.tokens)))
+            if moves.random() < 0.3:
+                streams += stream.fork()
+            for each in streams if draft == "auto" else ():
+                check_entries(lm, each._handle.drafts, list(each._handle.history))
+        for stream in streams:
+            for _ in stream:
+                pass
+        return [tuple(stream.tokens) for stream in streams]
+
+    assert told("auto") == told("off")
 
 
 def test_rows_of_a_batch_have_entries_of_their_own(lm: LanguageModel) -> None:

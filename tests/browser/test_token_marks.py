@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
 
 from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event, told
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
 
 
 def contrast(*colors: str) -> float:
@@ -23,13 +27,26 @@ def contrast(*colors: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def in_view(part: Locator) -> bool:
+    """Whether it is seen, and not scrolled out of what contains it."""
+    script = """part => {
+      const { left, top, right, bottom } = part.getBoundingClientRect();
+      const x = (left + right) / 2;
+      return [top + 4, bottom - 4].every((y) => part.contains(document.elementFromPoint(x, y)));
+    }"""
+    return bool(part.evaluate(script))
+
+
 def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(chat: Chat) -> None:
     chat.hold_to_schema()
     before = chat.ask(RECORD)
     chat.show_tokens()
     chat.token(4).click()
+    assert in_view(chat.panel.get_by_role("button", name="Sample ways from here"))
     chat.type_instead('Zo"x')
-    chat.panel.get_by_text("The JSON schema does not allow").wait_for()
+    refusal = chat.panel.get_by_text("The JSON schema does not allow")
+    refusal.wait_for()
+    assert in_view(refusal)
     assert chat.answer == before
     chat.type_instead("Zoe Q")
     chat.page.get_by_text("2 of 2").wait_for()

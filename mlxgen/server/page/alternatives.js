@@ -2,7 +2,7 @@
 //
 // Owns the panel's elements, place and focus. Choosing calls `choose(node, index, id)`, and typing
 // `type(node, index, text)`; their outcome is reported with `say`, `refuse` or `close`. The panel
-// never covers the line of its token.
+// never covers the line of its token. Where it has little room, only the list of the likely ones scrolls.
 
 import { button, el } from "./dom.js";
 import { icon } from "./icons.js";
@@ -37,7 +37,10 @@ export class AlternativesPanel {
       if (!element.contains(event.relatedTarget)) this.close({ refocus: false });
     });
     addEventListener("resize", () => this.#place());
-    document.addEventListener("scroll", () => this.#place(), { capture: true, passive: true });
+    const moved = ({ target }) => {
+      if (!element.contains(target)) this.#place();
+    };
+    document.addEventListener("scroll", moved, { capture: true, passive: true });
   }
 
   get isOpen() {
@@ -56,17 +59,11 @@ export class AlternativesPanel {
       el("h2", { id: "alternatives-title" }, "Instead of ", el("code", {}, visible(record.b))),
       el("p", { class: "small" }, about(record, index, node)),
       ...rejections(record),
-      el("ul", {}, rows),
+      el("ul", { class: "choices" }, rows),
       this.#typing(node, index),
-      button([icon("retry"), "Generate again from here"], () => {
-        this.close({ refocus: false });
-        this.#again(node, index);
-      }, { class: "again", title: "Keep what is before this token, and draw the rest anew" }),
-      button([icon("map"), "Sample ways from here"], () => {
-        this.close({ refocus: false });
-        this.#sample(node, index);
-      }, { class: "again", title: "Draw this token and the rest several times at once, on the map" }),
-      this.#note,
+      el("div", { class: "again" },
+        this.#action("retry", "Generate again from here", "Keep what is before this token, and draw the rest anew", () => this.#again(node, index)),
+        this.#action("map", "Sample ways from here", "Draw this token and the rest several times at once, on the map", () => this.#sample(node, index))),
       button(icon("close"), () => this.close(), { class: "icon close", title: "Close", "aria-label": "Close" }),
     );
     if (!record.a) this.say("The server was not asked for alternatives, or there was no room to keep them.");
@@ -91,6 +88,7 @@ export class AlternativesPanel {
     this.#waits = false;
     this.#note.textContent = sentence;
     this.#place();
+    this.#note.scrollIntoView({ block: "nearest" });
   }
 
   /** Cross out an alternative, and say why; without `id`, what was typed was refused. */
@@ -131,6 +129,13 @@ export class AlternativesPanel {
     return el("li", {}, choose);
   }
 
+  #action(drawing, name, title, act) {
+    return button([icon(drawing), name], () => {
+      this.close({ refocus: false });
+      act();
+    }, { title });
+  }
+
   #typing(node, index) {
     this.#box = el("input", {
       id: "other-token", autocomplete: "off", autocapitalize: "off", spellcheck: "false", "aria-describedby": "other-token-hint",
@@ -142,8 +147,8 @@ export class AlternativesPanel {
     };
     return el("form", { class: "typing", submit },
       el("label", { for: "other-token", class: "small" }, "Any other token or text"),
-      this.#box, el("button", { type: "submit" }, "Use it"),
-      el("p", { id: "other-token-hint", class: "quiet small" }, "A new word begins with a space. #123 is a token's id, and \\n a line break."));
+      this.#box, el("button", { type: "submit" }, "Use it"), this.#note,
+      el("p", { id: "other-token-hint", class: "quiet small" }, "A space begins a word, #123 is a token's id, \\n a line break."));
   }
 
   #key(event) {

@@ -141,12 +141,14 @@ def test_what_was_deleted_can_be_put_back(chat: Chat) -> None:
 
 
 def test_the_editor_opens_at_the_paragraph_that_was_clicked(chat: Chat) -> None:
-    chat.answer_with([event("One.\n\nTwo, *and* more.\n\nThree."), event(finish="stop")])
+    rest = "\n\n".join(["Three."] * 60)
+    chat.answer_with([event(f"One.\n\nTwo, *and* more.\n\n{rest}"), event(finish="stop")])
     chat.ask("Count.")
     chat.answers.last.get_by_text("Two,").click()
     chat.answers.last.get_by_role("button", name="Edit", exact=True).click()
     box = chat.page.get_by_label("Edited answer")
     assert box.evaluate("box => box.value.slice(box.selectionStart)").startswith("Two, *and*")
+    assert box.evaluate("box => box.scrollTop") == 0  # and it is in view
     chat.page.keyboard.press("Escape")
     assert box.count() == 0
 

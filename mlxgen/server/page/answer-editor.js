@@ -23,7 +23,7 @@ export class AnswerEditor {
     const upTo = () => this.#box.value.slice(0, this.#box.selectionStart);
     this.#buttons = el("div", { class: "row end" },
       button("Cancel", () => acts.close()),
-      button("Generate again from the cursor", () => this.#do("again", upTo()), { title: "Keep what is before the cursor, and draw the rest anew" }),
+      button("Generate again from the cursor", () => this.#do("again", upTo()), { class: "again", title: "Keep what is before the cursor, and draw the rest anew" }),
       button("Save", () => this.#do("save", this.#box.value), { title: "Later turns see this text" }),
       el("button", { type: "submit", class: "main", title: "Let the model continue after this text" }, "Go on from here"));
     this.element = el("form", {
@@ -38,8 +38,14 @@ export class AnswerEditor {
   }
 
   focus() {
+    this.#goTo(this.#start);
+  }
+
+  /** Select from `start` on, and bring that into view, which browsers do only for what has no focus yet. */
+  #goTo(start, end = start) {
+    this.#box.blur();
+    this.#box.setSelectionRange(start, end);
     this.#box.focus();
-    this.#box.setSelectionRange(this.#start, this.#start);
   }
 
   #key(event) {
@@ -59,7 +65,7 @@ export class AnswerEditor {
     for (const one of this.#buttons.children) one.disabled = false;
     if (!refusal) return;
     this.#problem.textContent = refusal.refused;
-    this.#box.focus();
-    if (refusal.at !== undefined) this.#box.setSelectionRange(refusal.at, this.#box.value.length);
+    if (refusal.at === undefined) this.#box.focus();
+    else this.#goTo(refusal.at, this.#box.value.length);
   }
 }

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 ALL = os.environ.get("MLXGEN_TESTS") == "all"
-TABLES = {32: 16, 8: 4}  # cases of a test beyond which every 16th or fourth is tried
+TABLES = {32: 24, 8: 6}  # cases of a test beyond which every 24th or sixth is tried
 
 
 def tries(count: int) -> int:
     """How many of ``count`` random cases to try in this run."""
-    return count if ALL else max(2, count // 24)
+    return count if ALL else max(2, count // 32)
 
 
 def left_out(items: Sequence[pytest.Item], *, slow: bool) -> Iterable[pytest.Item]:

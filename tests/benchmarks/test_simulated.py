@@ -80,6 +80,7 @@ def test_a_prompt_beside_a_row_takes_at_most_half_more_and_the_gap_stays_small(
     assert max(found.gaps) <= max(DEFAULT, 4 * step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES[:3], ids=lambda device: device.name)
 def test_the_gap_stays_small_to_the_end_of_a_prompt_whose_pieces_take_longer_and_longer(
     device: Device,
@@ -105,7 +106,9 @@ def test_the_longest_gap_is_what_was_asked_for(device: Device, shape: Shape, gap
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=lambda shape: shape.name)
+@pytest.mark.parametrize(
+    "shape", [SHAPES[0], pytest.param(SHAPES[2], marks=pytest.mark.slow)], ids=["4B", "8B"]
+)
 def test_rows_with_schemas_generate_as_much_as_rows_without(device: Device, shape: Shape) -> None:
     steered, free = (
         simulate.ours(device, shape, load).rate for load in (simulate.FORCED, simulate.FREE)

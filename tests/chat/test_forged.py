@@ -240,6 +240,7 @@ NAMES = [
 ROOT = Path(mlxgen.__file__).parent.parent
 
 
+@pytest.mark.slow
 @FAMILIES
 def test_ordinary_text_has_the_tokens_that_it_had(family: Family) -> None:
     files = [

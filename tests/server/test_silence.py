@@ -196,8 +196,8 @@ def hurried(gate: Gate) -> Iterator[Running]:
     ("path", "said"),
     [
         ("/v1/chat/completions", '"code":"prefill_timeout"'),
-        ("/v1/messages", '"type":"api_error"'),
-        ("/v1/responses", '"code":"server_error"'),
+        pytest.param("/v1/messages", '"type":"api_error"', marks=pytest.mark.slow),
+        pytest.param("/v1/responses", '"code":"server_error"', marks=pytest.mark.slow),
     ],
 )
 def test_the_time_of_a_prompt_is_limited(

@@ -154,6 +154,7 @@ def test_any_way_through_the_candidates_spells_the_removed_bytes_and_goes_on(
     assert spelled == removed + suffixes
 
 
+@pytest.mark.slow
 def test_a_candidate_never_leads_to_a_dead_end() -> None:
     """``a`` would leave ``b``, which only byte tokens could spell; here there are none."""
     from tokenizers import Tokenizer, decoders, models

@@ -335,6 +335,7 @@ class Timed:
         return timed
 
 
+@pytest.mark.slow
 def test_other_threads_run_while_much_text_is_tokenized() -> None:
     vocabulary = load().vocabulary
     text = ("abcdefghijklmnopqrstuvwxyz" * 20_000).encode()  # one word

@@ -180,7 +180,9 @@ def wave(hall: Hall, dice: random.Random, count: int) -> None:
     hall.speaker.model.forget()
 
 
-@pytest.mark.parametrize("kind", ["plain", "recurrent", "hybrid"])
+@pytest.mark.parametrize(
+    "kind", ["hybrid", *[pytest.param(k, marks=pytest.mark.slow) for k in ("plain", "recurrent")]]
+)
 def test_rows_hold_no_more_memory_than_their_kv_and_a_few_copies_of_states(kind: str) -> None:
     lm = small(kind)
     assert lm.batches

@@ -386,6 +386,7 @@ def test_a_row_goes_back_behind_the_place_where_it_joined_the_others(
     crowd.compare()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BATCHED)
 def test_a_row_goes_back_to_just_where_it_joined_the_others(kind: str) -> None:
     for count in range(17, 22):

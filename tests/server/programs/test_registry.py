@@ -62,6 +62,7 @@ def test_a_server_with_a_wrong_one_does_not_start() -> None:
     )
 
 
+@pytest.mark.slow
 def test_modules_of_the_working_folder_can_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,8 @@ from .odds import LEAST
 from .reader import QUOTES, Reader
 
 OFF = ("off", "none", "default")
-_AT = re.compile(r"@(\d+)(?:\s+|$)")
+DIGITS = 9  # of a number at most
+_AT = re.compile(rf"@(\d{{1,{DIGITS}}})(?:\s+|$)")
 
 
 class Host(Protocol):
@@ -164,7 +165,7 @@ def _rewind(host: Host, argument: str) -> None:
     if rest:
         text = _quoted("/rewind", rest)
         is_count = rest == text and rest.isdecimal()
-        place = last.last(int(rest)) if is_count else last.before(text)
+        place = last.last(_number("/rewind", rest)) if is_count else last.before(text)
     if place is None:
         raise OptionError(
             "/rewind",
@@ -246,8 +247,8 @@ def _quoted(name: str, text: str) -> str:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise OptionError(name, f"expected a number, got {text!r}")
+    if not text.isdecimal() or len(text) > DIGITS:
+        raise OptionError(name, f"expected a number, got {_short(text)!r}")
     return int(text)
 
 

@@ -21,12 +21,11 @@ WIDTH = 60  # characters that the tree shows of a branch
 
 
 class Branches:
-    """See the module. Numbers are given once, from 1 on."""
+    """See the module. A new version has the number after the highest one."""
 
     def __init__(self) -> None:
         self.all: dict[int, Version] = {1: ()}
         self.here = 1
-        self._next = 2
 
     def __len__(self) -> int:
         return len(self.all)
@@ -53,7 +52,7 @@ class Branches:
         """Another version begins, with these; the one that is shown is left behind, if it is not
         the beginning of one that was."""
         self._drop_beginning()
-        self.here, self._next = self._next, self._next + 1
+        self.here = max(self.all, default=0) + 1
         self.all[self.here] = tuple(chunks)
 
     def goes_to(self, number: int) -> None:

@@ -166,6 +166,16 @@ def test_the_same_again_is_no_other_version_and_a_retry_is_one() -> None:
     assert "[2] Zbcdefgh" in talk.noted and "[1] abcdefgh  <- here" in talk.noted
 
 
+def test_what_was_only_taken_back_takes_no_number() -> None:
+    lines = ("x", "/rewind 3", "/instead Q", "/branches 1", "/rewind 2", "/instead R", "/branches")
+    tree = Talk(Chatter(abc), *lines).noted.splitlines()[-5:]
+    assert [re.sub(r".*(?=\[)", "", line) for line in tree if "[" in line] == [
+        "[1] gh",
+        "[3] Rh  <- here",
+        "[2] Qgh",
+    ]
+
+
 def test_a_retry_of_an_earlier_message_has_no_versions_of_the_one_that_was_undone() -> None:
     talk = Talk(Chatter(), "one", "two", "/rewind 1", "/undo", "/retry", "/branches")
     assert talk.noted.splitlines()[-1] == "[1] ONE  <- here"

@@ -168,11 +168,15 @@ const lengthAfter = (byte) => (byte < 0xc2 || byte > 0xf4 ? 0 : byte < 0xe0 ? 1 
 
 export const hex = (bytes) => Array.from(bytes, (byte) => `‹${byte.toString(16).padStart(2, "0")}›`).join("");
 
-/** A piece with its white space made visible, for lists and labels. */
+const BLANKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍" };
+// White space, and what has no width by itself; a joiner before a part of an emoji is seen in that.
+const UNSEEN = /[\p{Z}\p{Cc}]|\p{Cf}(?!\p{Extended_Pictographic})/gu;
+
+/** A piece with its white space, and other characters that are not seen, made visible: for lists and labels. */
 export function visible(piece) {
   if (typeof piece !== "string") return hex(piece);
   if (piece === "") return "(nothing)";
-  return piece.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
+  return piece.replace(UNSEEN, (one) => BLANKS[one] ?? `‹${one.codePointAt(0).toString(16).padStart(4, "0")}›`);
 }
 
 /** A piece as a screen reader should say it. */
@@ -180,7 +184,8 @@ export function spoken(piece) {
   if (typeof piece !== "string") return `part of a character, byte ${piece.map((b) => b.toString(16)).join(" ")}`;
   if (piece === "\n") return "line break";
   if (piece && !piece.trim()) return "space";
-  return `“${piece.trim()}”`;
+  const seen = piece.trim();
+  return `“${seen.replace(UNSEEN, "") ? seen : visible(piece)}”`;
 }
 
 /** How likely, from 0 (almost certain) to 12; null if that is not known. */

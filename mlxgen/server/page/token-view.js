@@ -2,8 +2,8 @@
 //
 // Owns their elements and how the keyboard moves among them: one tab stop for each group, and arrow
 // keys within. A click on a token calls `open(index, element)`. Lines of text are boxes of their own,
-// of which the browser lays out only those that can be seen. A character of several tokens is one box
-// that spans them.
+// of which the browser lays out only those that can be seen. What is seen as one character, but is
+// several tokens, is one box that spans them.
 
 import { el, setText } from "./dom.js";
 import { Speller } from "./records.js";
@@ -85,30 +85,20 @@ export class TokenView {
     const before = record.p !== null && this.#speller.isOpen;
     const text = this.#speller.spell(record);
     const after = record.p !== null && this.#speller.isOpen;
+    const isPart = before || after || belongs(text, box.element.lastElementChild);
     const names = markNames(record);
     for (const name of names) this.marks.add(name);
-    const token = tokenElement(record, index, before || after ? "" : text, names);
+    const token = tokenElement(record, index, isPart ? "" : text, names);
     if (!group.first) {
       group.first = group.stop = token;
       token.tabIndex = 0;
     }
-    if (before || after) this.#addPart(box, token, text, { before, after });
+    if (isPart) addPart(box, token, text, { before, after });
     else box.element.append(token);
     this.#records.push(record);
     this.#tokens.push(token);
     group.end = box.end = index + 1;
     box.open = box.end - box.start < BOX || !text.endsWith("\n");
-  }
-
-  /** A token that has a part of a character goes into the box of that character. */
-  #addPart(box, token, text, { before, after }) {
-    if (!before || !box.character) {
-      box.character = { whole: el("span", { class: "whole" }), parts: el("span", { class: "parts" }) };
-      box.element.append(el("span", { class: "character" }, box.character.whole, box.character.parts));
-    }
-    box.character.parts.append(token);
-    if (text) box.character.whole.append(text);
-    if (!after) box.character = null;
   }
 
   #addGroup(kind) {
@@ -234,6 +224,32 @@ function addBox(group, index) {
   group.inner.append(box.element);
   group.boxes.push(box);
   return box;
+}
+
+/** A token that has a part of a character goes into the box of that character. */
+function addPart(box, token, text, { before, after }) {
+  if (!before || !box.character) {
+    box.character = el("span", { class: "character" }, el("span", { class: "whole" }), el("span", { class: "parts" }));
+    box.element.append(box.character);
+  }
+  const own = box.character;
+  own.lastChild.append(token);
+  if (text) own.firstChild.append(text);
+  if (after) return;
+  box.character = null;
+  const last = own.previousElementSibling;
+  if (!belongs(text, last)) return;
+  last.firstChild.append(text);
+  last.lastChild.append(...own.lastChild.childNodes);
+  own.remove();
+}
+
+const graphemes = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+
+/** Whether a text is seen as one with the character of several tokens before it, as the parts of many emoji are. */
+function belongs(text, last) {
+  if (!text || !last?.classList.contains("character")) return false;
+  return [...graphemes.segment(last.firstChild.textContent + text)].length === 1;
 }
 
 function unfold(token) {

@@ -604,3 +604,9 @@ def _add(sums: dict[str, int], handle: Handle) -> None:
     usage = handle.usage
     for name in _SUMS:
         sums[name] += getattr(usage, name)
+    # What a prefix gives, or a fork has from another sequence, was not generated. Like the prompt,
+    # a prefix is run or comes from the cache.
+    sums["prompt_tokens"] += handle.request.first
+    sums["completion_tokens"] -= min(
+        usage.completion_tokens, max(handle.request.first, usage.forked_tokens)
+    )

@@ -547,6 +547,22 @@ def test_prompts_that_begin_alike_share_one_prefill() -> None:
     assert hall.stats.cached_tokens >= 3 * 290
 
 
+def test_tokens_that_a_prefix_gives_or_a_fork_shares_do_not_count_as_generated() -> None:
+    hall = Hall(endless())
+    hall.submit([65] * 300, max_tokens=4)
+    hall.finish()
+    before = hall.stats
+    given = [ord(letter) for letter in letters(20, 300)]
+    first = hall.submit([65] * 300, prefix=given, max_tokens=30)
+    hall.steps(1)
+    hall.fork(first, 2)
+    hall.finish()
+    prompts = hall.stats.prompt_tokens - before.prompt_tokens
+    assert prompts == 3 * 320
+    assert 0 < hall.stats.cached_tokens - before.cached_tokens <= prompts
+    assert hall.stats.completion_tokens - before.completion_tokens <= 3 * 10
+
+
 def test_rows_that_begin_with_much_of_the_prefix_cache_begin_a_few_at_a_time(steady: int) -> None:
     hall = Hall(endless())
     hall.submit([65] * 1500, max_tokens=2)

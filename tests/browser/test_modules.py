@@ -207,6 +207,20 @@ def test_packed_records_are_the_same_when_they_are_unpacked(tab: Chat) -> None:
         assert found == [records, thin, "refused", "refused"]
 
 
+def test_an_answer_that_is_cut_back_counts_the_tokens_that_it_has_left(tab: Chat) -> None:
+    script = """() => import("/page/conversation.js").then(({ cutBack }) => {
+      const record = (i) => ({ i, b: "a", p: "content", l: -1 });
+      const answer = (id, from, ids, stats) =>
+        ({ id, from, tokens: ids.map(record), calls: [], stats });
+      const first = answer("a", null, [1, 2, 3], { tokens: 3 });
+      const stats = { tokens: 9, held: 4, speed: 50 };
+      const node = answer("b", { node: "a", at: 2 }, [4, 5, 6, 7, 8], stats);
+      cutBack({ nodes: { a: first, b: node } }, node, 4);
+      return [node.tokens.length, node.stats, first.stats];
+    })"""
+    assert tab.page.evaluate(script) == [2, {"tokens": 2, "held": 0, "speed": 50}, {"tokens": 3}]
+
+
 def test_questions_without_an_answer_are_asked_together(tab: Chat) -> None:
     def answer(parent: str, **more: Any) -> dict[str, Any]:
         blank = {"role": "assistant", "content": "", "reasoning": "", "calls": [], "finish": "stop"}

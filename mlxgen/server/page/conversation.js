@@ -70,7 +70,12 @@ const titleOf = ({ text, files = [], images = [] }) => (text || [...files, ...im
 /** Forget the tokens of an answer from `at` of its path on, and their text. */
 export function cutBack(conversation, node, at) {
   const path = pathOf(conversation, node).slice(0, at);
+  const before = node.tokens.length;
   node.tokens = path.slice(node.from?.at ?? 0);
+  if (node.stats?.tokens) {
+    const { tokens, held = 0 } = node.stats;
+    Object.assign(node.stats, { tokens: Math.max(0, tokens - held - before + node.tokens.length), held: 0 });
+  }
   takeLead(node, path, node.calls);
 }
 

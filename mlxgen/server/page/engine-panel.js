@@ -12,7 +12,7 @@ const EVERY = 1000; // milliseconds
 /** The parts of memory that are shown in the bar, in this order. */
 const PARTS = [["weights", "Weights"], ["kv", "KV caches of answers"], ["prefixes", "Prefix cache"]];
 
-const share = (part, whole) => `${whole ? Math.round((100 * part) / whole) : 0} %`;
+const share = (part, whole) => `${whole ? Math.round((100 * part) / whole) : 0}\u00a0%`;
 
 export class EnginePanel {
   #panel = byId("engine");

@@ -262,7 +262,7 @@ def test_show_probs_colours_where_colours_are_wanted(
     outcome = cli(*argv)
     assert "\x1b[48;5;" in outcome.out
     assert re.sub(r"\x1b\[[0-9;]*m", "", outcome.out) == ended(text)
-    assert "90% or more" in outcome.err
+    assert "≥ 90%" in outcome.err
 
     monkeypatch.setenv("NO_COLOR", "1")
     outcome = cli(*argv)
@@ -593,7 +593,7 @@ def test_a_terminal_gets_colours_and_ends_on_a_line_of_its_own(
         shown += piece
     os.close(master)
     assert (process.returncode, b"\x1b[48;5;" in shown, shown[-2:]) == (0, True, b"\r\n")
-    assert b"90% or more" in err
+    assert b" 90% " in err
 
 
 def test_a_wrong_model_ends_the_process_with_status_2(tmp_path: Path) -> None:

@@ -77,9 +77,8 @@ class Painter:
 
 
 def legend() -> str:
-    """One line that shows the palette."""
-    edges = [f"{entry.least:.0%}" for entry in PALETTE]
-    words = [f" {edge} or more " for edge in edges[:-1]] + [" less "]
+    """One line that shows the palette, which a narrow terminal does not break."""
+    words = [f" ≥ {entry.least:.0%} " for entry in PALETTE[:-1]] + [" less "]
     return "".join(
         f"{entry.code}{word}{_RESET}" for entry, word in zip(PALETTE, words, strict=True)
     )

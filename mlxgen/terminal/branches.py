@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import groupby
 
+from rich.cells import cell_len
+
 from ..engine import Chunk
 from ..errors import OptionError
 from ..tokens import Token
 
 Version = tuple[Chunk, ...]
-WIDTH = 60  # characters that the tree shows of a branch
+WIDTH, LEAST = 60, 20  # columns that the tree shows of a branch, and in a narrow terminal at least
 
 
 class Branches:
@@ -80,10 +82,13 @@ class Branches:
             )
         return max(numbers)
 
-    def tree(self, texts: Callable[[Version], Sequence[str]]) -> list[str]:
-        """The versions as a tree, a line for each branch; ``texts``: those of each chunk."""
+    def tree(
+        self, texts: Callable[[Version], Sequence[str]], *, columns: int | None = None
+    ) -> list[str]:
+        """The versions as a tree, a line for each branch; ``texts``: those of each chunk,
+        ``columns``: how wide a line may be."""
         shown = {number: texts(version) for number, version in self.all.items()}
-        return list(self._lines(sorted(self.all.items()), shown, 0, "", "", None))
+        return list(self._lines(sorted(self.all.items()), shown, 0, "", "", None, columns))
 
     def _drop_beginning(self) -> None:
         shown = self.all[self.here]
@@ -99,15 +104,19 @@ class Branches:
         mark: str,
         indent: str,
         odds: float | None,
+        columns: int | None,
     ) -> Iterator[str]:
         """What these have in common from ``start`` on, and then where they part."""
         end = common([version for _, version in nodes])
-        text = "(where it begins)" if not end else _short("".join(shown[nodes[0][0]][start:end]))
+        text = "".join(shown[nodes[0][0]][start:end])
         alone = [number for number, version in nodes if len(version) == end]
         numbers = ", ".join(f"[{number}]" for number in alone)
         share = f"{percent(odds)}  " if start else ""
         here = "  <- here" if self.here in alone else ""
-        yield f"{mark}{share}{f'{numbers} ' if numbers else ''}{text}{here}".rstrip()
+        before = f"{mark}{share}{f'{numbers} ' if numbers else ''}"
+        room = WIDTH if columns is None else columns - cell_len(before + here)
+        part = _short(text, max(LEAST, min(WIDTH, room))) if start or text else "(where it begins)"
+        yield f"{before}{part}{here}".rstrip()
         parting = sorted(
             (node for node in nodes if len(node[1]) > end), key=lambda node: _token(node, end)
         )
@@ -122,7 +131,7 @@ class Branches:
                 share_of = known.get(first.token)
             branch = indent + ("└─ " if last else "├─ ")
             below = indent + ("   " if last else "│  ")
-            yield from self._lines(group, shown, end, branch, below, share_of)
+            yield from self._lines(group, shown, end, branch, below, share_of, columns)
 
 
 def common(versions: Sequence[Version]) -> int:
@@ -159,7 +168,9 @@ def _token(node: tuple[int, Version], at: int) -> int:
     return -1 if token is None else token
 
 
-def _short(text: str) -> str:
+def _short(text: str, columns: int) -> str:
     line = text.replace("\n", "⏎")
-    half = (WIDTH - 3) // 2
-    return line if len(line) <= WIDTH else f"{line[:half]}...{line[-half:]}"
+    half, short = (columns - 3) // 2, line
+    while cell_len(short) > columns:
+        short, half = f"{line[:half]}...{line[-half:]}", half - 1
+    return short

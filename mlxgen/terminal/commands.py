@@ -58,6 +58,9 @@ class Host(Protocol):
     def tokens(self, count: int) -> None:
         """Show the odds of the last answer's tokens, and list so many of the least sure."""
 
+    def branches(self) -> None:
+        """Show the versions of the last answer as a tree."""
+
     def compare(self, left: int, right: int) -> None:
         """Show two versions of the last answer side by side."""
 
@@ -209,8 +212,7 @@ def _branches(host: Host, argument: str) -> None:
     if argument:
         last.go_to(_number("/branches", argument))
         host.moved()
-    for line in last.branches.tree(last.answer.texts):
-        host.note(line)
+    host.branches()
     if argument:
         host.note(last.shown)
 

@@ -10,6 +10,7 @@ message of the conversation has one.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ FULL = 0.75  # of the context that is to be in use at most after exchanges are d
 class TerminalChat:
     """See the module. Call ``run`` once; ``report`` gives further lines about each answer.
 
-    ``look`` makes the screen of an answer; ``colours``: for what is said about it.
+    ``look`` makes the screen of an answer; ``colours``: for what is said about it; ``columns``: how
+    wide the terminal is that shows this, now, or ``None`` if none does.
     ``interactive``: a person is typing, who is greeted, told how full the context is, asked what to
     drop from it, and can try again after an error.
     ``launched``: by ``mlx.launch``, which passes on nothing that is typed after Ctrl-C, so Ctrl-C
@@ -55,6 +57,7 @@ class TerminalChat:
     launched: bool = False
     look: Look | None = None
     colours: bool = False
+    columns: Callable[[], int | None] = lambda: None
     report: Report | None = None
     status: int = 0
     _last: Last | None = None
@@ -151,7 +154,13 @@ class TerminalChat:
         readings = last.answer.readings(last.answer.chunks)
         for line in tinted(readings, colours=self.colours):
             self.note(line)
-        for line in least_sure(last.chunks, last.piece, count):
+        for line in least_sure(last.chunks, last.piece, count, columns=self.columns()):
+            self.note(line)
+
+    def branches(self) -> None:
+        """Show the versions of the last answer as a tree."""
+        last = self.last
+        for line in last.branches.tree(last.answer.texts, columns=self.columns()):
             self.note(line)
 
     def compare(self, left: int, right: int) -> None:
@@ -333,6 +342,7 @@ def converse(
         launched=launched,
         look=look_of(sys.stdout, raw=raw, tints=tints),
         colours=wants_colour(sys.stderr, os.environ),
+        columns=_columns,
         report=report,
     )
     if tints and chat.look is None:
@@ -340,6 +350,10 @@ def converse(
     elif tints:
         chat.note(f"probability: {legend()}")
     return chat.run(first, notice=notice)
+
+
+def _columns() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stderr.isatty() else None
 
 
 def look_of(out: TextIO, *, raw: bool, tints: bool) -> Look | None:

@@ -10,6 +10,8 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from rich.cells import cell_len
+
 from ..chat.events import ChatEvent
 from ..engine import Chunk
 from ..tokens import Token
@@ -35,23 +37,31 @@ def tinted(
 
 
 def least_sure(
-    chunks: Sequence[Chunk], piece: Callable[[Token], str], count: int = LEAST
+    chunks: Sequence[Chunk],
+    piece: Callable[[Token], str],
+    count: int = LEAST,
+    *,
+    columns: int | None = None,
 ) -> Iterator[str]:
-    """The least sure of these tokens in a table; ``piece`` is the text of a token."""
+    """The least sure of these tokens in a table, with as many likely ones as fit in so many
+    ``columns``; ``piece`` is the text of a token."""
     known = [(i, c) for i, c in enumerate(chunks, 1) if c.logprob is not None]
     least = sorted(known, key=lambda each: each[1].logprob or 0.0)[:count]
     if not least:
         return
-    width = max(len(_shown(piece, chunk.token)) for _, chunk in least)
+    width = max(cell_len(_shown(piece, chunk.token)) for _, chunk in least)
     yield f"{len(chunks)} tokens; the least sure, with what was likely there as well:"
     for number, chunk in sorted(least, key=lambda each: each[0]):
-        others = [
-            f"{_shown(piece, token)} {percent(logprob).strip()}"
-            for token, logprob in chunk.top
-            if token != chunk.token
-        ]
-        name = _shown(piece, chunk.token).ljust(width)
-        yield f"  @{number:<5} {name} {percent(chunk.logprob)}   {'  '.join(others)}".rstrip()
+        name = _shown(piece, chunk.token)
+        line = f"  @{number:<5} {name}{' ' * (width - cell_len(name))} {percent(chunk.logprob)} "
+        for token, logprob in chunk.top:
+            if token == chunk.token:
+                continue
+            longer = f"{line}  {_shown(piece, token)} {percent(logprob).strip()}"
+            if columns is not None and cell_len(longer) > columns:
+                break
+            line = longer
+        yield line.rstrip()
 
 
 class Marker:

@@ -61,6 +61,9 @@ class Host:
     def tokens(self, count: int) -> None:
         raise AssertionError("not without a last answer")
 
+    def branches(self) -> None:
+        raise AssertionError("not without a last answer")
+
     def compare(self, left: int, right: int) -> None:
         raise AssertionError("not without a last answer")
 

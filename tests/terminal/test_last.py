@@ -6,13 +6,15 @@ import re
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
+from mlxgen.engine.chunk import Alternative, Chunk
 from mlxgen.errors import OptionError
 from mlxgen.terminal.answer import Answerer
 from mlxgen.terminal.branches import percent
 from mlxgen.terminal.commands import completions
 from mlxgen.terminal.conversation import Conversation
-from mlxgen.terminal.odds import Marker
+from mlxgen.terminal.odds import Marker, least_sure
 
 from ..fakes.chatting import THINK, THOUGHT, Chatter
 from .test_converse import Talk
@@ -185,6 +187,20 @@ def test_an_end_that_is_the_beginning_of_another_version_is_marked_in_the_tree()
     talk = Talk(Chatter(abc), "x", "/rewind 3", "/branches")
     assert talk.noted.splitlines()[2] == "[2] abcde  <- here"
     assert talk.noted.splitlines()[3].startswith("└─ ")
+
+
+@pytest.mark.parametrize("letter", ["a", "好"])
+def test_lines_of_the_tree_and_of_the_odds_fit_the_terminal(letter: str) -> None:
+    lines = ("x", "/instead @60 Q", "/instead @90 R", "/branches")
+    chatter = Chatter(lambda message: 100 * letter)
+    tree = Talk(chatter, *lines, columns=lambda: 60).noted.splitlines()
+    assert len(tree) == 5 and any(line.endswith("<- here") for line in tree)
+    assert [line for line in tree if cell_len(line) > 60] == []
+    logprobs = [(letter, -1.0), ("ab", -1.2), ("cd", -1.4), ("ef", -3.0)]
+    top = tuple(Alternative(i, logprob) for i, (_, logprob) in enumerate(logprobs))
+    chunk = Chunk("", 0, 0, logprob=-1.0, top=top)
+    listed = list(least_sure([chunk], lambda token: logprobs[token][0], columns=40))
+    assert re.fullmatch(rf'  @1     "{letter}"  36.79%   "ab" 30.12%', listed[1])
 
 
 # ---- the odds ----

@@ -120,8 +120,8 @@ export class AnswerView {
   }
 
   #updateTokens() {
-    this.#tokens ??= new TokenView((index, token) => this.#acts.open(this.#node, index, token));
     const parts = this.#parts;
+    this.#tokens ??= new TokenView((index, token) => this.#acts.open(this.#node, index, token), { unfolded: parts.folded.open });
     if (parts.plain.isConnected) parts.plain.replaceWith(this.#tokens.element);
     this.#tokens.update(pathOf(this.#conversation, this.#node));
   }
@@ -130,6 +130,7 @@ export class AnswerView {
     const parts = this.#parts;
     if (this.#tokens) {
       if (this.#tokens.element.isConnected) this.#tokens.element.replaceWith(parts.plain);
+      parts.folded.open = this.#tokens.isUnfolded;
       this.#tokens = null;
     }
     const { reasoning, content, settings } = this.#node;

@@ -25,14 +25,17 @@ export class TokenView {
   #speller = new Speller();
   #strip = new TokenStrip({ goTo: (index) => this.#goTo(index), enter: (index) => this.focus(index) });
   #open;
+  #unfolded;
   #frame = 0;
   #scrolled = () => (this.#frame ||= requestAnimationFrame(() => this.#markWindow()));
 
   /** The names of the marks that its tokens have. */
   marks = new Set();
 
-  constructor(open) {
+  /** `unfolded`: whether thoughts are shown from the beginning. */
+  constructor(open, { unfolded = false } = {}) {
     this.#open = open;
+    this.#unfolded = unfolded;
     this.element = el("div", { class: "tokens", click: (event) => this.#click(event), keydown: (event) => this.#key(event) },
       this.#strip.element);
     // The strip follows the page only where somebody can see it.
@@ -54,6 +57,11 @@ export class TokenView {
     for (const group of this.#groups) group.count?.();
     this.#strip.element.hidden = path.length < 2;
     this.#strip.update(path.map((record) => record.l));
+  }
+
+  /** Whether thoughts are shown. */
+  get isUnfolded() {
+    return this.#groups.some(({ folded }) => folded?.open);
   }
 
   /** The element of a token. */
@@ -108,7 +116,7 @@ export class TokenView {
     if (kind === "thought") {
       const title = el("summary");
       group.count = () => setText(title, `Thoughts, ${group.end - group.start} tokens`);
-      group.folded = el("details", { class: "reasoning", toggle: this.#scrolled }, title, inner);
+      group.folded = el("details", { class: "reasoning", open: this.#unfolded, toggle: this.#scrolled }, title, inner);
       this.element.append(group.folded);
     } else {
       this.element.append(inner);

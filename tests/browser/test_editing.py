@@ -88,9 +88,9 @@ def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:
     assert chat.answer == "The capital of"
     with chat.page.expect_request("**/chat/completions") as asked:
         chat.press("Continue")
-    chat.wait_done()
+    chat.until(lambda: chat.answer == "The capital of France is Paris.")
     assert "stop" not in sent(asked.value)
-    assert chat.answer == "The capital of France is Paris."
+    chat.wait_done()
     form = {
         "Stop strings": "",
         "The answer must be": "regex",

@@ -94,12 +94,58 @@ def test_other_settings_are_tried_by_dropping_them_on_a_node(chat: Chat) -> None
     chip.drag_to(chat.page.locator(".map-node.message"))
     chat.page.get_by_role("treeitem", name=re.compile("with temperature 1.5")).wait_for()
     chat.wait_done()
-    # Touch and keyboard choose the same from a list.
+    # Touch and keyboard press the same for the selected node.
     chat.page.locator(".map-node.message").focus()
-    chat.page.get_by_label("Try from here with").select_option("Temperature 0")
-    chat.press("Try with")
+    chat.press("Temperature 0")
     chat.page.get_by_role("treeitem", name=re.compile("with temperature 0")).wait_for()
     chat.wait_done()
+
+
+@pytest.mark.parametrize("width", [1280, 1000, 390])
+def test_no_chip_is_cut_off_and_all_can_be_had(chat: Chat, width: int) -> None:
+    chat.page.set_viewport_size({"width": width, "height": 720})
+    chat.press("Map")
+    row = chat.page.locator(".map-chips")
+    places = """row => {
+      const { top, bottom, right } = row.getBoundingClientRect();
+      const boxes = [...row.querySelectorAll("button")].map((chip) => chip.getBoundingClientRect());
+      const isWhole = (box) => box.top >= top && box.bottom <= bottom;
+      return boxes.map((box) => [isWhole(box), box.top >= bottom, box.right <= right]);
+    }"""
+    before = row.evaluate(places)
+    assert all(whole != hidden and fits for whole, hidden, fits in before)
+    assert not all(whole for whole, _, _ in before)
+    chat.press("More")
+    assert all(whole for whole, _, _ in row.evaluate(places))
+    chat.press("Fewer")
+    assert row.evaluate(places) == before
+
+
+def test_the_text_of_the_map_can_be_read_and_what_a_search_found_is_beside_it(chat: Chat) -> None:
+    sampled(chat)
+    chat.press("Search …")
+    chat.page.get_by_label("Most tokens to generate").fill("40")
+    chat.press("Search")
+    chat.page.locator(".map-ranks button.map-chip").first.wait_for()
+    chat.wait_done()
+    chat.press("Fit")
+    drawn = chat.page.locator(".map-node[aria-selected=true] .box").bounding_box()
+    assert drawn is not None and drawn["height"] >= 0.89 * 44
+    picture = chat.page.locator(".map-picture").bounding_box()
+    ranks = chat.page.locator(".map-result").bounding_box()
+    assert picture is not None and ranks is not None
+    assert picture["x"] + picture["width"] <= ranks["x"] + 1
+
+
+def test_rows_are_apart_by_what_is_written_above_and_below_them(tab: Chat) -> None:
+    script = """(leaves) => import("/page/map-layout.js").then(({ layOut }) => {
+      const plain = { edge: null, name: "", settings: "", children: [] };
+      const end = (more, k) => ({ ...plain, id: k, kind: "end", ...more });
+      const tree = { ...plain, id: "m", kind: "message", children: leaves.map(end) };
+      return layOut(tree).filter(({ node }) => node.kind === "end").map(({ y }) => y);
+    })"""
+    first, *others = tab.page.evaluate(script, [{}, {}, {"settings": "x"}, {"name": "x"}])
+    assert [y - first for y in others] == [54, 108, 192]
 
 
 def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:

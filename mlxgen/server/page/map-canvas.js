@@ -9,10 +9,12 @@ import { svg } from "./svg.js";
 
 const LEAST = 0.06;
 const MOST = 2;
-const READABLE = 0.62; // no fit shows less than this scale, so that its text can be read
+const READABLE = 0.9; // no fit shows less than this scale, so that its text can be read
 const PLAIN = 0.3; // below this scale, nothing can be read and no text is drawn
 const AROUND = 200; // pixels around the picture in which things are drawn already
-const EDGE = 30; // pixels around what is fitted, with room for the legend
+const EDGE = 24; // pixels beside what is fitted
+const ABOVE = 14;
+const BELOW = 34; // with room for the legend
 
 export class MapCanvas {
   #acts;
@@ -156,10 +158,10 @@ export class MapCanvas {
     const { clientWidth: width, clientHeight: height } = this.element;
     if (!width || !this.#places.length) return;
     const box = boundsOf(this.#places);
-    const whole = Math.min((width - 2 * EDGE) / box.width, (height - 2 * EDGE) / box.height);
+    const whole = wholeScale(box, width, height);
     const scale = Math.min(1, Math.max(whole, READABLE));
     this.#follows = true;
-    this.#look({ x: middled(width, box.left, box.width, scale), y: middled(height, box.top, box.height, scale), scale });
+    this.#look(viewOf(box, width, height, scale));
     if (whole < scale) this.#reveal(this.#growing ? this.#fallback() : this.selected, { middle: box.height * scale > height });
   }
 
@@ -167,9 +169,8 @@ export class MapCanvas {
   overview() {
     const { clientWidth: width, clientHeight: height } = this.element;
     const box = boundsOf(this.#places);
-    const scale = Math.max(LEAST, Math.min(1, (width - 2 * EDGE) / box.width, (height - 2 * EDGE) / box.height));
     this.#follows = false;
-    this.#look({ x: middled(width, box.left, box.width, scale), y: middled(height, box.top, box.height, scale), scale });
+    this.#look(viewOf(box, width, height, Math.max(LEAST, Math.min(1, wholeScale(box, width, height)))));
   }
 
   zoom(by, x = this.element.clientWidth / 2, y = this.element.clientHeight / 2) {
@@ -354,7 +355,12 @@ export class MapCanvas {
   }
 }
 
-const middled = (room, start, size, scale) => {
-  const free = room - size * scale;
-  return (free > 2 * EDGE ? free / 2 : EDGE) - start * scale;
-};
+/** The scale at which all of a rectangle is seen. */
+const wholeScale = (box, width, height) => Math.min((width - 2 * EDGE) / box.width, (height - ABOVE - BELOW) / box.height);
+
+/** The view with a rectangle in the middle, or its beginning if it is larger. */
+const viewOf = (box, width, height, scale) => ({
+  x: EDGE + Math.max(0, width - 2 * EDGE - box.width * scale) / 2 - box.left * scale,
+  y: ABOVE + Math.max(0, height - ABOVE - BELOW - box.height * scale) / 2 - box.top * scale,
+  scale,
+});

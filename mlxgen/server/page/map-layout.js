@@ -5,16 +5,17 @@
 import cluster from "./vendor/d3-hierarchy/cluster.js";
 import hierarchy from "./vendor/d3-hierarchy/hierarchy/index.js";
 
-export const ROW = 70; // from one leaf to the next
 export const RUN = 190; // the length of an edge, with room for its label
 const WIDTHS = { start: 60, message: 190, fork: 16, end: 216 };
 const HEIGHTS = { start: 30, message: 44, fork: 16, end: 44 };
+const BESIDE = 27; // above and below a leaf, for its box and the label of its edge
+const LINE = 15; // what a name above a box, or settings below it, takes more
 
 /** The nodes of a tree with their places: `x` and `y` are the middle of the left edge of each. Nodes
  *  come in the order of reading: each before those that it leads to. */
 export function layOut(tree) {
   const root = hierarchy(tree);
-  cluster().nodeSize([ROW, 1]).separation(() => 1)(root);
+  cluster().nodeSize([1, 1]).separation((leaf, before) => roomBelow(before) + roomAbove(leaf))(root);
   const places = [];
   root.eachBefore((each) => {
     const { data, parent, depth, x: y } = each;
@@ -28,10 +29,21 @@ export function layOut(tree) {
   return places;
 }
 
+const roomAbove = (leaf) => BESIDE + (alone(leaf).some(({ data }) => data.name) ? LINE : 0);
+const roomBelow = (leaf) => BESIDE + (alone(leaf).some(({ data }) => data.settings) ? LINE : 0);
+
+/** A leaf, and those before it that are in the same row. */
+function alone(leaf) {
+  const row = [leaf];
+  while (row.at(-1).parent?.children.length === 1) row.push(row.at(-1).parent);
+  return row;
+}
+
 /** The rectangle around all of them. */
 export function boundsOf(places) {
   const xs = places.flatMap(({ x, width }) => [x, x + width]);
-  const ys = places.flatMap(({ y, height }) => [y - height / 2, y + height / 2]);
+  const ys = places.flatMap(({ y, height, node }) =>
+    [y - height / 2 - (node.name ? LINE : 0), y + height / 2 + (node.settings ? LINE : 0)]);
   const [left, top] = [Math.min(...xs), Math.min(...ys)];
   return { left, top, width: Math.max(...xs) - left, height: Math.max(...ys) - top };
 }

@@ -104,6 +104,6 @@ function wordsOfEdge(from, { node, x, y }, start) {
   const room = x - start - 8;
   const taken = svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 56, 13.6));
   const first = svg("text", { x: start, y: y - 9 }, taken, svg("tspan", { class: "quiet", dx: 5 }, percent(edge.record.l)));
-  const rest = edge.text.replace(/\s+/g, " ").trim();
-  return edge.count > 1 ? [first, line(start, y + 17, cut(`… ${rest}`, room, 11), "quiet run")] : [first];
+  const rest = edge.text.replace(/\s+/g, " ").trim() || (edge.text && visible(edge.text));
+  return rest ? [first, line(start, y + 17, cut(`… ${rest}`, room, 11), "quiet run")] : [first];
 }

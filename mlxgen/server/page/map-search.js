@@ -75,8 +75,10 @@ export class MapSearch {
     this.result.hidden = !kept.length;
     const rows = kept.map(({ outcome }, k) => {
       const { node, score, tokens, done } = outcome;
-      const facts = `log p ${shown(score, 2)} · ${tokens} ${tokens === 1 ? "token" : "tokens"} · ${shown(score / Math.max(1, tokens), 3)} a token`;
-      return el("li", {}, button(`${k + 1}: ${facts}${done ? "" : " so far"}`, () => this.#acts.show(node), { class: "map-chip" }));
+      const each = `${shown(score / Math.max(1, tokens), 3)} a token`;
+      const facts = [`log p ${shown(score, 2)} · ${each}`, `${tokens} ${tokens === 1 ? "token" : "tokens"}${done ? "" : " so far"}`];
+      return el("li", {}, button([el("strong", {}, k + 1), ...facts.map((fact) => el("span", {}, fact))],
+        () => this.#acts.show(node), { class: "map-chip", title: node.content.trim() }));
     });
     this.#list.replaceChildren(...rows);
   }

@@ -6,7 +6,7 @@
 import { button, byId, el, setText } from "./dom.js";
 import { icon } from "./icons.js";
 import { MapCanvas } from "./map-canvas.js";
-import { chipRow, chipsOf } from "./map-chips.js";
+import { ChipRow, chipsOf } from "./map-chips.js";
 import { mapLegend } from "./map-legend.js";
 import { endOf } from "./map-node.js";
 import { MapSearch } from "./map-search.js";
@@ -31,6 +31,7 @@ export class MapPanel {
   #drawnAt = 0;
   #later = 0;
   #chips = [];
+  #row = new ChipRow();
   #parts = {};
   #search;
 
@@ -118,7 +119,6 @@ export class MapPanel {
 
   #make() {
     const parts = this.#parts;
-    parts.chips = el("ul", { class: "map-chips", "aria-label": "Settings to try: drag one onto a node" });
     parts.find = el("input", { type: "search", placeholder: "Find", "aria-label": "Find a name or text in the map", input: () => this.#find() });
     parts.find.addEventListener("keydown", (event) => event.key === "Enter" && this.#nextFound());
     parts.status = el("p", { role: "status", class: "small" });
@@ -131,7 +131,7 @@ export class MapPanel {
     this.#makeActs();
     this.#element.append(
       el("div", { class: "map-top" },
-        el("h2", { class: "unseen" }, "Map"), parts.chips, parts.find,
+        el("h2", { class: "unseen" }, "Map"), ...this.#row.elements, parts.find,
         el("span", { class: "map-zoom", role: "group", "aria-label": "Zoom" },
           button("−", () => this.#canvas.zoom(0.8), { class: "icon", "aria-label": "Zoom out", title: "Zoom out" }),
           button("+", () => this.#canvas.zoom(1.25), { class: "icon", "aria-label": "Zoom in", title: "Zoom in" }),
@@ -151,8 +151,6 @@ export class MapPanel {
     parts.ways = el("select", { "aria-label": "How many ways" }, WAYS.map((count) => el("option", { value: count, selected: count === 4 }, count)));
     parts.heat = el("input", { type: "number", min: 0.1, max: 5, step: 0.1, inputmode: "decimal", "aria-label": "Temperature of the ways" });
     parts.sample = button("Sample", () => this.#sampleSelected(), { class: "main" });
-    parts.tries = el("select", { "aria-label": "Try from here with" });
-    parts.try = button("Try with", () => this.#try(this.#canvas.node(), this.#chips.find((chip) => chip.id === parts.tries.value)));
     parts.search = button("Search …", () => this.#openForm(this.#search), { title: "Keep the most likely of several ways from here" });
     parts.mark = button("Mark", () => this.#mark(), { title: "Mark two nodes to compare them" });
     parts.compare = button("Compare", () => this.#compare());
@@ -161,10 +159,9 @@ export class MapPanel {
     parts.prune = button("Prune", () => this.#prune(this.#canvas.node()));
     parts.stop = button("Stop", () => this.#session.stop(), { class: "main" });
     const group = (...inside) => el("span", { class: "map-group" }, inside);
-    parts.acts.append(parts.read, parts.stop,
+    parts.acts.append(parts.stop,
       group(parts.sample, parts.ways, el("span", { class: "small quiet" }, "ways at temperature"), parts.heat),
-      group(parts.try, parts.tries),
-      parts.search, parts.mark, parts.compare, parts.rename, parts.fold, parts.prune);
+      parts.read, parts.search, parts.mark, parts.compare, parts.rename, parts.fold, parts.prune);
   }
 
   #nameForm() {
@@ -207,13 +204,8 @@ export class MapPanel {
   }
 
   #showChips(settings) {
-    const chips = chipsOf(settings, presets());
-    const key = JSON.stringify(chips);
-    if (this.#parts.chips.dataset.key === key) return;
-    this.#chips = chips;
-    this.#parts.chips.dataset.key = key;
-    this.#parts.chips.replaceChildren(el("li", { class: "small quiet" }, "Drag onto a node:"), ...chipRow(chips, (chip) => this.#try(this.#canvas.node(), chip)));
-    this.#parts.tries.replaceChildren(...chips.map(({ id, label }) => el("option", { value: id }, label)));
+    this.#chips = chipsOf(settings, presets());
+    this.#row.show(this.#chips, (chip) => this.#try(this.#canvas.node(), chip));
   }
 
   #showMarks() {
@@ -227,7 +219,7 @@ export class MapPanel {
     parts.stop.hidden = !running;
     setText(parts.what, node ? whatOf(node) : "");
     const real = Boolean(node) && node.kind !== "start";
-    for (const name of ["sample", "try", "search", "rename", "prune", "mark"]) parts[name].disabled = !real;
+    for (const name of ["sample", "search", "rename", "prune", "mark"]) parts[name].disabled = !real;
     parts.mark.disabled = !real || !node.answers;
     parts.fold.disabled = !node || (!node.children.length && !node.hidden);
     setText(parts.fold, node?.hidden ? "Unfold" : "Fold");

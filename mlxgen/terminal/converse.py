@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -23,7 +23,7 @@ from .answer import Answer, Answerer, ContextError
 from .branches import Branches
 from .commands import completions, is_command, run_command
 from .compare import write_side_by_side
-from .conversation import Conversation
+from .conversation import Conversation, Exchange
 from .interrupt import Brake
 from .last import Last
 from .odds import least_sure, tinted
@@ -101,7 +101,8 @@ class TerminalChat:
         answer: Answer | None = None
         try:
             with brake.ready():
-                answer = self._begin()
+                said = self.conversation.exchanges
+                answer = self._with_room(lambda: self.answerer.begin(self.conversation), said)
                 self._let_go()  # two would hold the KV of the conversation twice
                 self._stream(answer, brake)
         except KeyboardInterrupt:
@@ -132,7 +133,10 @@ class TerminalChat:
         last, brake = self.last, Brake()
         try:
             with brake.ready():
-                last.answer = self.answerer.resume(self.conversation, last.answer)
+                said = self.conversation.exchanges[:-1]
+                last.answer = self._with_room(
+                    lambda: self.answerer.resume(self.conversation, last.answer), said
+                )
                 self._stream(last.answer, brake)
         except KeyboardInterrupt:
             brake.pressed = True
@@ -199,14 +203,15 @@ class TerminalChat:
 
     # ---- one answer ----
 
-    def _begin(self) -> Answer:
-        """Begin an answer, perhaps after dropping what the person agrees to drop."""
+    def _with_room(self, begin: Callable[[], Answer], said: Sequence[Exchange]) -> Answer:
+        """Begin an answer, perhaps after dropping those of the exchanges ``said`` that the person
+        agrees to drop."""
         try:
-            return self.answerer.begin(self.conversation)
+            return begin()
         except ContextError as error:
-            if not self.interactive or not self._drops(error.tokens):
+            if not self.interactive or not self._drops(error.tokens, said):
                 raise
-            return self.answerer.begin(self.conversation)
+            return begin()
 
     def _stream(self, answer: Answer, brake: Brake) -> None:
         screen = PlainScreen(self.out, self.notes) if self.look is None else self.look()
@@ -248,7 +253,8 @@ class TerminalChat:
             if answer.finish_reason == "length" and answer.fills_context:
                 self.note(
                     f"(the context of {answer.max_context} tokens is full; /drop forgets the "
-                    "oldest exchanges, /undo takes back the last one, /clear starts over)"
+                    "oldest exchanges, so that /continue goes on; /undo takes back the last one, "
+                    "/clear starts over)"
                 )
             elif answer.finish_reason == "length":
                 count = len(answer.tokens)
@@ -276,9 +282,9 @@ class TerminalChat:
         line = f"(context: {answer.used}{of} tokens used, {cached} cached{left})"
         return f"\x1b[2m{line}\x1b[0m" if self.colours else line
 
-    def _drops(self, tokens: int) -> bool:
+    def _drops(self, tokens: int, said: Sequence[Exchange]) -> bool:
         """Offer to drop the oldest exchanges, so that an answer fits; whether that was done."""
-        said, most = self.conversation.exchanges, self.answerer.lm.max_context or 0
+        most = self.answerer.lm.max_context or 0
         counts = range(1, len(said) + 1)
         count = next((n for n in counts if self._with(n) <= FULL * most), len(said))
         left = self._with(count)
@@ -291,8 +297,10 @@ class TerminalChat:
             f"answer. Drop the oldest {what}, which frees {tokens - left} tokens? (yes or no)"
             f"{named}"
         )
-        if self.reader.read().text.strip().lower() not in ("y", "yes"):
-            return False
+        while (reply := self.reader.read().text.strip().lower()) not in ("y", "yes"):
+            if reply in ("n", "no"):
+                return False
+            self.note("yes or no?")
         self.conversation.drop(count)
         return True
 

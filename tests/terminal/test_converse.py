@@ -99,8 +99,24 @@ def test_what_is_full_is_offered_to_be_freed_where_a_person_is() -> None:
     kept = Talk(chatter, "a", "b", long, "no", "/show", interactive=True)
     assert "error: with this message the conversation has" in kept.noted
     assert kept.said == [("a", "a" * 30), ("b", "b" * 30)]
+    unsure = Talk(chatter, "a", "b", long, "/drop 1", "Yes", interactive=True)
+    assert "yes or no?\n" in unsure.noted and unsure.said == [(long, "c" * 30)]
     hopeless = Talk(chatter, "c" * 300, interactive=True)
     assert "Drop" not in hopeless.noted and "error: with this" in hopeless.noted
+
+
+def test_an_answer_that_has_filled_the_context_goes_on_where_the_oldest_exchange_was() -> None:
+    def answer(message: str) -> str:
+        return message[:1] * (90 if message == "b" else 20)
+
+    full = Talk(Chatter(answer, max_context=150), "a", "b", interactive=True)
+    assert "(the context of 150 tokens is full; " in full.noted
+    assert full.said[1] != ("b", "b" * 90)
+    gone = Talk(Chatter(answer, max_context=150), "a", "b", "/continue", "yes", interactive=True)
+    assert "Drop the oldest exchange, which frees" in gone.noted
+    assert gone.said == [("b", "b" * 90)]
+    kept = Talk(Chatter(answer, max_context=150), "a", "b", "/continue", "no", interactive=True)
+    assert kept.said == full.said and "error: " in kept.noted
 
 
 def test_the_oldest_exchanges_can_be_dropped_at_any_time() -> None:

@@ -8,11 +8,14 @@ end is every block once.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import ClassVar, TextIO
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown, MarkdownElement
 from rich.segment import Segment
@@ -22,7 +25,25 @@ from ..engine import Chunk
 from .screens import DimScreen
 
 EVERY = 0.08  # seconds between two drawings
+# $$..$$, \[..\] and \(..\), and $..$ where no space or digit makes it two prices.
+_FORMULA = re.compile(
+    r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$(?![\s$])[^$\n]*?(?<![\s\\])\$(?!\d)", re.DOTALL
+)
+
+
+def _formula(state: StateInline, silent: bool) -> bool:
+    """LaTeX stays as it was written: its backslashes and underscores mean something else."""
+    found = _FORMULA.match(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    if not silent:
+        state.push("text", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+_PARSER.inline.ruler.before("escape", "formula", _formula)
 
 
 class MarkdownScreen:
@@ -134,7 +155,8 @@ class _Heading(Heading):
 
 
 class Rendered(Markdown):
-    """Markdown with headings at the left, its own line breaks, and HTML as text."""
+    """Markdown with headings at the left, its own line breaks, and HTML as text. The addresses of
+    links are there, as not every terminal can open what it does not show."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -142,12 +164,23 @@ class Rendered(Markdown):
     }
 
     def __init__(self, markup: str) -> None:
-        super().__init__(markup, code_theme="ansi_dark")
+        super().__init__(markup, code_theme="ansi_dark", hyperlinks=False)
         self.parsed = _PARSER.parse(markup)
         for token in self.parsed:
-            for child in token.children or ():
-                if child.type == "softbreak":
-                    child.type = "hardbreak"
+            if token.children is not None:
+                token.children = [_adapted(child) for child in token.children]
+
+
+def _adapted(token: Token) -> Token:
+    """A part of a line as rich is to get it, which would put pictures before the line, and the
+    address of a link that is its own text twice."""
+    if token.type == "softbreak":
+        return Token("hardbreak", "br", 0)
+    if token.type == "image":
+        return Token("text", "", 0, content=f"{token.content} ({token.attrGet('src')})".lstrip())
+    if token.markup == "autolink":
+        return Token("text", "", 0)
+    return token
 
 
 class _Lines:

@@ -126,3 +126,25 @@ def test_a_block_is_complete_when_another_has_begun_on_a_line_of_its_own() -> No
     assert split("one\n\ntwo\nmore") == ("one\n", "two\nmore")
     assert split("one\n#hash\n") == ("", "one\n#hash\n")
     assert split("```\na\n\n# b\n") == ("", "```\na\n\n# b\n")
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (r"so \(a\,b\) and $x_1*y*z_1$", r"so \(a\,b\) and $x_1*y*z_1$"),
+        (r"\[ a_{i} \\ b_{i} \]", r"\[ a_{i} \\ b_{i} \]"),
+        ("$$\na_1 \\\\\n_b_\n$$", "$$\na_1 \\\\\n_b_\n$$"),
+        ("from $5 to *all* of $6", "from $5 to all of $6"),
+        ("`$a$` and \\$ and $", "$a$ and $ and $"),
+        ("see [it](http://x.y/z)", "see it (http://x.y/z)"),
+        ("see <http://x.y/z>", "see http://x.y/z"),
+        ("so ![a cat](cat.png) is", "so a cat (cat.png) is"),
+    ],
+)
+def test_formulas_stay_as_they_are_and_addresses_are_shown(written: str, shown: str) -> None:
+    out = io.StringIO()
+    screen = MarkdownScreen(out)
+    screen.show(None, [Text(written)])
+    screen.end()
+    assert "\n".join(screen_of(out.getvalue())) == shown
+    assert "\x1b]8" not in out.getvalue()

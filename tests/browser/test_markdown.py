@@ -44,7 +44,7 @@ lazy
 
 | a | b |
 |---|--:|
-| 1 | $2^n$ |
+| 1<br>x<BR/>y | $2^n$ |
 $$
 a_1 + b_1
 $$
@@ -53,6 +53,9 @@ $$
 ---
 5 * 3 ** 2 costs $5 or $10
 \\[ x \\]
+
+998. a
+999. b
 {FENCE}
 no language
 ***
@@ -130,6 +133,8 @@ def test_an_answer_is_drawn_as_what_its_marks_mean(chat: Chat) -> None:
     assert texts("ul > li > .code .language") == ["python"]
     assert texts(".code pre") == ['print("x")  # y', "no language\n***"]
     assert texts("td.right .katex-mathml annotation") == ["2^n"]
+    assert texts("td:has(br)") == ["1xy"]
+    assert texts("ol.digits-3 > li") == ["a", "b"]
     assert texts("blockquote") == ["quotelazy"]
     assert texts("li.task") == ["open", "done"]
     boxes = seen(chat, "e => [...e.querySelectorAll('input')].map(b => [b.checked, b.disabled])")

@@ -17,6 +17,16 @@ parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false }).add("//", null).add(
 parser.linkify.pretest = (text) => /https?:\/\/|mailto:/i.test(text); // its own is slow, and is asked for each block
 parser.validateLink = (url) => SAFE.test(url);
 addMath(parser);
+// The only mark of HTML that models need for Markdown: a cell of a table has no other way to break a line.
+const BREAK = /<br\s*\/?>/iy;
+parser.inline.ruler.before("autolink", "break", (state, silent) => {
+  BREAK.lastIndex = state.pos;
+  const [found] = BREAK.exec(state.src) ?? [];
+  if (!found || state.pos + found.length > state.posMax) return false;
+  if (!silent) state.push("hardbreak", "br", 0);
+  state.pos += found.length;
+  return true;
+});
 parser.core.ruler.after("block", "mend", ({ tokens, env }) => {
   const last = tokens.findLast((token) => token.nesting >= 0);
   if (env.growing && last?.type === "inline") last.content = mended(last.content);
@@ -54,7 +64,7 @@ const UNDECIDED = /(^|\n)[ \t>]*(?:[-=*_+#~`$|\\]+|\d+[.)]?)[ \t]*$/;
 function mended(text) {
   const { tick, rest } = withoutCode(text);
   if (tick) return text.endsWith(tick) ? text.slice(0, -tick.length).trimEnd() : text + tick;
-  const whole = (given) => given.replace(/!?\[([^\]\n]*)\]\([^)\s]*$/, "$1").replace(/[*~]+$/, "").trimEnd();
+  const whole = (given) => given.replace(/!?\[([^\]\n]*)\]\([^)\s]*$/, "$1").replace(/<br?\s*\/?$/i, "").replace(/[*~]+$/, "").trimEnd();
   const plain = whole(rest);
   return ["**", "~~", "*"].reduce((sofar, mark) => (isOpen(plain, mark) ? sofar + mark : sofar), whole(text));
 }
@@ -127,7 +137,14 @@ function closed(node) {
   if (made.tag === "table") {
     return { tag: "div", attrs: { class: "table", tabindex: "0", role: "group", "aria-label": "Table" }, children: [made] };
   }
+  if (made.tag === "ol") return withRoom(made);
   return made.tag === "li" ? asTask(made) : made;
+}
+
+/** A list whose numbers have more than two digits gets a class for their width. */
+function withRoom(list) {
+  const { length } = String(Number(list.attrs.start ?? 1) + list.children.length - 1);
+  return length > 2 ? { ...list, attrs: { ...list.attrs, class: `digits-${Math.min(length, 6)}` } } : list;
 }
 
 /** An item that begins with [ ] or [x] gets a box instead. */

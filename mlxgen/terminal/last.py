@@ -7,6 +7,7 @@ the version that is shown; what cannot be done raises and changes nothing.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -18,6 +19,8 @@ from ..tokens import Token, Vocabulary
 from .answer import Answer
 from .branches import Branches
 from .conversation import Exchange
+
+_BYTE = re.compile(r"\\x([0-9a-f]{2})")
 
 
 class Place(NamedTuple):
@@ -146,5 +149,10 @@ class Last:
         return tokens, text
 
     def piece(self, token: Token) -> str:
-        """The text of a token."""
-        return self._vocabulary.piece(token).decode("utf-8", "replace")
+        """The text of a token; bytes that are a part of a character are written as ``<0xF0>``."""
+        piece = self._vocabulary.piece(token)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            text = piece.decode("utf-8", "backslashreplace")
+            return _BYTE.sub(lambda byte: f"<0x{byte[1].upper()}>", text)

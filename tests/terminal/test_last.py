@@ -11,9 +11,10 @@ from rich.cells import cell_len
 from mlxgen.engine.chunk import Alternative, Chunk
 from mlxgen.errors import OptionError
 from mlxgen.terminal.answer import Answerer
-from mlxgen.terminal.branches import percent
+from mlxgen.terminal.branches import Branches, percent
 from mlxgen.terminal.commands import completions
 from mlxgen.terminal.conversation import Conversation
+from mlxgen.terminal.last import Last
 from mlxgen.terminal.odds import Marker, least_sure
 
 from ..fakes.chatting import THINK, THOUGHT, Chatter
@@ -191,16 +192,18 @@ def test_an_end_that_is_the_beginning_of_another_version_is_marked_in_the_tree()
 
 @pytest.mark.parametrize("letter", ["a", "好"])
 def test_lines_of_the_tree_and_of_the_odds_fit_the_terminal(letter: str) -> None:
-    lines = ("x", "/instead @60 Q", "/instead @90 R", "/branches")
-    chatter = Chatter(lambda message: 100 * letter)
-    tree = Talk(chatter, *lines, columns=lambda: 60).noted.splitlines()
+    branches = Branches()
+    branches.shows([Chunk("", 0, i) for i in range(200)])
+    for at in (60, 120):
+        branches.leaves([Chunk("", int(i >= at), i) for i in range(200)])
+    tree = branches.tree(lambda version: [letter for _ in version], columns=60)
     assert len(tree) == 5 and any(line.endswith("<- here") for line in tree)
-    assert [line for line in tree if cell_len(line) > 60] == []
-    logprobs = [(letter, -1.0), ("ab", -1.2), ("cd", -1.4), ("ef", -3.0)]
-    top = tuple(Alternative(i, logprob) for i, (_, logprob) in enumerate(logprobs))
+    assert all(55 < cell_len(line) <= 60 for line in tree)
+    pieces = (letter, "ab", "cd", "ef")
+    top = tuple(Alternative(token, -1.0 - token / 8) for token in range(4))
     chunk = Chunk("", 0, 0, logprob=-1.0, top=top)
-    listed = list(least_sure([chunk], lambda token: logprobs[token][0], columns=40))
-    assert re.fullmatch(rf'  @1     "{letter}"  36.79%   "ab" 30.12%', listed[1])
+    listed = list(least_sure([chunk], pieces.__getitem__, columns=40))
+    assert listed[1] == f'  @1     "{letter}"  36.79%   "ab" 32.47%'
 
 
 # ---- the odds ----
@@ -289,3 +292,11 @@ def test_text_that_a_ban_may_claim_again_is_not_shown_twice() -> None:
     talk = Talk(chatter, "x", "/rewind 3", "/continue", conversation=conversation)
     assert talk.said == [("x", "abcabcab")]
     assert talk.shown == "abcabcab\nabcabcab\n"
+
+
+def test_a_part_of_a_character_has_a_name() -> None:
+    vocabulary = Chatter().lm.vocabulary
+    answer: Any = None
+    last = Last(answer, vocabulary, Branches())
+    tokens = vocabulary.continue_with("é!".encode())
+    assert [last.piece(token) for token in tokens] == ["<0xC3>", "<0xA9>", "!"]

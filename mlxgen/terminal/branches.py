@@ -15,7 +15,7 @@ from itertools import groupby
 from rich.cells import cell_len
 
 from ..engine import Chunk
-from ..errors import OptionError
+from ..errors import OptionError, StateError
 from ..tokens import Token
 
 Version = tuple[Chunk, ...]
@@ -65,10 +65,10 @@ class Branches:
             self.here = number
 
     def version(self, number: int) -> Version:
-        """One of them; ``OptionError`` if there is none."""
+        """One of them; ``StateError`` if there is none."""
         if number not in self.all:
             known = ", ".join(map(str, self.all))
-            raise OptionError("/branches", f"there is no branch {number}; there are {known}")
+            raise StateError(f"there is no branch {number}; there are {known}")
         return self.all[number]
 
     def other(self) -> int:

@@ -55,6 +55,9 @@ class Host(Protocol):
     def moved(self) -> None:
         """Take the last answer as it stands now into the conversation."""
 
+    def show(self) -> None:
+        """Show the last answer as it stands."""
+
     def tokens(self, count: int) -> None:
         """Show the odds of the last answer's tokens, and list so many of the least sure."""
 
@@ -177,8 +180,10 @@ def _rewind(host: Host, argument: str) -> None:
         )
     gone = last.rewind(place)
     host.moved()
+    host.show()
+    what = repr(_short(gone)) if gone else "nothing but the end"
     host.note(
-        f"{last.shown}\n(took back: {_short(gone)!r}; /continue goes on from here, "
+        f"(took back: {what}; /continue goes on from here, "
         "/instead TEXT puts something else here, and a message answers what is left)"
     )
 
@@ -214,7 +219,7 @@ def _branches(host: Host, argument: str) -> None:
         host.moved()
     host.branches()
     if argument:
-        host.note(last.shown)
+        host.show()
 
 
 def _compare(host: Host, argument: str) -> None:
@@ -406,6 +411,12 @@ def completions(line: str) -> list[str]:
         at = rest[: len(rest) - len(rest.rpartition("/")[2])]
         words = [f"{at}{file.name}{'/' if file.is_dir() else ''}" for file in found]
     else:
-        known = {"/set": SETTABLE, "/help": COMMANDS, "/system": ["off"], "/regex": ["off"]}
+        known = {
+            "/set": SETTABLE,
+            "/help": COMMANDS,
+            "/system": ["off"],
+            "/regex": ["off"],
+            "/tokens": ["all"],
+        }
         words = list(known.get(name, ()))
     return [word for word in words if word.startswith(rest)]

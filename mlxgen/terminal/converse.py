@@ -152,6 +152,17 @@ class TerminalChat:
         self.conversation.revise(last.answer.text, last.answer.reasoning)
         last.exchange = self.conversation.last
 
+    def show(self) -> None:
+        """Show the last answer as it stands, with its reasoning dimmed where that can be."""
+        last = self.last
+        if not self.colours:
+            self.note(last.shown)
+            return
+        screen = DimScreen(self.notes)
+        for chunk, events in last.answer.readings(last.answer.chunks):
+            screen.show(chunk, events)
+        screen.end()
+
     def tokens(self, count: int) -> None:
         """Show the odds of the last answer's tokens, and list the least sure."""
         last = self.last

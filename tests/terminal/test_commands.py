@@ -58,6 +58,9 @@ class Host:
     def moved(self) -> None:
         raise AssertionError("not without a last answer")
 
+    def show(self) -> None:
+        raise AssertionError("not without a last answer")
+
     def tokens(self, count: int) -> None:
         raise AssertionError("not without a last answer")
 

@@ -55,7 +55,9 @@ def test_tokens_are_taken_back_and_only_what_is_new_is_run() -> None:
     [('"d"', "abc"), ("cd", "ab"), ("@3", "ab"), ("0", "abcdefgh"), ("8", ""), ('"\\u0063"', "ab")],
 )
 def test_a_place_is_a_count_a_text_or_the_number_of_a_token(argument: str, left: str) -> None:
-    assert Talk(Chatter(abc), "x", f"/rewind {argument}").said == [("x", left)]
+    talk = Talk(Chatter(abc), "x", f"/rewind {argument}")
+    assert talk.said == [("x", left)]
+    assert ("(took back: nothing but the end; " in talk.noted) == (left == "abcdefgh")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,8 @@ def test_a_place_is_a_count_a_text_or_the_number_of_a_token(argument: str, left:
         ("/continue", "the answer has ended; take back some of it with /rewind"),
         ("/instead", "/instead: expected a token or a text"),
         ("/instead Q", "/instead: the answer has ended; say where, such as /instead @3 Rome"),
-        ("/branches 7", "/branches: there is no branch 7; there are 1"),
+        ("/branches 7", "there is no branch 7; there are 1"),
+        ("/compare 1 7", "there is no branch 7; there are 1"),
         ("/branches x", "/branches: expected a number, got 'x'"),
         ("/compare", "/compare: there is only one version"),
         ("/compare 1 2 3", "/compare: expected two branches at most"),
@@ -115,6 +118,9 @@ def test_reasoning_can_be_taken_back_too() -> None:
     assert talk.noted.endswith("\n| hm\n")
     assert THINK not in talk.noted
     assert talk.said == [("one", "ONE")]
+    dimmed = Talk(Chatter(thinking, thinks=True), "one", "/rewind 1", "/branches 1", colours=True)
+    assert "\x1b[2mhm\x1b[0m\n\nON\n(took back: 'E'; " in dimmed.noted
+    assert dimmed.noted.endswith("\x1b[2mhm\x1b[0m\n\nONE\n")
 
 
 # ---- other ways ----

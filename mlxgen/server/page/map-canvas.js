@@ -9,7 +9,7 @@ import { svg } from "./svg.js";
 
 const LEAST = 0.06;
 const MOST = 2;
-const READABLE = 0.9; // no fit shows less than this scale, so that its text can be read
+const READABLE = 0.85; // no fit shows less than this scale, so that its text can be read
 const PLAIN = 0.3; // below this scale, nothing can be read and no text is drawn
 const AROUND = 200; // pixels around the picture in which things are drawn already
 const EDGE = 24; // pixels beside what is fitted

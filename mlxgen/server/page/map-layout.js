@@ -5,8 +5,8 @@
 import cluster from "./vendor/d3-hierarchy/cluster.js";
 import hierarchy from "./vendor/d3-hierarchy/hierarchy/index.js";
 
-export const RUN = 190; // the length of an edge, with room for its label
-const WIDTHS = { start: 60, message: 190, fork: 16, end: 216 };
+export const RUN = 170; // the length of an edge, with room for its label
+const WIDTHS = { start: 60, message: 164, fork: 16, end: 208 };
 const HEIGHTS = { start: 30, message: 44, fork: 16, end: 44 };
 const BESIDE = 27; // above and below a leaf, for its box and the label of its edge
 const LINE = 15; // what a name above a box, or settings below it, takes more

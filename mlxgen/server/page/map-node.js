@@ -90,7 +90,7 @@ const line = (x, y, text, kind = "") => svg("text", { x, y, class: kind }, text)
 /** The edge from a node to the next, with the token that was taken. */
 export function edgeOf(from, to, plain = false) {
   const x = from.x + from.width;
-  const bend = Math.min(52, (to.x - x) * 0.8);
+  const bend = Math.min(40, (to.x - x) * 0.8);
   const path = `M${x},${from.y} C${x + bend * 0.6},${from.y} ${x + bend * 0.4},${to.y} ${x + bend},${to.y} L${to.x},${to.y}`;
   const { edge } = to.node;
   const classes = ["map-edge", to.node.shown ? "shown" : "", to.node.dropped ? "dropped" : ""].filter(Boolean).join(" ");
@@ -102,7 +102,7 @@ function wordsOfEdge(from, { node, x, y }, start) {
   const { edge, growing } = node;
   if (!edge) return from.node.kind === "fork" ? [line(start, y - 7, growing ? "waiting" : "ends here", "quiet")] : [];
   const room = x - start - 8;
-  const taken = svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 56, 13.6));
+  const taken = svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 44, 13.6));
   const first = svg("text", { x: start, y: y - 9 }, taken, svg("tspan", { class: "quiet", dx: 5 }, percent(edge.record.l)));
   const rest = edge.text.replace(/\s+/g, " ").trim() || (edge.text && visible(edge.text));
   return rest ? [first, line(start, y + 17, cut(`… ${rest}`, room, 11), "quiet run")] : [first];

@@ -139,6 +139,28 @@ def test_text_can_be_read_on_every_tint_in_both_themes(chat: Chat) -> None:
         assert contrast(text, tint) >= 4.5, (text, tint)
 
 
+def test_lines_below_tokens_are_drawn_on_their_tints(chat: Chat) -> None:
+    """They have the color of the text, which may be about that of the page."""
+    chat.page.emulate_media(color_scheme="dark")
+    odds = (-0.2, -1.0, -2.5, -5.0, -9.0)
+    events = [told(f" w{k}", index=k, logprob=logprob) for k, logprob in enumerate(odds)]
+    chat.answer_with([*events, event(finish="stop")])
+    chat.ask("Some words.")
+    chat.show_tokens()
+    for k in range(len(odds)):
+        box = chat.token(k).bounding_box()
+        assert box is not None
+        below = box.copy()
+        below.update({"y": box["y"] + box["height"] + 1, "height": 6})
+        views = (box, below)
+        lined = [chat.page.screenshot(clip=view) for view in views]
+        chat.token(k).evaluate("t => { t.style.textDecorationColor = 'transparent'; }")
+        same = [
+            chat.page.screenshot(clip=view) == one for view, one in zip(views, lined, strict=True)
+        ]
+        assert same == [False, True], k
+
+
 def test_the_strip_of_a_long_answer_leads_to_any_place_of_it(chat: Chat) -> None:
     text = [".\n" if k % 9 == 8 else f" w{k}" for k in range(900)]
     events = [told(each, index=k, logprob=-k / 100) for k, each in enumerate(text)]

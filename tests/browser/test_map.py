@@ -88,6 +88,18 @@ def test_branches_are_pruned_put_back_named_found_and_compared(chat: Chat) -> No
     dialog.get_by_role("button", name="Close").click()
 
 
+def test_a_message_that_is_sent_beside_the_map_is_selected_and_in_sight(chat: Chat) -> None:
+    sampled(chat)
+    chat.ask("What is the capital of France?")
+    said = chat.page.get_by_role("treeitem", selected=True)
+    shown = chat.page.locator(".map-node.shown")
+    assert said.get_attribute("data-id") == shown.last.get_attribute("data-id")
+    picture = chat.page.locator(".map-picture").bounding_box()
+    drawn = said.locator(".box").bounding_box()
+    assert picture is not None and drawn is not None
+    assert drawn["x"] + drawn["width"] <= picture["x"] + picture["width"]
+
+
 def test_other_settings_are_tried_by_dropping_them_on_a_node(chat: Chat) -> None:
     sampled(chat)
     chip = chat.page.get_by_role("button", name="Temperature 1.5")

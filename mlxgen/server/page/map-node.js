@@ -14,8 +14,11 @@ export function endOf(node) {
   return { stop: "ended", length: "at the token limit", stopped: "stopped", error: "failed" }[node.finish] ?? "stopped";
 }
 
-/** A sum of log-probabilities. */
-export const sum = ({ logprob, known }) => (known ? `log p ${(logprob > -0.005 ? 0 : logprob).toFixed(2).replace("-", "−")}` : "log p unknown");
+/** A sum of log-probabilities; a large one needs no decimals. */
+export function sum({ logprob, known }) {
+  if (!known) return "log p unknown";
+  return `log p ${(logprob > -0.005 ? 0 : logprob).toFixed(logprob > -1000 ? 2 : 0).replace("-", "−")}`;
+}
 
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 
@@ -74,7 +77,7 @@ function wordsOf(node, width) {
   }
   const text = node.text || (node.growing ? "…" : "(no text)");
   const facts = [endOf(node), sum(node), count(node.at, "token")];
-  return [line(PAD, -5, tail(text, room)), line(PAD, 12, cut(facts.join(" · "), room, 10), "quiet")];
+  return [line(PAD, -5, tail(text, room)), line(PAD, 12, cut(facts.join(" · "), room, 10.5), "quiet")];
 }
 
 /** The end of a text, as much as there is room for. */

@@ -27,6 +27,7 @@ export class MapPanel {
   #folded = new Set();
   #marked = []; // ids of nodes, two at most
   #pruned = []; // what can be put back, the last one last
+  #messages = 0; // of the user, when it was drawn last
   #cost = 0;
   #drawnAt = 0;
   #later = 0;
@@ -191,6 +192,9 @@ export class MapPanel {
   #draw() {
     const began = performance.now();
     const { current } = this.#session;
+    const messages = Object.values(current.nodes).filter(({ role }) => role === "user").length;
+    if (messages > this.#messages) this.#canvas.selected = null; // what was said last is selected
+    this.#messages = messages;
     const tree = treeOf(current, { isGrowing: (node) => this.#session.isRunning(node), folded: this.#folded });
     this.#canvas.show(tree, this.#session.runOf(current) !== null);
     const known = new Set(this.#canvas.nodes.map(({ id }) => id));

@@ -235,5 +235,7 @@ def test_the_alternatives_leave_the_line_of_their_token_free(chat: Chat) -> None
             assert over or panel["y"] >= token["y"] + token["height"], (width, index)
             for share in chat.panel.locator(".share").all():
                 assert share.evaluate("s => s.scrollWidth <= s.clientWidth && s.offsetHeight < 30")
+            remark = chat.panel.get_by_text("in this answer", exact=True)
+            assert remark.evaluate("s => s.scrollWidth <= s.clientWidth && s.offsetHeight < 30")
             chat.page.keyboard.press("Escape")
     chat.page.set_viewport_size(size)

@@ -14,7 +14,7 @@ from .driving import FACT, RECORD, Chat
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-MOST = 150_000  # bytes
+MOST = 180_000  # bytes
 STORY = "Tell me a story about a fox."
 DESK = {"width": 1100, "height": 720}
 

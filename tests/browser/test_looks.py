@@ -37,6 +37,9 @@ def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_t
     chat.ask(FACT)
     chat.ask(LONG)
     assert edges(chat.answers.last) == column
+    chat.press("Tokens")
+    assert edges(chat.page.locator("#legend > div")) == column
+    chat.press("Tokens")
     bubbles = chat.page.locator(".user .text")
     (_, short_end), (long_start, long_end) = edges(bubbles.first), edges(bubbles.last)
     assert short_end == long_end == column[1]

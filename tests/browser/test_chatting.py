@@ -133,3 +133,13 @@ def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:
     assert chat.page.evaluate("navigator.clipboard.readText()") == "print('<b>')"
     chat.press("Copy the answer")
     chat.until(lambda: chat.page.evaluate("navigator.clipboard.readText()") == text)
+
+
+def test_the_button_that_copies_long_code_stays_in_view(chat: Chat) -> None:
+    lines = "\n".join(f"line_{k}" for k in range(200))
+    chat.answer_with([event(f"Look:\n```\n{lines}\n```\nDone."), event(finish="stop")])
+    chat.ask("Much code, please.")
+    scroll = chat.page.locator("#scroll")
+    top = scroll.evaluate("e => { e.scrollTop = 2000; return e.getBoundingClientRect().top; }")
+    box = chat.answers.last.get_by_role("button", name="Copy the code").bounding_box()
+    assert box is not None and 0 <= box["y"] - top < 20

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from .driving import Chat
+from .test_modules import call
 
 pytestmark = pytest.mark.slow
 
@@ -147,6 +148,30 @@ def test_the_text_of_the_map_can_be_read_and_what_a_search_found_is_beside_it(ch
     ranks = chat.page.locator(".map-result").bounding_box()
     assert picture is not None and ranks is not None
     assert picture["x"] + picture["width"] <= ranks["x"] + 1
+    chat.press("Close the list")
+    assert not chat.page.locator(".map-result").is_visible()
+
+
+def test_a_log_probability_has_a_minus_sign_unless_it_is_none(tab: Chat) -> None:
+    given = ((-1.234, 2), (-0.004, 2), (-0.0004, 3), (0, 2), (-8894.9, 0))
+    said = [call(tab, "map-node", "inLogs", *each) for each in given]
+    assert said == ["−1.23", "0.00", "0.000", "0.00", "−8895"]
+
+
+def test_what_a_search_found_leaves_the_list_when_it_is_pruned(chat: Chat) -> None:
+    sampled(chat)
+    chat.press("Search …")
+    chat.page.get_by_label("Most tokens to generate").fill("40")
+    chat.press("Search")
+    chat.page.get_by_text("is shown.").wait_for()
+    ranks = chat.page.locator(".map-ranks button.map-chip:visible")
+    found = ranks.count()
+    ranks.first.click()
+    chat.page.locator(".map-node[aria-selected=true]").focus()
+    chat.page.keyboard.press("Delete")
+    chat.until(lambda: ranks.count() == found - 1)
+    chat.press("Undo")
+    chat.until(lambda: ranks.count() == found)
 
 
 def test_rows_are_apart_by_what_is_written_above_and_below_them(tab: Chat) -> None:

@@ -14,10 +14,16 @@ export function endOf(node) {
   return { stop: "ended", length: "at the token limit", stopped: "stopped", error: "failed" }[node.finish] ?? "stopped";
 }
 
-/** A sum of log-probabilities; a large one needs no decimals. */
+/** A log-probability with some decimals; none is −0. */
+export function inLogs(value, digits) {
+  const said = value.toFixed(digits);
+  return Number(said) ? said.replace("-", "−") : said.replace("-", "");
+}
+
+/** A sum of log-probabilities, in four digits or a few more. */
 export function sum({ logprob, known }) {
   if (!known) return "log p unknown";
-  return `log p ${(logprob > -0.005 ? 0 : logprob).toFixed(logprob > -1000 ? 2 : 0).replace("-", "−")}`;
+  return `log p ${inLogs(logprob, logprob > -100 ? 2 : logprob > -1000 ? 1 : 0)}`;
 }
 
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
@@ -76,8 +82,9 @@ function wordsOf(node, width) {
     return [line(PAD, -5, who, "quiet"), line(PAD, 12, cut(node.text, room, 12.4))];
   }
   const text = node.text || (node.growing ? "…" : "(no text)");
-  const facts = [endOf(node), sum(node), count(node.at, "token")];
-  return [line(PAD, -5, tail(text, room)), line(PAD, 12, cut(facts.join(" · "), room, 10.5), "quiet")];
+  const end = node.finish === "length" && !node.growing ? "cut off" : endOf(node);
+  const facts = [end, sum(node), count(node.at, "token")];
+  return [line(PAD, -5, tail(text, room)), line(PAD, 12, cut(facts.join(" · "), room, 10.2), "quiet")];
 }
 
 /** The end of a text, as much as there is room for. */
@@ -105,8 +112,9 @@ function wordsOfEdge(from, { node, x, y }, start) {
   const { edge, growing } = node;
   if (!edge) return from.node.kind === "fork" ? [line(start, y - 7, growing ? "waiting" : "ends here", "quiet")] : [];
   const room = x - start - 8;
-  const taken = svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 44, 13.6));
-  const first = svg("text", { x: start, y: y - 9 }, taken, svg("tspan", { class: "quiet", dx: 5 }, percent(edge.record.l)));
+  const odds = percent(edge.record.l);
+  const taken = svg("tspan", { class: "taken" }, cut(visible(edge.record.b), room - 6.5 * odds.length - 5, 13.6));
+  const first = svg("text", { x: start, y: y - 9 }, taken, svg("tspan", { class: "quiet", dx: 5 }, odds));
   const rest = edge.text.replace(/\s+/g, " ").trim() || (edge.text && visible(edge.text));
   return rest ? [first, line(start, y + 17, cut(`… ${rest}`, room, 11), "quiet run")] : [first];
 }

@@ -1,11 +1,11 @@
 // The search from a node of the map: its form, how far it is, and what it found.
 
 import { button, el } from "./dom.js";
+import { icon } from "./icons.js";
+import { inLogs } from "./map-node.js";
 import { Search } from "./search-run.js";
 
 const number = (label, props) => el("input", { type: "number", "aria-label": label, ...props });
-
-const shown = (value, digits) => value.toFixed(digits).replace("-", "−");
 
 export class MapSearch {
   #session;
@@ -15,6 +15,7 @@ export class MapSearch {
   #sure = number("Branch where a token is less likely than, in percent", { min: 1, max: 100, step: 1, value: 80 });
   #budget = number("Most tokens to generate", { min: 10, max: 100000, step: 10, value: 1000 });
   #list = el("ol", { class: "map-ranks small" });
+  #rows = []; // {node, row} of those in the list
 
   /** `acts` has close(), say(sentence), place() and settings() of the selected node, show(answer) and
    *  prune(answers). */
@@ -36,7 +37,10 @@ export class MapSearch {
       },
     }, word("Keep the"), this.#keep, word("most likely; branch where a token is under"), this.#sure, word("%; at most"), this.#budget,
       word("tokens"), el("button", { type: "submit", class: "main" }, "Search"), button("Cancel", () => acts.close()));
-    this.result = el("div", { class: "map-result", hidden: true }, this.#list);
+    this.result = el("div", { class: "map-result", hidden: true },
+      el("div", { class: "map-title small" }, "The most likely",
+        button([icon("close"), el("span", { class: "unseen" }, "Close the list")], () => this.#closeList(), { class: "icon", title: "Close the list" })),
+      this.#list);
   }
 
   open() {
@@ -46,7 +50,19 @@ export class MapSearch {
 
   forget() {
     this.#search = null;
-    this.result.hidden = true;
+    this.#closeList();
+  }
+
+  #closeList() {
+    this.#rows = [];
+    this.update();
+  }
+
+  /** List what is still in the conversation: a branch that was found may have been pruned, or put back. */
+  update() {
+    const { nodes } = this.#session.current;
+    for (const { node, row } of this.#rows) row.hidden = !nodes[node.id];
+    this.result.hidden = this.#rows.every(({ row }) => row.hidden);
   }
 
   async #start() {
@@ -72,15 +88,16 @@ export class MapSearch {
   }
 
   #rank(kept) {
-    this.result.hidden = !kept.length;
-    const rows = kept.map(({ outcome }, k) => {
+    this.#rows = kept.map(({ outcome }, k) => {
       const { node, score, tokens, done } = outcome;
-      const each = `${shown(score / Math.max(1, tokens), 3)} a token`;
-      const facts = [`log p ${shown(score, 2)} · ${each}`, `${tokens} ${tokens === 1 ? "token" : "tokens"}${done ? "" : " so far"}`];
-      return el("li", {}, button([el("strong", {}, k + 1), ...facts.map((fact) => el("span", {}, fact))],
+      const each = `${inLogs(score / Math.max(1, tokens), 3)} a token`;
+      const facts = [`log p ${inLogs(score, 2)} · ${each}`, `${tokens} ${tokens === 1 ? "token" : "tokens"}${done ? "" : " so far"}`];
+      const row = el("li", {}, button([el("strong", {}, k + 1), ...facts.map((fact) => el("span", {}, fact))],
         () => this.#acts.show(node), { class: "map-chip", title: node.content.trim() }));
+      return { node, row };
     });
-    this.#list.replaceChildren(...rows);
+    this.#list.replaceChildren(...this.#rows.map(({ row }) => row));
+    this.update();
   }
 
   #end(search, { budget }) {

@@ -8,7 +8,7 @@ import { icon } from "./icons.js";
 import { MapCanvas } from "./map-canvas.js";
 import { ChipRow, chipsOf } from "./map-chips.js";
 import { mapLegend } from "./map-legend.js";
-import { endOf } from "./map-node.js";
+import { endOf, inLogs } from "./map-node.js";
 import { MapSearch } from "./map-search.js";
 import { isFound, placeOf, rename, treeOf } from "./map-tree.js";
 import { presets } from "./presets.js";
@@ -201,6 +201,7 @@ export class MapPanel {
     this.#marked = this.#marked.filter((id) => known.has(id));
     this.#showMarks();
     this.#showChips(current.settings);
+    this.#search.update();
     this.#showPlace();
     if (this.#parts.find.value) this.#find();
     this.#drawnAt = performance.now();
@@ -396,8 +397,8 @@ function whatOf(node) {
   if (node.kind === "message") return `${node.role === "user" ? "You" : "Tools"}: ${node.text}`;
   const way = node.edge ? `${visible(node.edge.record.b)}, ${percent(node.edge.record.l)}` : "";
   if (node.kind === "fork") return [way, `${node.ways} ways part after token ${node.at}`].filter(Boolean).join(" · ");
-  const each = node.known ? `${(node.logprob / node.known).toFixed(3).replace("-", "−")} a token` : "";
-  return [way, endOf(node), node.known ? `log p ${node.logprob.toFixed(3).replace("-", "−")}` : "", each, node.settings, node.text].filter(Boolean).join(" · ");
+  const each = node.known ? `${inLogs(node.logprob / node.known, 3)} a token` : "";
+  return [way, endOf(node), node.known ? `log p ${inLogs(node.logprob, 3)}` : "", each, node.settings, node.text].filter(Boolean).join(" · ");
 }
 
 /** Why the server does not go on from a place, as a sentence for the map. */

@@ -103,7 +103,8 @@ def test_what_is_no_text_is_refused_with_a_sentence(chat: Chat) -> None:
 def test_images_are_shown_and_sent_where_the_model_takes_them(chat: Chat) -> None:
     see(chat)
     hand(chat, "paste", ("dot.png", "image/png", PNG))
-    chat.page.get_by_alt_text("dot.png").wait_for()
+    box = chat.page.get_by_alt_text("dot.png").bounding_box()
+    assert box is not None and min(box["width"], box["height"]) > 40  # room for its button
     address = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     with chat.page.expect_request("**/chat/completions") as asked:
         chat.say("What is it?")

@@ -395,7 +395,7 @@ export class MapPanel {
 function whatOf(node) {
   if (node.kind === "start") return "Where the conversation begins.";
   if (node.kind === "message") return `${node.role === "user" ? "You" : "Tools"}: ${node.text}`;
-  const way = node.edge ? `${visible(node.edge.record.b)}, ${percent(node.edge.record.l)}` : "";
+  const way = node.edge ? `“${visible(node.edge.record.b)}” ${percent(node.edge.record.l)}` : "";
   if (node.kind === "fork") return [way, `${node.ways} ways part after token ${node.at}`].filter(Boolean).join(" · ");
   const each = node.known ? `${inLogs(node.logprob / node.known, 3)} a token` : "";
   return [way, endOf(node), node.known ? `log p ${inLogs(node.logprob, 3)}` : "", each, node.settings, node.text].filter(Boolean).join(" · ");

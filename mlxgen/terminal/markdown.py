@@ -25,6 +25,7 @@ from ..engine import Chunk
 from .screens import DimScreen
 
 EVERY = 0.08  # seconds between two drawings
+LEAVES = 9  # times as long as a drawing took, the model has for itself before the next one
 # $$..$$, \[..\] and \(..\), and $..$ where no space or digit makes it two prices.
 _FORMULA = re.compile(
     r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$(?![\s$])[^$\n]*?(?<![\s\\])\$(?!\d)", re.DOTALL
@@ -57,6 +58,7 @@ class MarkdownScreen:
         self._open = ""  # the block that grows, and what follows it
         self._height = 0  # lines of it that are drawn
         self._drawn = 0.0  # when that was
+        self._took = 0.0  # seconds, which grow with the block
 
     def show(self, chunk: Chunk | None, events: Sequence[ChatEvent]) -> None:
         for event in events:
@@ -76,18 +78,22 @@ class MarkdownScreen:
             self._end_aside()
             self._out.write("\n")
         self._open += text if self._open else text.lstrip("\n")
-        if "\n" in text:
-            done, self._open = split(self._open)
-            if done:
-                self._print(done)
-        if time.monotonic() - self._drawn >= EVERY and self._open.strip():
+        begun = time.monotonic()
+        if begun - self._drawn < max(EVERY, LEAVES * self._took) or not self._open.strip():
+            return
+        done, self._open = split(self._open)
+        if done:
+            self._print(done)
+        if self._open.strip():
             self._draw()
+        self._drawn = time.monotonic()
+        self._took = self._drawn - begun
 
     def _draw(self) -> None:
         """Draw the block that grows over what was drawn of it."""
         lines = self._lines(self._open)[-max(1, self._console.height - 1) :]
         self._put("\n".join(lines))
-        self._height, self._drawn = len(lines), time.monotonic()
+        self._height = len(lines)
 
     def _print(self, block: str) -> None:
         """Print a block that is complete in the place of what was drawn of it."""

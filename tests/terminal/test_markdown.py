@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,6 +108,24 @@ def test_a_block_that_grows_beyond_the_terminal_is_whole_in_the_end(
         assert len(screen_of(out.getvalue())) <= 5
     screen.end()
     assert [line.split()[0] for line in screen_of(out.getvalue())] == [str(n) for n in range(1, 31)]
+
+
+def test_a_long_block_leaves_the_time_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, drawn = [1.0], []
+    monkeypatch.setattr(markdown, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    screen = MarkdownScreen(io.StringIO())
+    lines = screen._lines
+
+    def slow(markup: str) -> list[str]:
+        clock[0] += 1.0
+        drawn.append(markup)
+        return lines(markup)
+
+    monkeypatch.setattr(screen, "_lines", slow)
+    for _ in range(200):
+        clock[0] += 0.1
+        screen.show(None, [Text("- item\n")])
+    assert len(drawn) == 3
 
 
 def test_reasoning_is_dimmed_and_marks_are_not_shown() -> None:

@@ -328,6 +328,7 @@ export class Session {
   }
 
   show(node) {
+    if (!this.current.nodes[node.id]) return; // it was deleted since it was listed
     select(this.current, node);
     this.#keep(this.current);
     this.#tell.changed(this.current);

@@ -563,6 +563,7 @@ def test_an_interrupt_keeps_the_text_so_far_and_exits_with_130(endless: Any) -> 
     assert "finished:    interrupted" in err.decode()
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_not_an_error(endless: Any) -> None:
     process = endless()
     assert process.stdout.read(20)

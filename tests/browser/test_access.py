@@ -73,6 +73,7 @@ def _tab_to(chat: Chat, name: str | re.Pattern[str], *, back: bool = False) -> N
     raise AssertionError(f"no Tab leads to {name}")
 
 
+@pytest.mark.slow
 def test_settings_open_and_close_by_keys_and_give_the_focus_back(chat: Chat) -> None:
     _tab_to(chat, "Settings", back=True)
     chat.page.keyboard.press("Enter")

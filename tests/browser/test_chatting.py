@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from ..server.running import Running
 from .driving import FACT, GREEDY, Chat, event
 
@@ -43,6 +45,7 @@ def test_stopping_keeps_what_arrived_frees_the_row_and_can_be_gone_on_from(
     assert re.fullmatch("[a-z ]+", chat.answer)
 
 
+@pytest.mark.slow
 def test_system_prompt_stop_strings_and_most_tokens_hold(chat: Chat) -> None:
     chat.set(GREEDY | {"System prompt": "Answer with one word."})
     assert chat.ask(FACT) == "Paris"
@@ -73,6 +76,7 @@ def test_a_call_of_a_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
     assert "Oslo" in chat.answer
 
 
+@pytest.mark.slow
 def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
     chat.set(GREEDY)
     chat.ask(FACT)
@@ -110,6 +114,7 @@ def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) 
     assert chat.answer == "3 + 4 = 7."
 
 
+@pytest.mark.slow
 def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> None:
     chat.set(ENDLESS | {"Maximum tokens": "500"})  # it must not end before the next two lines
     chat.say("Go on.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import jsonschema
+import pytest
 
 from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event, told
 
@@ -93,6 +94,7 @@ def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> N
     assert chat.answer == "The capital of France is Paris"
 
 
+@pytest.mark.slow
 def test_the_end_is_refused_where_the_form_wants_more(chat: Chat) -> None:
     chat.set(
         GREEDY
@@ -112,6 +114,7 @@ def test_the_end_is_refused_where_the_form_wants_more(chat: Chat) -> None:
     assert chat.answer == before
 
 
+@pytest.mark.slow
 def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -> None:
     chat.hold_to_schema()
     first = chat.ask(RECORD)
@@ -134,6 +137,7 @@ def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -
     assert chat.answer == second
 
 
+@pytest.mark.slow
 def test_branches_of_branches_are_walked_listed_and_compared(chat: Chat) -> None:
     chat.hold_to_schema()
     first = chat.ask(RECORD)
@@ -161,6 +165,7 @@ def test_branches_of_branches_are_walked_listed_and_compared(chat: Chat) -> None
     assert json.loads(chat.answer) == third
 
 
+@pytest.mark.slow
 def test_a_branch_within_the_thoughts_has_their_whole_text(chat: Chat) -> None:
     chat.set({"Temperature": "0", "Thinking": "on", "Alternatives to request": "20"})
     chat.ask("What is 34 + 28?")

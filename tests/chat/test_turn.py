@@ -161,6 +161,7 @@ def test_a_call_ends_the_thinking_unless_the_text_is_held_to_a_form() -> None:
     assert forced.edges["reasoning"] == {"</think>": "content"}
 
 
+@pytest.mark.slow
 def test_a_schema_of_which_no_grammar_can_be_made_is_held_by_its_outline() -> None:
     parts: list[Any] = [
         {"anyOf": [{"properties": {f"k{i}{j}": {}}} for j in range(9)]} for i in range(9)

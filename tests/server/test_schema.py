@@ -67,6 +67,7 @@ def test_what_is_allowed_by_the_description_is_answered_as_described(described: 
         assert 200 in seen or not fixed, (operation.label, seen)
 
 
+@pytest.mark.slow
 def test_what_the_description_forbids_is_refused(described: Any) -> None:
     operations = [found.ok() for found in described.get_all_operations()]
     posts = [operation for operation in operations if operation.method.upper() == "POST"]

@@ -250,6 +250,7 @@ def test_an_answer_that_is_cut_off_says_what_allows_more() -> None:
     assert "(cut off after 3 tokens; /continue goes on, /set max" in talk.noted
 
 
+@pytest.mark.slow
 def test_the_chat_needs_no_web_server() -> None:
     code = (
         "import sys, mlxgen.terminal.converse\n"
@@ -324,6 +325,7 @@ def test_options_of_the_command_line_hold_in_the_conversation() -> None:
     assert "  top_p                1.0" in ended.stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_prompt_is_the_first_message() -> None:
     ended = piped("/retry", options=("What is the capital of France?",))
     assert ended.stdout.decode() == "The capital of France is Paris.\n" * 2
@@ -453,6 +455,7 @@ def test_a_terminal_greets_dims_the_reasoning_and_ends_with_ctrl_d(
     assert chat.process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_odds_branches_and_answers_as_they_are_written_if_asked(
     terminal: Callable[..., Terminal],
 ) -> None:

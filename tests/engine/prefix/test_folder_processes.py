@@ -123,6 +123,7 @@ def test_a_hundred_processes_that_are_killed_leave_nothing_wrong(
         _dies_and_nothing_is_wrong(tmp_path, seed, monkeypatch)
 
 
+@pytest.mark.slow
 def test_processes_that_write_and_evict_at_once_never_give_anything_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,6 +253,7 @@ def test_going_back_and_forking_are_the_same_with_a_draft(
     assert told(other) == told("ngram") == told("off")
 
 
+@pytest.mark.slow
 def test_rows_with_and_without_drafts_run_side_by_side(
     pair: tuple[LanguageModel, LanguageModel],
 ) -> None:

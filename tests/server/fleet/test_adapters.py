@@ -267,6 +267,7 @@ def test_the_only_model_may_have_adapters(shelf: Path) -> None:
     run(test, models=(str(shelf / "one"),), adapters=(adapter,), draft_model="ngram")
 
 
+@pytest.mark.slow
 def test_an_adapter_that_is_unloaded_gives_its_memory_back(shelf: Path) -> None:
     async def test(server: Server) -> None:
         fleet = server.service.fleet

@@ -339,6 +339,7 @@ def test_a_client_that_hangs_up_while_it_waits_keeps_nothing_and_ends_nothing(
     run(test, model_dirs=(str(shelf),))
 
 
+@pytest.mark.slow
 def test_a_request_waits_for_a_load_no_longer_than_for_a_place(shelf: Path) -> None:
     async def test(server: Server) -> None:
         async with server.service.fleet._room:
@@ -350,6 +351,7 @@ def test_a_request_waits_for_a_load_no_longer_than_for_a_place(shelf: Path) -> N
     run(test, model_dirs=(str(shelf),), queue_timeout=0.05)
 
 
+@pytest.mark.slow
 def test_the_only_model_is_unloaded_when_idle_and_comes_back(shelf: Path) -> None:
     async def test(server: Server) -> None:
         member = server.service.fleet.default

@@ -171,6 +171,7 @@ def test_processes_come_back_whenever_they_can_be_started(
     assert tries[0] >= 13
 
 
+@pytest.mark.slow
 def test_a_process_measures_the_memory_of_each_grammar_from_where_it_begins(facts: Facts) -> None:
     known = replace(facts, memory=24 << 20)
 

@@ -101,7 +101,13 @@ def test_a_streamed_echo_says_the_same(desk: Desk) -> None:
     assert "".join(choice["text"] for choice in choices) == whole["text"]
     for name, values in whole["logprobs"].items():
         streamed = [v for choice in choices for v in (choice["logprobs"] or {}).get(name, [])]
-        assert streamed == (pytest.approx(values) if name == "token_logprobs" else values)
+        if name == "token_logprobs":
+            assert streamed == pytest.approx(values, abs=1e-3)
+        elif name == "top_logprobs":  # drafts take other passes each time
+            for tops, others in zip(streamed, values, strict=True):
+                assert tops == (others and pytest.approx(others, abs=1e-3))
+        else:
+            assert streamed == values
 
 
 def test_prompt_logprobs_are_by_token_id(desk: Desk) -> None:

@@ -191,8 +191,8 @@ class GenerationOptions(SamplingOptions, total=False):
     smaller model of the same tokenizer is that model alone, and ``"off"`` is no draft. A
     LanguageModel, "auto", "ngram" or "off"; default "auto"."""
     num_draft_tokens: Annotated[int | None, integer(None, 1, 64)]
-    """Number of tokens that a draft proposes at a time: with ``"auto"`` the most, of which it
-    proposes as many as pay, down to none; otherwise always that many, as far as it has them.
+    """Number of tokens that a draft proposes at a time. With ``"auto"`` it is the most, of which
+    as many are proposed as pay, down to none; otherwise always that many, as far as there are any.
     ``None`` is as many as are likely to stand. An integer from 1 to 64; default None."""
     prediction: Annotated[
         "str | Sequence[Token]", Rule((), "a string or a list of token ids", rule.text_or_tokens)

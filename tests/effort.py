@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 ALL = os.environ.get("MLXGEN_TESTS") == "all"
-TABLES = {32: 24, 8: 6}  # cases of a test beyond which every 24th or sixth is tried
+# The cases of a test beyond which every so many-th is tried
+TABLES = {32: 32, 8: 8, 4: 3}
 
 
 def tries(count: int) -> int:

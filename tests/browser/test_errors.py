@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 KEY = "open-sesame"
 
 
+@pytest.mark.slow
 def test_a_setting_that_the_server_refuses_is_said_and_led_to(chat: Chat) -> None:
     chat.set({"Temperature": "-3"})
     chat.ask(FACT)

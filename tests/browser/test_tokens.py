@@ -202,6 +202,7 @@ def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
     assert chat.panel.is_visible()
 
 
+@pytest.mark.slow
 def test_a_branch_goes_on_in_the_conversation(chat: Chat) -> None:
     chat.hold_to_schema()
     chat.ask(RECORD)

@@ -121,6 +121,7 @@ class Failing:
 GREEDY: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True, "draft": "off"}  # passes count
 
 
+@pytest.mark.slow
 def test_what_nobody_holds_is_dropped_on_all_ranks(pair: Pair) -> None:
     lm = pair.lm
     for _ in lm.batch(["a", "bc", "def"] * 3, **GREEDY):

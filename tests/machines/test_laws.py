@@ -34,7 +34,7 @@ MORE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("shapes", "size", "disk"),
     [
-        (FEW, 2, False),
+        pytest.param(FEW, 2, False, marks=pytest.mark.slow),
         pytest.param(MORE, 2, True, marks=pytest.mark.slow),
         pytest.param(THREE, 3, False, marks=pytest.mark.slow),
     ],

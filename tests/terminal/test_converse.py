@@ -347,6 +347,7 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_the_answer_and_the_script_goes_on(interruptible: None) -> None:
     with subprocess.Popen(
         [*COMMAND, *QUIET, "--ignore-eos"],

@@ -56,6 +56,7 @@ def slow() -> JsonSchema:
     return JsonSchema({"type": "object", "properties": {f"p{i}": {} for i in range(1500)}})
 
 
+@pytest.mark.slow
 def test_a_schema_is_compiled_after_every_process_was_killed(
     facts: Facts, started: list[int]
 ) -> None:

@@ -102,11 +102,9 @@ class Held:
         self._same, self._moment = same, history.moment
         return same
 
-    def goes_on(self, start: int, came: Sequence[Token]) -> int:
+    def continued(self, start: int, came: Sequence[Token]) -> int:
         """How many of the tokens that ``came`` are those from ``start`` on."""
-        held = known(self._tokens[start : start + len(came)])
-        pairs = enumerate(zip(held, came, strict=False))
-        return next((at for at, (token, other) in pairs if token != other), len(held))
+        return alike(known(self._tokens[start : start + len(came)]), came)
 
     def fork(self) -> Held:
         """An independent copy."""
@@ -165,3 +163,10 @@ def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
 def known(tokens: Iterable[Fed]) -> list[Token]:
     """The tokens; this waits for those that are not known yet."""
     return [token.read() if isinstance(token, Later) else token for token in tokens]
+
+
+def alike(tokens: Sequence[Token], others: Sequence[Token]) -> int:
+    """How many of the first tokens are the same."""
+    pairs = enumerate(zip(tokens, others, strict=False))
+    differs = next((at for at, (token, other) in pairs if token != other), None)
+    return min(len(tokens), len(others)) if differs is None else differs

@@ -87,7 +87,7 @@ class KV:
         end = len(history)
         to, store = self.common(history), self.store
         if came and to == end:
-            to += self._held.goes_on(end, came)
+            to += self._held.continued(end, came)
         to = min(to, end + len(came) - 1 if most is None else most)
         if to < store.length:
             self.device.do(Trim(self.number, to))

@@ -19,6 +19,7 @@ from ...tokens import Token
 from ..chunk import DraftCount
 from ..history import History
 from ..kv import Fed
+from ..kv.held import alike
 from ..prefix.cache import PrefixCache
 from ..request.request import Request
 from .drafter import Drafter
@@ -103,8 +104,7 @@ class Drafts:
     def go_on(self, request: Request, guess: Guess, drawn: Sequence[Token]) -> None:
         """Have who proposed a guess go on, once it is known what the request has ``drawn`` at its
         positions, and before the request accepts what stands of that."""
-        pairs = enumerate(zip(guess.tokens, drawn, strict=False))
-        stand = next((at for at, (token, other) in pairs if token != other), len(guess.tokens))
+        stand = alike(guess.tokens, drawn)
         came = drawn[: stand + 1]
         if request.position + len(came) + 1 >= request.budget or min(came) < 0:
             return

@@ -104,7 +104,7 @@ def prepared(prepare: Prepare, jobs: Iterable[tuple[AnyPrompt, Options]]) -> lis
     for prompt, options in jobs:
         if last is not None and prompt is last[0] and _may_share(last[1], options):
             twin = rows[-1].fork(options.some_seed())
-            twin.options = options
+            twin.options = replace(twin.options, seed=options.seed)
             rows.append(twin)
         else:
             rows.append(prepare(prompt, options))

@@ -143,11 +143,6 @@ class Preparation:
         self._max_sequences = max_sequences
         self._remote = remote
 
-    def close(self) -> None:
-        """Fetch nothing more."""
-        if self._remote is not None:
-            self._remote.close()
-
     async def sequences(self, size: int, body: Body, parse: Parse, client: str) -> Prepared:
         """Make the sequences of a body of this size; raises for what is wrong with it."""
         size += await self.fetched(body)

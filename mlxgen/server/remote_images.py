@@ -1,14 +1,16 @@
 """Images that a request names by http or https addresses, if the server may fetch them.
 
 They are fetched before the request is understood, in threads of their own, and the request then has
-them as ``data:`` addresses: so nothing behind this knows that there is a network.
+them as ``data:`` addresses: so nothing that reads it knows that there is a network. Only images in
+messages are fetched, at the places where an API has them; whatever else looks like an image (the
+arguments of a call, the schema of a tool, metadata) stays as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -16,7 +18,6 @@ from .errors import RequestError
 from .fields import Path, place_of
 from .http.fetch import FetchError, fetch
 
-THREADS = 4
 MOST_IMAGES = 16  # of one request
 MOST_BYTES = 64 << 20  # of all of them
 
@@ -40,15 +41,10 @@ class Named(NamedTuple):
 
 class RemoteImages:
     """Fetches what bodies name; ``get`` gives the bytes at an address. It belongs to the event
-    loop."""
+    loop. Each request has threads of its own, so that its slow addresses delay no other one."""
 
     def __init__(self, get: Callable[[str], bytes] = fetch) -> None:
         self._get = get
-        self._threads = ThreadPoolExecutor(THREADS, "fetch")
-
-    def close(self) -> None:
-        """Start nothing new."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def put_into(self, body: dict[str, Any]) -> int:
         """Put the images into a body; returns their bytes. Raises ``RequestError``."""
@@ -58,16 +54,19 @@ class RemoteImages:
                 place_of(named[MOST_IMAGES].path),
                 f"expected at most {MOST_IMAGES} images to fetch, got {len(named)}",
             )
-        loop = asyncio.get_running_loop()
+        if not named:
+            return 0
         urls = dict.fromkeys(each.url for each in named)
-        jobs = [loop.run_in_executor(self._threads, self._get, url) for url in urls]
-        found = dict(zip(urls, await asyncio.gather(*jobs, return_exceptions=True), strict=True))
+        found = dict(zip(urls, await self._fetched(list(urls)), strict=True))
         total = 0
         for each in named:
             data = found[each.url]
             if isinstance(data, FetchError):
-                raise RequestError.at(
-                    place_of(each.path), f"the image cannot be fetched: {data}", "fetch_failed"
+                raise RequestError(
+                    f"{place_of(each.path)}: the image cannot be fetched: {data}",
+                    status=data.status,
+                    param=place_of(each.path),
+                    code="fetch_failed",
                 )
             if isinstance(data, BaseException):
                 raise data
@@ -80,17 +79,33 @@ class RemoteImages:
             each.put(data)
         return total
 
+    async def _fetched(self, urls: Sequence[str]) -> list[bytes | BaseException]:
+        """What is at these addresses, or why it is not known."""
+        loop = asyncio.get_running_loop()
+        threads = ThreadPoolExecutor(len(urls), "fetch")
+        try:
+            jobs = [loop.run_in_executor(threads, self._get, url) for url in urls]
+            return await asyncio.gather(*jobs, return_exceptions=True)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
 
 def addresses_in(body: Mapping[str, Any]) -> Iterator[Named]:
-    """The http addresses of images in a body of any API, in order."""
-    waiting: list[tuple[Path, Any]] = [((), body)]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict):
-            yield from _named(value, path)
-            waiting += [((*path, key), inner) for key, inner in reversed(value.items())]
-        elif isinstance(value, list):
-            waiting += [((*path, i), value[i]) for i in reversed(range(len(value)))]
+    """The http addresses of images in the messages or input items of a body, in order."""
+    for name in ("messages", "input"):
+        for path, message in _items(body.get(name), (name,)):
+            for key in ("content", "output"):  # of messages, and of what a function returned
+                for at, part in _items(message.get(key), (*path, key)):
+                    yield from _named(part, at)
+                    if part.get("type") == "tool_result":
+                        for inner, shown in _items(part.get("content"), (*at, "content")):
+                            yield from _named(shown, inner)
+
+
+def _items(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The objects in a list, with their paths."""
+    if isinstance(value, list):
+        yield from (((*path, i), item) for i, item in enumerate(value) if isinstance(item, dict))
 
 
 def _named(part: dict[str, Any], path: Path) -> Iterator[Named]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,29 @@ def test_drafts_change_no_greedy_answer(server: Running, draft: str) -> None:
         assert timings.get("draft_n", 0) >= timings.get("draft_n_accepted", 0)
         known = {"off": set(), "ngram": {"text"}}.get(draft, {"text", "head", "model"})
         assert set(timings.get("drafts", {})) <= known
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", question("Tell me a story about a fox.")),
+        ("/v1/completions", {"prompt": "Once upon a time", "temperature": 0}),
+        ("/v1/completions", {"prompt": ["Once", "Two"], "temperature": 0}),
+    ],
+)
+def test_each_of_several_answers_is_drafted_from_a_prediction(
+    server: Running, path: str, body: dict[str, Any]
+) -> None:
+    whole = {**body, "n": 3, "seed": 5, "max_tokens": 24}
+
+    def said(**more: Any) -> list[Any]:
+        answer = server.post(path, {**whole, **more})
+        assert answer.status_code == 200, answer.text
+        return [choice.get("message") or choice["text"] for choice in answer.json()["choices"]]
+
+    texts = said()
+    told = [each if isinstance(each, str) else each["content"] for each in texts]
+    assert said(prediction={"type": "content", "content": told[0]}) == texts
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import gc
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -232,7 +234,6 @@ def test_images_that_may_be_fetched_are_put_into_the_body(model: ServedModel, ap
     body = make(*urls)
     remote = RemoteImages(get)
     total = asyncio.run(remote.put_into(body))
-    remote.close()
     assert sorted(asked) == sorted(files) and total == sum(len(files[url]) for url in urls)
     assert prompt_of(parse(body, model)) == prompt_of(
         parse(make(*(address_of(files[url]) for url in urls)), model)
@@ -247,18 +248,69 @@ def test_an_image_that_cannot_be_fetched_is_named() -> None:
     with pytest.raises(RequestError, match="cannot be fetched: its server answers 404") as caught:
         asyncio.run(remote.put_into(chat("https://example.org/1")))
     assert caught.value.param == "messages[0].content[0].image_url.url"
+    assert (caught.value.status, caught.value.code) == (502, "fetch_failed")
     with pytest.raises(RequestError, match=f"at most {MOST_IMAGES} images"):
         asyncio.run(remote.put_into(chat(*["https://example.org/1"] * (MOST_IMAGES + 1))))
-    remote.close()
 
 
-def test_text_is_not_fetched() -> None:
-    body = chat()
-    body["messages"][0]["content"][0]["text"] = "https://example.org/1"
-    body["metadata"] = {"image_url": "https://example.org/2"}
-    remote = RemoteImages(lambda url: b"never")
-    assert asyncio.run(remote.put_into(body)) == 0
-    remote.close()
+LOOKS = [
+    {"type": "image_url", "image_url": {"url": "https://example.org/1"}},
+    {"type": "input_image", "image_url": "https://example.org/1"},
+    {"type": "image", "source": {"type": "url", "url": "https://example.org/1"}},
+]
+
+
+@pytest.mark.parametrize("like", LOOKS)
+@pytest.mark.parametrize("api", APIS)
+def test_only_images_of_messages_are_fetched(api: str, like: Body) -> None:
+    body = APIS[api][0]("https://example.org/2")
+    body |= {
+        "metadata": like,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": like}}],
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"const": [like]}}},
+    }
+    said = body["messages" if "messages" in body else "input"]
+    called = {"type": "function", "id": "c", "function": {"name": "f", "arguments": like}}
+    said += [
+        {"role": "assistant", "content": "https://example.org/1", "tool_calls": [called]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c", "name": "f", "input": [like]}],
+        },
+        {"type": "function_call", "name": "f", "arguments": like, "input": [like]},
+    ]
+    before = copy.deepcopy(body)
+    asked = []
+
+    def get(url: str) -> bytes:
+        asked.append(url)
+        return png(1)
+
+    asyncio.run(RemoteImages(get).put_into(body))
+    assert asked == ["https://example.org/2"]
+    assert {**body, "messages": 0, "input": 0} == {**before, "messages": 0, "input": 0}
+    assert said[1:] == before["messages" if "messages" in body else "input"][1:]
+
+
+def test_slow_addresses_of_one_request_delay_no_other() -> None:
+    free = threading.Event()
+    slow = [f"https://slow.example/{i}" for i in range(MOST_IMAGES)]
+
+    def get(url: str) -> bytes:
+        assert url not in slow or free.wait(60)
+        return png(1)
+
+    remote = RemoteImages(get)
+
+    async def ask() -> None:
+        waiting = [asyncio.create_task(remote.put_into(chat(*slow))) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert await remote.put_into(chat("https://example.org/1")) == len(png(1))
+        assert not any(task.done() for task in waiting)
+        free.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(ask())
 
 
 def test_images_that_wait_are_limited(

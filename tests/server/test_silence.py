@@ -25,7 +25,7 @@ ASKED: Mapping[str, dict[str, Any]] = {
 }
 SIGNS = {
     "/v1/chat/completions": r": keepalive 16/\d+",
-    "/v1/messages": "event: ping",
+    "/v1/messages": "event: ping|: the prompt is being run",
     "/v1/responses": "event: response.in_progress",
 }
 ENDS = {
@@ -102,7 +102,8 @@ def test_headers_and_signs_of_life_come_while_a_prompt_is_run(
         seen += lines
     assert sum(bool(re.fullmatch(ENDS[path], line)) for line in seen) == 1
     if path == "/v1/messages":
-        [start] = [i for i, line in enumerate(seen) if line == "event: message_start"]
+        start = next(i for i, line in enumerate(seen) if line.startswith("event: "))
+        assert seen[start] == "event: message_start", "readers expect it before a ping"
         usage = seen[start + 1]
         whole = server.post(path, {**body, "stream": False}).json()["usage"]
         total = whole["input_tokens"] + whole["cache_read_input_tokens"]

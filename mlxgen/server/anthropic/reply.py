@@ -55,6 +55,7 @@ class MessagesReply:
         self._stops = stops
         self._thinks = thinks
         self._reports = progress
+        self._begun = False
         self._params = params
         self._id = id
         self._reader = AnswerReader(reading, self._name_call)
@@ -73,6 +74,7 @@ class MessagesReply:
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: who answers, and the size of the prompt."""
+        self._begun = True
         message: Event = {
             "id": self._id,
             "type": "message",
@@ -91,7 +93,8 @@ class MessagesReply:
         return [*pings, *self._released()]
 
     def alive(self) -> list[Aside]:
-        return [_ping()]
+        # Readers expect ``message_start`` before any other event
+        return [_ping() if self._begun else Aside(": the prompt is being run")]
 
     def push(
         self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None

@@ -188,12 +188,12 @@ class Guests:
             if guest in self._thinking:
                 self._thinking.remove(guest)
             self._to_fork.pop(guest, None)
+            told, guest.has_left = guest.has_left, True  # before its thread can see them closed
             for handle in guest.handles:
                 self._hosts.pop(handle, None)
                 scheduler.cancel(handle)
             guest.handles = []
-            if not guest.has_left:
-                guest.has_left = True
+            if not told:
                 guest.answers.put(Raised(Left()))
 
     def of(self, mailbox: Mailbox) -> list[Guest]:

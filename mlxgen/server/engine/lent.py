@@ -35,6 +35,8 @@ class Lent:
 
     @property
     def busy(self) -> bool:
+        if self.guest.has_left:  # its sequences were ended, and not by the program
+            raise Left
         self._handles = [handle for handle in self._handles if not handle.closed]
         return any(handle not in self._waiting for handle in self._handles)
 

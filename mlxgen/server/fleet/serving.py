@@ -75,7 +75,6 @@ class Serving:
     async def close(self) -> None:
         """End all but the engine's thread."""
         self.pulse.close()
-        self.preparation.close()
         if self._base is None:
             await self._guard.close()
 

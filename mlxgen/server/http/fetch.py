@@ -23,11 +23,20 @@ SECONDS = 10.0  # from the first look-up to the last byte
 _HOPS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 _EMBEDDED = ipaddress.IPv6Network("64:ff9b::/96")  # of IPv4 addresses, as translators write them
+_GLOBAL = ipaddress.IPv6Network("2000::/3")  # all that was ever given out
+_EXAMPLES = ipaddress.IPv6Network("3fff::/20")  # for documentation, which Python 3.11 does not know
 _HEADERS = {"User-Agent": "mlxgen", "Accept": "image/*", "Accept-Encoding": "identity"}
 
 
 class FetchError(Exception):
-    """A file cannot be fetched; the message says why, and has nothing of an answer in it."""
+    """A file cannot be fetched; the message says why, and has nothing of an answer in it.
+
+    ``status`` is 400 if the address is at fault, and 502 if the server there is.
+    """
+
+    def __init__(self, message: str, status: int = 502) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def fetch(url: str, *, most: int = MOST_BYTES, seconds: float = SECONDS) -> bytes:
@@ -36,14 +45,14 @@ def fetch(url: str, *, most: int = MOST_BYTES, seconds: float = SECONDS) -> byte
     for _ in range(_HOPS):
         try:
             found = _visit(url, most, until)
+            if isinstance(found, bytes):
+                return found
+            url = urljoin(url, found)
         except (OSError, http.client.HTTPException, ValueError) as error:
             late = time.monotonic() >= until
             raise FetchError(
                 f"it takes more than {seconds:g} seconds" if late else "its server fails"
             ) from error
-        if isinstance(found, bytes):
-            return found
-        url = urljoin(url, found)
     raise FetchError(f"it is redirected more than {_HOPS - 1} times")
 
 
@@ -52,9 +61,9 @@ def _visit(url: str, most: int, until: float) -> bytes | str:
     parts = urlsplit(url)
     usual = {"http": 80, "https": 443}.get(parts.scheme)
     if usual is None or not parts.hostname:
-        raise FetchError("it is not an http or https address")
+        raise FetchError("it is not an http or https address", 400)
     if parts.username is not None or parts.password is not None:
-        raise FetchError("it has a user name or a password in it")
+        raise FetchError("it has a user name or a password in it", 400)
     host, port = parts.hostname, parts.port or usual
     if not host.isascii():
         host = host.encode("idna").decode()
@@ -69,9 +78,13 @@ def _visit(url: str, most: int, until: float) -> bytes | str:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         with _ended_at(until, sock):
             connection.request("GET", target, headers=headers)
-            found = _answer(connection.getresponse(), most)
+            with contextlib.closing(connection.getresponse()) as answer:
+                found = _answer(answer, most)
+                short = isinstance(found, bytes) and bool(answer.length)
             _left(until)  # else it may have been cut off
-            return found
+        if short:
+            raise FetchError("its server sends less than it announced")
+        return found
     finally:
         sock.close()
 
@@ -110,7 +123,7 @@ def _connected(host: str, port: int, until: float) -> socket.socket:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for *_, where in found:
         if not is_public(str(where[0])):
-            raise FetchError("its host is not on the public internet")
+            raise FetchError("its host is not on the public internet", 400)
     failed: OSError | None = None
     for family, kind, protocol, _, where in found:
         sock = socket.socket(family, kind, protocol)
@@ -134,6 +147,8 @@ def is_public(text: str) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
         if inner is not None:
             address = inner
+        elif address not in _GLOBAL or address in _EXAMPLES:
+            return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -31,6 +32,9 @@ Headers: TypeAlias = dict[bytes, bytes]
 
 OPEN = frozenset({"/", "/health", "/health/live", "/health/ready", "/ping"})
 """Paths that need no key: they reveal nothing, and the page at / asks for the key itself."""
+_HOST = re.compile(r"(?:\[(?P<inner>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:@/?#\\]*?)\.?)(?::[0-9]*)?")
+"""A name or an address, with or without a port. Nothing may follow: readers of addresses would take
+what comes after an @ for the host."""
 PAGE = "/page/"  # likewise: the files of the page
 METHODS = b"GET, POST, OPTIONS"
 _OWNER = "mlxgen.owner"
@@ -157,10 +161,10 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _host_name(host: str) -> str:
-    """A ``Host`` header without its port, its last dot, and the brackets of an IPv6 address."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].removesuffix(".")
+    """A ``Host`` header without its port, its last dot, and the brackets of an IPv6 address; empty
+    if it is not a host and a port."""
+    match = _HOST.fullmatch(host)
+    return "" if match is None else match["inner"] or match["name"]
 
 
 def _other_origin(name: str) -> RequestError:

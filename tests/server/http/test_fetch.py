@@ -39,6 +39,15 @@ Answer = Callable[[socket.socket], None]
         ("2002:7f00:1::", False),
         ("64:ff9b::a00:1", False),
         ("64:ff9b::5db8:d822", True),
+        ("64:ff9b:1::5db8:d822", False),
+        ("192.0.2.1", False),
+        ("198.51.100.7", False),
+        ("203.0.113.9", False),
+        ("2001:db8::1", False),
+        ("3fff::1", False),
+        ("fec0::1", False),
+        ("5f00::1", False),
+        ("::93.184.216.34", False),
     ],
 )
 def test_only_addresses_of_the_internet_are_public(address: str, public: bool) -> None:
@@ -120,6 +129,33 @@ def test_all_addresses_of_a_name_are_checked(lookups: list[str]) -> None:
         fetch("http://both.example/")
 
 
+@pytest.mark.parametrize("where", ["http://[broken", "http://[::1", "//[/", "", "http://a:b/"])
+def test_a_broken_redirect_is_the_fault_of_its_server(
+    serve: Callable[[Answer], int], lookups: list[str], where: str
+) -> None:
+    port = serve(saying(f"302 Found\r\nLocation: {where}"))
+    with pytest.raises(FetchError) as caught:
+        fetch(f"http://example.org:{port}/")
+    assert caught.value.status == 502
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ("Content-Length: 900", b"abc"),
+        ("Transfer-Encoding: chunked", b"20\r\nabc"),
+        ("Transfer-Encoding: chunked", b"3\r\nabc\r\n"),
+    ],
+)
+def test_half_an_answer_is_none(
+    serve: Callable[[Answer], int], lookups: list[str], head: str, body: bytes
+) -> None:
+    port = serve(saying(f"200 OK\r\n{head}", body))
+    with pytest.raises(FetchError) as caught:
+        fetch(f"http://example.org:{port}/")
+    assert caught.value.status == 502
+
+
 def test_redirects_end(serve: Callable[[Answer], int], lookups: list[str]) -> None:
     port = serve(saying("302 Found\r\nLocation: /again"))
     with pytest.raises(FetchError, match="redirected more than 3 times"):
@@ -167,8 +203,9 @@ def test_a_server_that_dawdles_is_left(
     ],
 )
 def test_what_is_not_a_public_address_is_not_visited(url: str, message: str) -> None:
-    with pytest.raises(FetchError, match=message):
+    with pytest.raises(FetchError, match=message) as caught:
         fetch(url)
+    assert caught.value.status == (502 if "fails" in message else 400)
 
 
 def test_an_error_of_the_server_is_one_here(

@@ -67,7 +67,9 @@ def test_without_a_key_programs_on_this_machine_get_in() -> None:
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:8080", "", "127.0.0.1.evil.example", "box.local.evil.example",
-     "[evil.example]", "[", ".", "1"],
+     "[evil.example]", "[", ".", "1", "localhost:80@evil.example", "[::1].evil.example",
+     "[::1]@evil.example", "localhost:evil", "localhost/evil.example", "127.0.0.1:80:80",
+     "localhost:8080, evil.example", "::1"],
 )  # fmt: skip
 def test_a_name_that_was_pointed_here_does_not_get_in(bound: str, host: str) -> None:
     own = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}

@@ -37,7 +37,7 @@ def operator() -> Iterator[Running]:
     """A server with all that is well-formed in ``own_code``."""
     own = [
         *registering("program", *PROGRAMS),
-        *registering("controller", "Spells", "Detours"),
+        *registering("controller", "Spells", "Detours", "Ponders"),
         *registering("hook", *HOOKS),
     ]
     with running(*own, "--max-batch", "8", "--max-queue", "12") as server:

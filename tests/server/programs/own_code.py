@@ -117,6 +117,19 @@ async def endless(g: mlxgen.Guide) -> None:
         await g.token()
 
 
+class Ponders:
+    """Thinks before each token for longer than the engine waits for it."""
+
+    def __init__(self, lm: mlxgen.LanguageModel) -> None:
+        self.everything = range(lm.vocab_size)
+
+    def mid_process(
+        self, branch_idx: int, last_backtrack: int, last_append: list[int]
+    ) -> list[mlxgen.Branch]:
+        time.sleep(0.2)
+        return [mlxgen.Branch(sample_mask=self.everything)]
+
+
 async def bursts(g: mlxgen.Guide, branches: int) -> None:
     await g.fork(branches)
     await g.fixed("x")

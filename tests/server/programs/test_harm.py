@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -99,6 +100,20 @@ def test_a_client_that_leaves_frees_all_branches(operator: Running) -> None:
                 break
         operator.wait_until(lambda: operator.rows() == 2, "both branches run")
     operator.wait_idle()
+
+
+def test_a_client_that_leaves_is_not_a_fault_of_the_program(operator: Running) -> None:
+    for _ in range(3):
+        body = {"prompt": "Once", "controller": "Ponders", "max_tokens": 50}
+        with operator.stream(COMPLETION, body) as lines:
+            next(events(lines))
+        operator.wait_idle()
+    with operator.stream(COMPLETION, {"prompt": "Once", "program": "endless"}) as lines:
+        next(events(lines))
+    operator.wait_idle()
+    time.sleep(0.5)  # what it was thinking of is over
+    assert not [line for line in operator.log if "failed" in line and "Ponders" in line]
+    assert not [line for line in operator.log if "all branches wait" in line]
 
 
 def test_a_request_has_no_more_branches_than_may_wait(operator: Running) -> None:

@@ -19,7 +19,7 @@ ROOT = ""
 """``mlxgen/__init__.py``."""
 
 FLOORS = (
-    ("errors", "open_files", "recent"),
+    ("errors", "forks", "open_files", "recent"),
     ("tokens",),
     ("text", "filters", "sampling", "images"),
     ("options",),

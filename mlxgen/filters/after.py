@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import FilterError, OptionError, PromptError
+from ..forks import forked
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
+from .compose import hint
 from .protocol import (
     Filter,
     Int32Words,
@@ -23,7 +25,7 @@ from .protocol import (
     is_specification,
     words_of,
 )
-from .replay import Replay
+from .replay import WholeFilter, whole
 
 _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
 
@@ -74,7 +76,7 @@ class After:
                         f"end the text, got {token}",
                     )
             search = _TokenSearch(self.trigger)
-        then = Replay(self.then.bind(vocabulary, vocab_size))
+        then = whole(self.then.bind(vocabulary, vocab_size))
         return AfterFilter(search, then, vocabulary, vocab_size, self.required)
 
 
@@ -103,7 +105,7 @@ class AfterFilter:
     def __init__(
         self,
         search: _TextSearch | _TokenSearch,
-        then: Replay,
+        then: WholeFilter,
         vocabulary: Vocabulary,
         vocab_size: int,
         required: bool,
@@ -115,6 +117,7 @@ class AfterFilter:
         self._required = required
         self._states = [0]  # how much of the trigger was found after each token
         self._started = False
+        self._first = 0  # tokens that the other filter was fed of the one that completed it
         self._rows: dict[int, Int32Words | None] = {}  # by state, shared by all forks
 
     def fill(self, row: Int32Words) -> bool:
@@ -159,9 +162,19 @@ class AfterFilter:
                 raise FilterError(
                     f"token {token} has {rest!r} after the trigger, which no tokens spell"
                 )
-            self._then.advance_as(tokens)
+            self._advance_first(tokens)
             self._started = True
         self._states.append(state)
+
+    def _advance_first(self, tokens: Sequence[Token]) -> None:
+        """Feeds the other filter all of these tokens or none."""
+        try:
+            for token in tokens:
+                self._then.advance(token)
+        except BaseException:
+            self._then.rewind(0)
+            raise
+        self._first = len(tokens)
 
     def can_end(self) -> bool:
         return self._then.can_end() if self._started else not self._required
@@ -172,20 +185,14 @@ class AfterFilter:
     def rewind(self, to: int) -> None:
         waited = len(self._states) - 1
         if to >= waited:
-            self._then.rewind(to - waited + 1)
+            self._then.rewind(to - waited + self._first)
             return
         self._then.rewind(0)
         self._started = False
         del self._states[to + 1 :]
 
     def fork(self) -> AfterFilter:
-        twin = AfterFilter(
-            self._search, self._then.fork(), self._vocabulary, self._vocab_size, self._required
-        )
-        twin._states = self._states.copy()
-        twin._started = self._started
-        twin._rows = self._rows
-        return twin
+        return forked(self, shared=("_search", "_vocabulary", "_rows"))
 
     def forced(self) -> Sequence[Token]:
         """What the other filter forces, once it has started."""
@@ -194,7 +201,7 @@ class AfterFilter:
     def hint(self) -> Sequence[Token]:
         """What is missing of a required trigger."""
         if self._started:
-            return self._then.hint()
+            return hint(self._then)
         return self._search.missing(self._states[-1]) if self._required else ()
 
     def validate(self, tokens: Sequence[Token]) -> int:

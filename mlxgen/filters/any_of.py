@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import FilterError
+from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import bind_opening
+from .compose import bind_opening, hint
 from .protocol import Filter, Int32Words, Specification, allows, is_by_bytes, words_of
-from .replay import Replay
+from .replay import WholeFilter, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,13 @@ class AnyOfFilter:
     """
 
     def __init__(self, parts: Sequence[Filter], lanes: Sequence[Int32Words] = ()) -> None:
-        self._parts = [part if isinstance(part, Replay) else Replay(part) for part in parts]
+        self._parts = [whole(part) for part in parts]
         self._lanes = lanes
+        self._out: dict[int, int] = {}  # by index: tokens before the one that a part did not take
         self._length = 0  # tokens so far
         self._alive = self._parts  # those that took all of them
 
-    def _in(self) -> list[Replay]:
-        return [part for part in self._parts if len(part) == self._length]
-
-    def _open_to(self, token: Token) -> list[Replay]:
+    def _open_to(self, token: Token) -> list[WholeFilter]:
         """The parts to ask about a token."""
         if self._length or not self._lanes:
             return self._alive
@@ -131,12 +130,16 @@ class AnyOfFilter:
                 raise FilterError(f"none of {len(self._parts)} filters allows token {token} here")
         for part in taking:
             part.advance(token)
+        if len(taking) < len(self._alive):
+            for index, part in enumerate(self._parts):
+                if all(part is not other for other in taking):
+                    self._out.setdefault(index, self._length)
         self._length += 1
         self._alive = taking
 
     def can_end(self) -> bool:
         alive = self._alive[:1] if self._lanes and not self._length else self._alive
-        return any(map(Replay.can_end, alive))
+        return any(part.can_end() for part in alive)
 
     def reset(self) -> None:
         self.rewind(0)
@@ -145,13 +148,16 @@ class AnyOfFilter:
         for part in self._parts:
             part.rewind(to)
         self._length = min(self._length, to)
+        self._out = {index: at for index, at in self._out.items() if at < self._length}
         self._alive = self._in()
 
     def fork(self) -> AnyOfFilter:
-        twin = AnyOfFilter([part.fork() for part in self._parts], self._lanes)
-        twin._length = self._length
+        twin = forked(self, shared=("_lanes", "_alive"), _parts=[p.fork() for p in self._parts])
         twin._alive = twin._in()
         return twin
+
+    def _in(self) -> list[WholeFilter]:
+        return [part for index, part in enumerate(self._parts) if index not in self._out]
 
     def forced(self) -> Sequence[Token]:
         """What must come next, once one filter is left."""
@@ -159,7 +165,7 @@ class AnyOfFilter:
 
     def hint(self) -> Sequence[Token]:
         """From the first filter that fits."""
-        return self._alive[0].hint() if self._alive else ()
+        return hint(self._alive[0]) if self._alive else ()
 
     def validate(self, tokens: Sequence[Token]) -> int:
         parts = self._open_to(tokens[0]) if tokens else ()

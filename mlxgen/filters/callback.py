@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from ..errors import FilterError, MlxgenError, OptionError
+from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import Int32Words, words_of
 
@@ -109,6 +110,4 @@ class AllowFilter:
             self._asked = False
 
     def fork(self) -> AllowFilter:
-        twin = AllowFilter(self._spec, self._eos, self._vocab_size)
-        twin._tokens = self._tokens.copy()
-        return twin
+        return forked(self)

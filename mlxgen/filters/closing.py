@@ -67,9 +67,8 @@ class EndSearch:
 
     def follow(self) -> None:
         """Catches up with the constraint. Calling it for each token spreads the work."""
-        parts = self._constraint.parts
         kept = max(0, min(len(self._outlines), len(self._constraint)) - 1)
-        new = parts[0].fed_since(kept) if parts else ()
+        new = self._constraint.fed_since(kept)
         pieces = self._constraint.vocabulary.pieces
         del self._outlines[kept + 1 :]
         for fed in new:

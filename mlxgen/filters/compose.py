@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import OptionError, RewindError
+from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token
 from .protocol import Filter, Int32Words, Specification, is_by_bytes, is_specification
-from .replay import Replay
+from .replay import whole
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -50,57 +51,47 @@ def bind_opening(spec: Specification, tokenizer: AnyTokenizer, vocab_size: int) 
 
 
 class Intersection:
-    """Running filters that all have to agree; itself a filter with all methods of a part.
+    """Running filters that all have to agree; itself a filter with all methods.
 
-    ``parts`` are filters that were fed nothing so far; each gets a ``Replay`` unless it is one.
+    ``parts`` are filters that were fed nothing so far; each gets a ``Replay`` if it lacks methods.
     """
 
     def __init__(self, parts: Sequence[Filter]) -> None:
-        self.parts: tuple[Replay, ...] = tuple(
-            part if isinstance(part, Replay) else Replay(part) for part in parts
-        )
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
+        self.parts = tuple(map(whole, parts))
+        self._fed: list[Token] = []
 
     # ---- forwards and back -----------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
-        self.advance_as((token,))
-
-    def advance_as(self, fed: Sequence[Token]) -> None:
         try:
             for part in self.parts:
-                part.advance_as(fed)
+                part.advance(token)
         except BaseException:
             for part in self.parts:
-                part.rewind(self._length)
+                part.rewind(len(self._fed))
             raise
-        self._length += 1
+        self._fed.append(token)
 
     def rewind(self, to: int) -> None:
         if to < 0:
-            raise RewindError(f"cannot rewind to position {to}", self._length)
-        done: list[Replay] = []
+            raise RewindError(f"cannot rewind to {to} tokens", len(self._fed))
+        done: list[Filter] = []
         for part in self.parts:
             try:
                 part.rewind(to)
             except BaseException:
                 for other in done:
-                    for fed in part.fed_since(len(other)):
-                        other.advance_as(fed)
+                    for token in self._fed[to:]:
+                        other.advance(token)
                 raise
             done.append(part)
-        self._length = min(self._length, to)
+        del self._fed[to:]
 
     def reset(self) -> None:
         self.rewind(0)
 
     def fork(self) -> Intersection:
-        twin = Intersection([part.fork() for part in self.parts])
-        twin._length = self._length
-        return twin
+        return forked(self, parts=tuple(part.fork() for part in self.parts))
 
     # ---- questions -------------------------------------------------------------------------
 
@@ -121,7 +112,7 @@ class Intersection:
         return self.parts
 
     def can_end(self) -> bool:
-        return all(map(Replay.can_end, self.parts))
+        return all(part.can_end() for part in self.parts)
 
     def forced(self) -> list[Token]:
         """The longest run that one part forces and all others would take."""
@@ -135,9 +126,9 @@ class Intersection:
                 best = max(best, run, key=len)
         return best
 
-    def hint(self) -> list[Token]:
+    def hint(self) -> Sequence[Token]:
         """The hint of the first part that has one."""
-        return next((list(run) for run in (part.hint() for part in self.parts) if run), [])
+        return next(filter(None, map(hint, self.parts)), ())
 
     def validate(self, tokens: Sequence[Token]) -> int:
         count = len(tokens)
@@ -146,3 +137,9 @@ class Intersection:
                 break
             count = min(count, part.validate(tokens[:count]))
         return count
+
+
+def hint(filter: Filter) -> Sequence[Token]:
+    """Tokens that lead a filter towards an end, if it knows any."""
+    ask: Callable[[], Sequence[Token]] = getattr(filter, "hint", tuple)
+    return ask()

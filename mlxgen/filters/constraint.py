@@ -11,14 +11,15 @@ same history: an operation happens in all of them, or raises and happens in none
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import DeadEndError, FilterError, OptionError
+from ..errors import DeadEndError, FilterError, OptionError, RewindError
+from ..forks import forked
 from ..tokens import Token, Vocabulary
-from .compose import AllOf, Intersection, bind_opening
+from .compose import AllOf, Intersection, bind_opening, hint
 from .protocol import (
     Filter,
     Int32Words,
@@ -30,7 +31,7 @@ from .protocol import (
     words_of,
 )
 from .reasons import shortened
-from .replay import Replay
+from .replay import WholeFilter, whole
 
 
 class Outlook(NamedTuple):
@@ -68,19 +69,29 @@ class Constraint:
         self.vocab_size = vocab_size
         self.strips_space = strips
         self.filters = flat  # as they were passed
-        self._all = Intersection([_running(f, vocabulary, vocab_size, strips) for f in flat])
+        running = [_running(f, vocabulary, vocab_size, strips) for f in flat]
+        self._filter = whole(running[0]) if len(running) == 1 else Intersection(running)
+        self._fed: list[Token] = []  # every token fed, in order
+        self._ends: list[int] = []  # how many had been fed after each position
         self._rows = _Rows.of(vocabulary, vocab_size)
         self.outlook: Outlook | None = None  # of this position, as soon as it is known
-        self._row: Int32Words | None = None  # what filters write to
+        self._row = np.empty(self._rows.words, dtype=np.int32)  # what filters write to
 
     @property
-    def parts(self) -> tuple[Replay, ...]:
-        """The running filters, each in its ``Replay``."""
-        return self._all.parts
+    def parts(self) -> Sequence[WholeFilter]:
+        """The running filters."""
+        if len(self.filters) != 1 and isinstance(self._filter, Intersection):
+            return self._filter.parts
+        return (self._filter,)
 
     def __len__(self) -> int:
         """Positions of the history."""
-        return len(self._all)
+        return len(self._ends)
+
+    def fed_since(self, position: int) -> list[list[Token]]:
+        """The tokens that each position from ``position`` on fed."""
+        ends = [self._ends[position - 1] if position else 0, *self._ends[position:]]
+        return [self._fed[a:b] for a, b in pairwise(ends)]
 
     # ---- what may come next ----------------------------------------------------------------
 
@@ -101,10 +112,8 @@ class Constraint:
             return self.outlook
         rows = self._rows
         row = self._row
-        if row is None:
-            row = self._row = np.empty(rows.words, dtype=np.int32)
-        filled = self._all.fill(row)
-        can_end = self._all.can_end()
+        filled = self._filter.fill(row)
+        can_end = self._filter.can_end()
         is_open = True
         mask: Int32Words | None
         if filled:
@@ -114,7 +123,7 @@ class Constraint:
                 np.bitwise_or(mask, rows.ends, out=mask)
             elif not is_open:
                 raise DeadEndError(self._dead_end())
-        elif not self._all.parts or (can_end and rows.whole):
+        elif not self.filters or (can_end and rows.whole):
             mask = None
         else:
             mask = rows.everything if can_end else rows.ordinary
@@ -124,7 +133,7 @@ class Constraint:
     def _dead_end(self) -> str:
         alone = [
             f"{_name(filter)} allows {self._count(part)}"
-            for filter, part in zip(self.filters, self._all.parts, strict=True)
+            for filter, part in zip(self.filters, self.parts, strict=True)
         ]
         together = ", and together they allow none" if len(alone) > 1 else ""
         return (
@@ -132,7 +141,7 @@ class Constraint:
             f"{', '.join(alone)}{together}"
         )
 
-    def _count(self, part: Replay) -> str:
+    def _count(self, part: Filter) -> str:
         row = np.zeros(self._rows.words, dtype=np.int32)
         if not part.fill(row):
             return "all"
@@ -148,11 +157,11 @@ class Constraint:
     @property
     def rewinds(self) -> bool:
         """Whether every filter goes back by itself, without being fed the text again."""
-        return all(part.rewinds for part in self._all.parts)
+        return all(getattr(part, "rewinds", True) for part in self.parts)
 
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        return self._all.can_end() if self.outlook is None else self.outlook.can_end
+        return self._filter.can_end() if self.outlook is None else self.outlook.can_end
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible."""
@@ -166,7 +175,7 @@ class Constraint:
         """
         if self.can_end():
             return []
-        run = list(takewhile(self._rows.is_ordinary, self._all.forced()))
+        run = list(takewhile(self._rows.is_ordinary, self._filter.forced()))
         if run:
             return run
         only = self.only()
@@ -185,50 +194,65 @@ class Constraint:
 
     def hint(self) -> list[Token]:
         """Allowed tokens that lead towards an end, if a filter knows any."""
-        run = self._all.hint()
+        run = list(hint(self._filter))
         return run[: self.validate(run)]
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, would be taken; changes nothing."""
-        return self._all.validate(list(takewhile(self._rows.is_ordinary, tokens)))
+        return self._filter.validate(list(takewhile(self._rows.is_ordinary, tokens)))
 
     # ---- the history -----------------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
         """One position that feeds its token to every filter. FilterError if one refuses it."""
-        self.advance_as((token,))
+        if not self._rows.is_ordinary(token):
+            raise self._refused(token)
+        self._filter.advance(token)
+        self._fed.append(token)
+        self._ends.append(len(self._fed))
+        self.outlook = None
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: () for a token that was withheld."""
-        for token in fed:
-            if token in self.vocabulary.eos:
-                raise FilterError(f"token {token} ends the text and is never fed to filters")
-            most = self._rows.limit - 1
-            if not 0 <= token <= most:
-                raise FilterError(f"token {token} is outside the vocabulary; expected 0 to {most}")
-        self._all.advance_as(fed)
+        start = len(self._fed)
+        try:
+            for token in fed:
+                if not self._rows.is_ordinary(token):
+                    raise self._refused(token)
+                self._filter.advance(token)
+                self._fed.append(token)
+        except BaseException:
+            if len(self._fed) > start:
+                self._filter.rewind(start)
+                del self._fed[start:]
+            raise
+        self._ends.append(len(self._fed))
         if fed:
             self.outlook = None
 
+    def _refused(self, token: Token) -> FilterError:
+        if token in self.vocabulary.eos:
+            return FilterError(f"token {token} ends the text and is never fed to filters")
+        most = self._rows.limit - 1
+        return FilterError(f"token {token} is outside the vocabulary; expected 0 to {most}")
+
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` positions; does nothing if there are no more than that."""
-        if to >= len(self._all):
+        if to >= len(self._ends):
             return
-        self._all.rewind(to)
+        if to < 0:
+            raise RewindError(f"cannot rewind to position {to}", len(self._ends))
+        fed = self._ends[to - 1] if to else 0
+        if fed < len(self._fed):
+            self._filter.rewind(fed)
+            del self._fed[fed:]
+        del self._ends[to:]
         self.outlook = None
 
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""
-        twin = object.__new__(Constraint)
-        twin.vocabulary = self.vocabulary
-        twin.vocab_size = self.vocab_size
-        twin.strips_space = self.strips_space
-        twin.filters = self.filters
-        twin._all = self._all.fork()
-        twin._rows = self._rows
-        twin._row = None
-        twin.outlook = self.outlook
-        return twin
+        row = np.empty_like(self._row)  # whoever fills it remembers where it is
+        return forked(self, shared=("vocabulary", "filters", "_rows", "outlook"), _row=row)
 
 
 class _Rows:

@@ -17,6 +17,7 @@ import numpy as np
 from llguidance import LLMatcher
 
 from ..errors import FilterError
+from ..forks import forked
 from ..tokens import Token
 from .compiled import Grammar, GrammarEngine, has_met_shared_limit, is_dead_end, reason_of
 from .protocol import Int32Words
@@ -80,9 +81,8 @@ class GrammarFilter:
         matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
 
     def _feeding(self, count: int) -> None:
-        """Prepares the automaton for ``count`` more tokens."""
+        """Prepares the automaton for ``count`` tokens that were added to ``_unmasked``."""
         self._renew()
-        self._unmasked += count
         if self._unmasked > _UNMASKED:
             self._unmasked = count
             self._compute_mask(self._matcher)
@@ -115,7 +115,8 @@ class GrammarFilter:
 
     def fill(self, row: Int32Words) -> bool:
         """As ``Filter.fill``. FilterError if the engine gives up."""
-        self._renew()
+        if self._compiled.spent:
+            self._renew()
         self._unmasked = 0
         if row is not self._row:
             self._look_at(row)
@@ -154,7 +155,9 @@ class GrammarFilter:
     def advance(self, token: Token) -> None:
         if not 0 <= token < self._limit or token in self._eos:
             raise self._error(f"expected an ordinary token, got {token}")
-        self._feeding(1)
+        self._unmasked += 1
+        if self._unmasked > _UNMASKED or self._compiled.spent:
+            self._feeding(1)
         taken = self._matcher.try_consume_tokens([token])
         if not taken and self._mended():
             taken = self._matcher.try_consume_tokens([token])
@@ -179,22 +182,14 @@ class GrammarFilter:
         self.rewind(0)
 
     def fork(self) -> GrammarFilter:
-        twin = object.__new__(GrammarFilter)
-        twin.engine = self.engine
-        twin._eos = self._eos
-        twin._limit = self._limit
-        twin._fed = self._fed.copy()
-        twin._unmasked = self._unmasked
-        twin._filled = self._filled
-        twin._row = None
-        twin._compiled = self._compiled
-        twin._matcher = self._matcher.deep_copy()
-        return twin
+        shared = ("engine", "_filled", "_compiled", "_buffer")
+        return forked(self, shared=shared, _row=None, _matcher=self._matcher.deep_copy())
 
     # ---- questions -------------------------------------------------------------------------
 
     def can_end(self) -> bool:
-        self._renew()
+        if self._compiled.spent:
+            self._renew()
         return self._matcher.is_accepting()
 
     def forced(self) -> list[Token]:
@@ -211,6 +206,7 @@ class GrammarFilter:
         ordinary = self._ordinary(tokens)
         if not ordinary:
             return 0
+        self._unmasked += ordinary
         self._feeding(ordinary)
         asked = list(tokens[:ordinary])
         taken = self._matcher.validate_tokens(asked)

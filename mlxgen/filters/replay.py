@@ -1,4 +1,4 @@
-"""Replay: makes any filter a part that can be rewound, forked and asked.
+"""Replay: makes any filter one that can be rewound, forked and asked.
 
 ``Replay`` keeps what one filter was fed, and chooses how to bring the filter back to an
 earlier state. A rewind is done in one of these ways:
@@ -14,23 +14,42 @@ is not used for rewinds: it may copy large tables, or share what must not be sha
 filter that was not prepared for it. Only ``fork`` of a filter with neither ``fork`` nor a
 factory falls back to it.
 
-Invariant: the filter is in the state of a new one that was fed ``fed`` in order. A position
-of the history usually feeds its own token; with ``advance_as`` it feeds others, or none.
+A filter that has ``rewind``, ``fork``, ``forced`` and ``validate`` needs no ``Replay``, and gets
+none: see ``whole``.
+
+Invariant: the filter is in the state of a new one that was fed ``fed`` in order.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from typing import Protocol
 
 from ..errors import FilterError, OptionError, RewindError, StateError
+from ..forks import forked
 from ..tokens import Token
 from .protocol import Filter, Int32Words, is_filter
 
 
+class WholeFilter(Filter, Protocol):
+    """A filter with the methods that it may lack; see ``protocol`` for what they do."""
+
+    def rewind(self, to: int) -> None: ...
+    def fork(self) -> WholeFilter: ...
+    def forced(self) -> Sequence[Token]: ...
+    def validate(self, tokens: Sequence[Token]) -> int: ...
+
+
+def whole(filter: Filter) -> WholeFilter:
+    """The filter itself if it has all methods, else in a ``Replay``."""
+    if all(hasattr(filter, name) for name in ("rewind", "fork", "forced", "validate")):
+        return filter  # type: ignore[return-value]
+    return Replay(filter)
+
+
 class Replay:
-    """A filter with ``rewind`` and ``fork``, counted in positions of the sequence.
+    """A filter with ``rewind``, ``fork``, ``forced`` and ``validate``.
 
     ``filter`` is a filter that was fed nothing so far, or a function that makes one.
     """
@@ -40,104 +59,60 @@ class Replay:
             raise OptionError("every", f"expected 1 or more, got {every}")
         self._factory: Callable[[], Filter] | None = None
         if is_filter(filter):
-            made = filter
+            self.filter = filter
         elif callable(filter):
             self._factory = filter
-            made = filter()
+            self.filter = filter()
         else:
             raise OptionError(
                 "filter",
                 f"expected a filter or a function that makes one, got {type(filter).__name__}",
             )
         self._every = every
-        self._fed: list[Token] = []  # every token fed, in order
-        self._ends: list[int] = []  # how many had been fed after each position
+        self._fed: list[Token] = []
         self._copies: list[tuple[int, Filter]] = []  # (tokens fed, a copy made then), ascending
-        self._adopt(made)
-        self._keeps_copies = self._fork is not None and self._rewind is None
-        if self._keeps_copies:
-            self._keep_copy()
-
-    def _adopt(self, filter: Filter) -> None:
-        self.filter = filter
-        self._advance = filter.advance
-        self._rewind: Callable[[int], None] | None = getattr(filter, "rewind", None)
-        self._fork: Callable[[], Filter] | None = getattr(filter, "fork", None)
-        self._forced: Callable[[], Sequence[Token]] = getattr(filter, "forced", tuple)
-        self._hint: Callable[[], Sequence[Token]] = getattr(filter, "hint", tuple)
-        self._validate: Callable[[Sequence[Token]], int] | None = getattr(filter, "validate", None)
+        self.rewinds = hasattr(self.filter, "rewind")  # whether the filter rewinds itself
+        self._forks = hasattr(self.filter, "fork")
+        self._keep_copy()
 
     def _keep_copy(self) -> None:
-        assert self._fork is not None
-        self._copies.append((len(self._fed), self._fork()))
-
-    def __len__(self) -> int:
-        """Positions of the history."""
-        return len(self._ends)
+        if self._forks and not self.rewinds:
+            self._copies.append((len(self._fed), self._copied()))
 
     @property
     def fed(self) -> Sequence[Token]:
         """The tokens that the filter was fed."""
         return tuple(self._fed)
 
-    def fed_since(self, position: int) -> list[list[Token]]:
-        """The tokens that each position from ``position`` on fed."""
-        ends = [self._ends[position - 1] if position else 0, *self._ends[position:]]
-        return [self._fed[a:b] for a, b in pairwise(ends)]
-
-    @property
-    def rewinds(self) -> bool:
-        """Whether the filter rewinds itself."""
-        return self._rewind is not None
-
-    # ---- forwards --------------------------------------------------------------------------
+    # ---- forwards and back -----------------------------------------------------------------
 
     def advance(self, token: Token) -> None:
-        """One position that feeds its token. FilterError if it is not allowed."""
-        self.advance_as((token,))
-
-    def advance_as(self, fed: Sequence[Token]) -> None:
-        """One position that feeds these tokens instead: none, one or several; all or nothing."""
-        start = len(self._fed)
-        try:
-            for token in fed:
-                self._advance(token)
-                self._fed.append(token)
-        except BaseException:
-            if len(self._fed) > start:
-                self._restore(start)
-            raise
-        self._ends.append(len(self._fed))
-        if self._keeps_copies and len(self._fed) - self._copies[-1][0] >= self._every:
+        """As ``Filter.advance``."""
+        self.filter.advance(token)
+        self._fed.append(token)
+        if self._copies and len(self._fed) - self._copies[-1][0] >= self._every:
             self._keep_copy()
 
-    # ---- back ------------------------------------------------------------------------------
-
     def rewind(self, to: int) -> None:
-        """Goes back to ``to`` positions; does nothing if there are no more than that."""
-        if to >= len(self._ends):
-            return
+        """Goes back to the first ``to`` tokens; does nothing if there are no more than that."""
         if to < 0:
-            raise RewindError(f"cannot rewind to position {to}", len(self._ends))
-        target = self._ends[to - 1] if to else 0
-        if target < len(self._fed):
-            self._restore(target)
-        del self._ends[to:]
+            raise RewindError(f"cannot rewind to {to} tokens", len(self._fed))
+        if to < len(self._fed):
+            self._restore(to)
 
     def _restore(self, target: int) -> None:
-        """Brings the filter to the state after the first ``target`` tokens."""
-        if self._rewind is not None:
-            self._rewind(target)
-        elif self._keeps_copies:
+        if self.rewinds:
+            self.filter.rewind(target)  # type: ignore[attr-defined]
+        elif self._copies:
             kept = len(self._copies)
             while self._copies[kept - 1][0] > target:
                 kept -= 1
             count, nearest = self._copies[kept - 1]
             twin: Filter = nearest.fork()  # type: ignore[attr-defined]
-            self._adopt(_fed(twin, self._fed[count:target]))
+            self.filter = _fed(twin, self._fed[count:target])
             del self._copies[kept:]
         elif self._factory is not None:
-            self._adopt(_fed(self._factory(), self._fed[:target]))
+            self.filter = _fed(self._factory(), self._fed[:target])
         else:
             self.filter.reset()
             _fed(self.filter, self._fed[:target])
@@ -149,19 +124,13 @@ class Replay:
 
     def fork(self) -> Replay:
         """An independent copy. StateError if the filter cannot be copied at all."""
-        twin = object.__new__(Replay)
-        twin._factory = self._factory
-        twin._every = self._every
-        twin._fed = self._fed.copy()
-        twin._ends = self._ends.copy()
-        twin._copies = self._copies.copy()  # kept copies are never fed, only copied again
-        twin._adopt(self._copied())
-        twin._keeps_copies = self._keeps_copies
-        return twin
+        # Kept copies are never fed, only copied again.
+        return forked(self, shared=("_factory",), filter=self._copied())
 
     def _copied(self) -> Filter:
-        if self._fork is not None:
-            return self._fork()
+        if self._forks:
+            twin: Filter = self.filter.fork()  # type: ignore[attr-defined]
+            return twin
         if self._factory is not None:
             return _fed(self._factory(), self._fed)
         try:
@@ -189,17 +158,21 @@ class Replay:
 
     def forced(self) -> Sequence[Token]:
         """Tokens that must come next, as far as the filter says."""
-        return self._forced()
+        forced: Callable[[], Sequence[Token]] = getattr(self.filter, "forced", tuple)
+        return forced()
 
     def hint(self) -> Sequence[Token]:
         """Tokens that lead towards an end, if the filter knows any."""
-        return self._hint()
+        hint: Callable[[], Sequence[Token]] = getattr(self.filter, "hint", tuple)
+        return hint()
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, the filter would take; changes nothing."""
-        if self._validate is not None:
-            return self._validate(tokens)
-        copied = self._rewind is None and self._fork is not None
+        validate = getattr(self.filter, "validate", None)
+        if validate is not None:
+            count: int = validate(tokens)
+            return count
+        copied = self._forks and not self.rewinds
         filter = self._copied() if copied else self.filter
         taken = 0
         try:

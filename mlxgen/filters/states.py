@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import FilterError
+from ..forks import forked
 from ..tokens import Token
 from .protocol import Int32Words
 
@@ -40,4 +42,16 @@ class StatesFilter:
         del self.states[to + 1 :]
 
     def fork(self) -> StatesFilter:
-        return StatesFilter(self.states.copy(), self.row, self.after, self.ends)
+        return forked(self, shared=("row", "after", "ends"))
+
+    def forced(self) -> Sequence[Token]:
+        return ()
+
+    def validate(self, tokens: Sequence[Token]) -> int:
+        state = self.states[-1]
+        for count, token in enumerate(tokens):
+            try:
+                state = self.after(state, token)
+            except FilterError:
+                return count
+        return len(tokens)

@@ -95,7 +95,7 @@ def test_a_rewind_that_is_a_replay_compiles_nothing_even_if_the_grammar_was_forg
 
 def spend(constraint: Constraint) -> None:
     """Visit states of the automaton, until it has no room for more."""
-    running = constraint.parts[0].filter
+    running = constraint.parts[0]
     assert isinstance(running, GrammarFilter)
     compiled = running._compiled
     for number in range(32, 512):
@@ -145,7 +145,7 @@ def test_long_texts_need_no_masks_on_the_way(monkeypatch: pytest.MonkeyPatch) ->
         for token in tokens[:-1]:
             constraint.advance(token)
         assert not constraint.can_end()
-        running = constraint.parts[0].filter
+        running = constraint.parts[0]
         assert isinstance(running, GrammarFilter)
         assert len(compiled) == 1
         running._compiled.spent = True  # a replay from the start, by another automaton

@@ -164,7 +164,7 @@ def test_tried_tokens_are_refused_without_harm() -> None:
 
 def spend(constraint: Constraint) -> None:
     """As a mask does when it meets a limit of the automaton that it shares."""
-    running = constraint.parts[0].filter
+    running = constraint.parts[0]
     assert isinstance(running, GrammarFilter)
     running.matcher.consume_token(0)  # an error, for good
     assert running.matcher.is_error()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.errors import FilterError, OptionError, RewindError, StateError
-from mlxgen.filters import Int32Words, Replay, no_tokens, tokens_of
+from mlxgen.filters import Int32Words, Regex, Replay, no_tokens, tokens_of
+from mlxgen.filters.replay import whole
 
 from ..effort import tries
-from .helpers import CopyableToy, Factory, NativeToy, Toy
+from .helpers import CopyableToy, Factory, NativeToy, Toy, constrained
 
 ABILITIES = [Toy, CopyableToy, NativeToy]
 
@@ -22,14 +24,17 @@ ABILITIES = [Toy, CopyableToy, NativeToy]
 def look(replay: Replay) -> tuple[Any, ...]:
     row = no_tokens(Toy.SIZE)
     replay.fill(row)
-    return len(replay), tuple(replay.fed), tuple(tokens_of(row).tolist()), replay.can_end()
+    return tuple(replay.fed), tuple(tokens_of(row).tolist()), replay.can_end()
 
 
-def rebuilt(fed: list[list[int]]) -> Replay:
-    fresh = Replay(Toy)
-    for tokens in fed:
-        fresh.advance_as(tokens)
-    return fresh
+def rebuilt(fed: list[int]) -> Replay:
+    return fed_to(Replay(Toy), fed)
+
+
+def fed_to(replay: Replay, tokens: Sequence[int]) -> Replay:
+    for token in tokens:
+        replay.advance(token)
+    return replay
 
 
 def allowed(replay: Replay) -> list[int]:
@@ -46,27 +51,16 @@ def test_any_history_of_advances_rewinds_and_forks_equals_a_new_filter(
     ability: Factory, as_factory: bool, data: st.DataObject, every: int
 ) -> None:
     replay = Replay(ability if as_factory else ability(), every)
-    history: list[list[int]] = []
+    history: list[int] = []
     others: list[tuple[Replay, tuple[Any, ...]]] = []
     for _ in range(data.draw(st.integers(1, 14))):
-        match data.draw(st.sampled_from(["go", "go", "go", "as", "refused", "back", "fork"])):
+        match data.draw(st.sampled_from(["go", "go", "go", "refused", "back", "fork"])):
             case "go":
                 token = data.draw(st.sampled_from(allowed(replay)))
                 replay.advance(token)
-                history.append([token])
-            case "as":
-                tokens: list[int] = []
-                probe = rebuilt(history)
-                for _ in range(data.draw(st.integers(0, 3))):
-                    tokens.append(data.draw(st.sampled_from(allowed(probe))))
-                    probe.advance(tokens[-1])
-                replay.advance_as(tokens)
-                history.append(tokens)
+                history.append(token)
             case "refused":
                 before = look(replay)
-                good = data.draw(st.sampled_from(allowed(replay)))
-                with pytest.raises(FilterError):
-                    replay.advance_as([good, Toy.SIZE + 1])
                 with pytest.raises(FilterError):
                     replay.advance(Toy.SIZE)
                 assert look(replay) == before
@@ -80,7 +74,7 @@ def test_any_history_of_advances_rewinds_and_forks_equals_a_new_filter(
                     replay, twin = twin, replay
                 others.append((twin, look(twin)))
         assert look(replay) == look(rebuilt(history))
-        assert replay.fed_since(0) == history
+        assert list(replay.fed) == history
     for other, seen in others:
         assert look(other) == seen
 
@@ -98,14 +92,14 @@ def test_validate_counts_what_would_be_taken_and_changes_nothing(
     before = look(replay)
     count = replay.validate(tokens)
     assert look(replay) == before
-    replay.advance_as(tokens[:count])
+    fed_to(replay, tokens[:count])
     if count < len(tokens):
         with pytest.raises(FilterError):
             replay.advance(tokens[count])
 
 
 def grown(replay: Replay, length: int) -> Replay:
-    while len(replay) < length:
+    while len(replay.fed) < length:
         replay.advance(allowed(replay)[0])
     return replay
 
@@ -150,22 +144,10 @@ def test_a_rewind_to_or_beyond_the_end_does_nothing() -> None:
     replay.advance(1)
     replay.rewind(1)
     replay.rewind(7)
-    assert len(replay) == 1
+    assert replay.fed == (1,)
     with pytest.raises(RewindError) as caught:
         replay.rewind(-1)
     assert caught.value.possible == 1
-
-
-def test_positions_that_feed_nothing_are_rewound_without_touching_the_filter() -> None:
-    replay = Replay(Toy())
-    replay.advance(1)
-    replay.advance_as(())
-    replay.advance_as(())
-    log = replay.filter.log  # type: ignore[attr-defined]
-    log.update(advance=0, reset=0)
-    replay.rewind(1)
-    assert log["advance"] == log["reset"] == 0
-    assert (len(replay), replay.fed) == (1, (1,))
 
 
 class Breaking(CopyableToy):
@@ -193,7 +175,7 @@ def test_a_rewind_that_fails_changes_nothing() -> None:
         replay.rewind(2)
     assert look(replay) == before
     replay.rewind(0)
-    assert len(replay) == 0
+    assert replay.fed == ()
 
 
 class Uncopyable(Toy):
@@ -251,3 +233,10 @@ def test_a_replay_is_a_filter_itself() -> None:
     assert outer.fill(row)
     outer.reset()
     assert list(inner.fed) == []
+
+
+def test_only_a_filter_that_lacks_methods_gets_a_replay() -> None:
+    asking = Asking()
+    assert isinstance(whole(asking), Replay)  # it cannot rewind
+    native = constrained(Regex("ab")).parts[0]
+    assert whole(native) is native and not isinstance(native, Replay)

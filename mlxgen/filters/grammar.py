@@ -20,7 +20,6 @@ from .compiled import Grammar, GrammarEngine
 from .matcher import GrammarFilter
 from .protocol import Filter
 from .reasons import shortened
-from .verbose import expanded
 
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
@@ -65,9 +64,9 @@ def _running(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> Gramm
 class Regex:
     """Text of which a regular expression matches the whole.
 
-    The syntax is that of Rust's ``regex`` crate (no look-around, no back references), with
-    Python's verbose mode. The flags I, S and X of a compiled expression are kept; A and M,
-    which would change its meaning, are an OptionError.
+    The syntax is that of Rust's ``regex`` crate (no look-around, no back references). The flags I
+    and S of a compiled expression are kept. A, M and X, also as ``(?x)``, are an OptionError: the
+    engine reads them otherwise than Python does.
     """
 
     pattern: str
@@ -169,21 +168,32 @@ class Substring:
         return Grammar.of_lark(lark, shortened(f"Substring({self.text!r})"))
 
 
+_VERBOSE = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)|(?P<flags>\(\?[a-zA-Z]*x[a-zA-Z-]*[:)])",
+    re.DOTALL,
+)
+"""Escapes, classes and remarks, to skip them, and groups that turn the verbose mode on."""
+
+
 def _pattern(pattern: str | re.Pattern[str]) -> str:
-    if isinstance(pattern, str):
-        return expanded(pattern)
-    if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(text, str):
         raise OptionError(
             "filters", f"Regex: expected a string or a compiled expression, got {pattern!r}"
         )
-    flags = re.RegexFlag(pattern.flags) & ~_IGNORED
-    text = expanded(pattern.pattern, verbose=bool(flags & re.VERBOSE))
+    flags = re.RegexFlag(pattern.flags if isinstance(pattern, re.Pattern) else 0) & ~_IGNORED
+    if flags & re.VERBOSE or any(found["flags"] for found in _VERBOSE.finditer(text)):
+        raise OptionError(
+            "filters",
+            f"Regex: expected an expression without the verbose mode (X), got {pattern!r}; write "
+            "it without the blanks and comments that this mode ignores",
+        )
     letters = "".join(letter for flag, letter in _FLAGS.items() if flags & flag)
-    for known in (*_FLAGS, re.VERBOSE):
+    for known in _FLAGS:
         flags &= ~known
     if flags:
         raise OptionError(
-            "filters", f"Regex: expected the flags I, S and X, got {flags!r} in {pattern!r}"
+            "filters", f"Regex: expected the flags I and S, got {flags!r} in {pattern!r}"
         )
     return f"(?{letters}:{text})" if letters else text
 

@@ -3,7 +3,7 @@
 Owns what names, sizes and headers alone tell: the configuration, which weight files
 there are, their size, and the shapes of their tensors. Must never know MLX or mlx-lm, nor
 read the tensors' data. Invariant: a ``Checkpoint`` has a readable ``config.json`` with a
-``model_type``, and all of its weight files exist and are as long as their headers say.
+``model_type``, and its weight files are as long as their headers say.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -86,7 +86,6 @@ def config_of(folder: Path) -> dict[str, Any]:
             f"{folder / 'config.json'} has no model_type, so the architecture is unknown;"
             " download the model again"
         )
-    _check_end_tokens(folder / "config.json", config)
     return config
 
 
@@ -105,7 +104,7 @@ def _check_folder(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; raises ``LoadError`` if there is none to read."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
         _check_depth(value)
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} cannot be read as JSON: {error}; download it again") from error
@@ -129,42 +128,18 @@ def _check_depth(value: Any) -> None:
     raise RecursionError
 
 
-def _check_end_tokens(path: Path, config: Mapping[str, Any]) -> None:
-    given = config.get("eos_token_id")
-    try:
-        for token in given if isinstance(given, list) else [given or 0]:
-            int(token)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise LoadError(
-            f"{path}: eos_token_id is neither a token id nor a list of token ids; download it again"
-        ) from error
-
-
 def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
-    """The weight files that mlx-lm will read; those that the index names must exist, or only those
-    that are ``needed``."""
+    """The weight files that mlx-lm will read, whatever an index says; of several machines' only
+    those that are ``needed``, which must exist."""
     found = sorted(folder.glob("model*.safetensors"))
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        promised = read_json(index).get("weight_map")
-        named = list(promised.values()) if isinstance(promised, dict) else []
-        if not all(isinstance(name, str) for name in named):
-            raise WeightsError(
-                f"{index} does not map each tensor to a file name; download it again"
-            )
-        names = sorted(set(named) if needed is None else needed)
-        missing = [name for name in names if not (folder / name).is_file()]
-        if any(fnmatch(name, HEADS) for name in missing):
-            logger.warning(f"{_LEFT_OUT}: %s does not hold all files of it", folder)
-            missing = [name for name in missing if not fnmatch(name, HEADS)]
-        if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise WeightsError(
-                f"{folder} lacks {missing[0]}{more} of its {len(names)} weight files;"
-                " download the model again"
-            )
+    if needed is not None:
+        if missing := [name for name in sorted(needed) if not (folder / name).is_file()]:
+            raise WeightsError(_lacking(folder, missing, len(needed)))
+        found = [file for file in found if file.name in needed]
     if found:
-        return [file for file in found if needed is None or file.name in needed]
+        return found
+    if (missing_here := missing_files(folder)) is not None:
+        raise WeightsError(missing_here)
     for pattern, name in _OTHER_FORMATS.items():
         if any(folder.glob(pattern)):
             raise WeightsError(
@@ -174,6 +149,32 @@ def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
     raise WeightsError(
         f"{folder} holds no weights: there is no model*.safetensors; download the model again"
     )
+
+
+def missing_files(folder: Path) -> str | None:
+    """Which weight files the index in a folder promises that are not there, as a sentence; ``None``
+    if there is no index that says so. Some folders have the index of another upload."""
+    try:
+        promised = read_json(folder / "model.safetensors.index.json")["weight_map"].values()
+        names = sorted({str(name) for name in promised if not fnmatch(str(name), HEADS)})
+    except (LoadError, *_BROKEN):
+        return None
+    missing = [name for name in names if not (folder / name).is_file()]
+    return _lacking(folder, missing, len(names)) if missing else None
+
+
+def _lacking(folder: Path, missing: Sequence[str], count: int) -> str:
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return f"{folder} lacks {missing[0]}{more} of its {count} weight files; download the model again"
+
+
+def template_beside(folder: Path) -> str | dict[str, str] | None:
+    """The chat template in ``chat_template.json``, or several by their names, if there is one."""
+    path = folder / "chat_template.json"
+    found = read_json(path).get("chat_template") if path.is_file() else None
+    if isinstance(found, list):
+        found = {each["name"]: each["template"] for each in found}
+    return found if isinstance(found, str | dict) and found else None
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:

@@ -40,31 +40,45 @@ class GenerationConfig:
     - ``recommended``: sampling options of ``LanguageModel.stream``, read-only. Empty if the file
       does not mention sampling. Otherwise there is a temperature: 1 if the file has none, and 0 if
       it says ``do_sample: false``; then only the repetition penalty applies as well.
-    - ``end_tokens``: the tokens that end a text; ``None``: see ``config.json``.
+    - ``end_tokens``: the tokens that end a text, of this file or else of ``config.json``; ``None``:
+      see the tokenizer.
     - ``notice``: one line that names what was ignored; ``None`` if nothing was.
+    - ``is_readable``: whether mlx-lm can read the file, or there is none.
     """
 
     recommended: Recommended = field(default_factory=lambda: NOTHING)
     end_tokens: tuple[Token, ...] | None = None
     notice: str | None = None
+    is_readable: bool = True
 
     @classmethod
-    def read(cls, folder: Path, *, vocab_size: int | None = None) -> GenerationConfig:
-        """The file in a model's folder; end tokens must be below ``vocab_size``."""
+    def read(
+        cls, folder: Path, *, vocab_size: int | None = None, end_tokens: Any = None
+    ) -> GenerationConfig:
+        """The file in a model's folder; ``end_tokens`` are those of ``config.json``, and all must
+        be below ``vocab_size``."""
         path = folder / NAME
-        if not path.exists():
-            return cls()
-        try:
-            given = read_json(path)
-        except LoadError as error:
-            return cls(notice=f"{_line(str(error))}; it is ignored")
+        others: list[str] = []
+        ends = _end_tokens(end_tokens, vocab_size, others)
+        notices = [f"{folder / 'config.json'}: ignored {'; '.join(others)}"] if others else []
+        given: Mapping[str, Any] = {}
+        broken = False
+        if path.exists():
+            try:
+                given = read_json(path)
+            except LoadError as error:
+                notices.append(f"{_line(str(error))}; it is ignored")
+                broken = True
         wrong: list[str] = []
         options = _sampling(given, wrong)
-        ends = _end_tokens(given.get("eos_token_id"), vocab_size, wrong)
+        own = _end_tokens(given.get("eos_token_id"), vocab_size, wrong)
+        if wrong:
+            notices.append(f"{path}: ignored {'; '.join(wrong)}")
         return cls(
             recommended=frozen_options(options),
-            end_tokens=ends,
-            notice=f"{path}: ignored {'; '.join(wrong)}" if wrong else None,
+            end_tokens=own or ends,
+            notice="; ".join(notices) or None,
+            is_readable=not (broken or wrong),
         )
 
 

@@ -7,6 +7,7 @@ returned are evaluated.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ from mlx.utils import tree_flatten
 
 from ..errors import LoadError, UnsupportedModelError, WeightsError
 from .adapter import adapted, fused
-from .checkpoint import Checkpoint, Part, config_of
+from .checkpoint import Checkpoint, Part, config_of, missing_files, template_beside
 from .failing import failing
 from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
@@ -66,8 +67,11 @@ def load_pair(
     divided, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not
     describe a model. A head that cannot be read is left out, with a warning in the log.
     """
-    generation = GenerationConfig.read(source.folder, vocab_size=_vocab_size(source.config))
-    _check_tokenizer(source.folder)
+    generation = GenerationConfig.read(
+        source.folder,
+        vocab_size=_vocab_size(source.config),
+        end_tokens=source.config.get("eos_token_id"),
+    )
     with _readable(source.folder, generation) as folder:
         # An adapter is for all layers, so they are all there until it is in its place.
         early = None if adapter is not None else group
@@ -118,34 +122,50 @@ def _vocab_size(config: Mapping[str, Any]) -> int | None:
 
 @contextlib.contextmanager
 def _readable(folder: Path, generation: GenerationConfig) -> Iterator[Path]:
-    """The folder as mlx-lm can read it: without a faulty generation_config.json."""
-    if generation.notice is None:
+    """The folder as mlx-lm can read it: without a faulty generation_config.json, and without the
+    marks of their encoding at the beginning of JSON files."""
+    marked = [file for file in folder.glob("*.json") if _is_marked(file)]
+    if generation.is_readable and not marked:
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="mlxgen-") as name:
         for file in folder.resolve().iterdir():
             if file.name != GENERATION_CONFIG:
                 (Path(name) / file.name).symlink_to(file)
+        for file in marked:
+            copy = Path(name) / file.name
+            copy.unlink(missing_ok=True)
+            copy.write_bytes(file.read_bytes().removeprefix(codecs.BOM_UTF8))
         yield Path(name)
 
 
-def _check_tokenizer(folder: Path) -> None:
-    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
-        raise LoadError(
-            f"{folder} has no tokenizer (tokenizer.json or tokenizer.model); download it again"
-        )
+def _is_marked(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def _load_tokenizer(
     folder: Path, source: Checkpoint, generation: GenerationConfig, trust_remote_code: bool
 ) -> Any:
-    ends = source.config.get("eos_token_id")
-    if generation.end_tokens is not None:
-        ends = list(generation.end_tokens)
-    with failing(UnsupportedModelError, f"the tokenizer in {source.folder} cannot be loaded"):
+    def loaded(**more: Any) -> Any:
         return mlx_lm.utils.load_tokenizer(
-            folder, {"trust_remote_code": trust_remote_code}, eos_token_ids=ends
+            folder,
+            {"trust_remote_code": trust_remote_code, **more},
+            eos_token_ids=list(generation.end_tokens) if generation.end_tokens else None,
         )
+
+    try:
+        with failing(UnsupportedModelError, f"the tokenizer in {source.folder} cannot be loaded"):
+            tokenizer = loaded()
+            template = None if tokenizer.has_chat_template else template_beside(folder)
+            return tokenizer if template is None else loaded(chat_template=template)
+    except UnsupportedModelError as error:
+        if any(any(source.folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+            raise
+        raise LoadError(
+            f"{source.folder} has no tokenizer that mlx-lm can load ({error.__cause__}); "
+            "download it again"
+        ) from error
 
 
 def _load_model(
@@ -167,16 +187,21 @@ def _load_model(
 
     def classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
         model, arguments = _classes(config)
-        return without_head(model) if group is None else partly(model, group), arguments
+        return without_head(model, config) if group is None else partly(model, group), arguments
 
-    with failing(WeightsError, f"the weights in {folder} {unfit}"):
-        loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
-            folder,
-            lazy=True,
-            get_model_classes=classes,
-            trust_remote_code=trust_remote_code,
-        )
-    return loaded
+    try:
+        with failing(WeightsError, f"the weights in {folder} {unfit}"):
+            loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
+                folder,
+                lazy=True,
+                get_model_classes=classes,
+                trust_remote_code=trust_remote_code,
+            )
+            return loaded
+    except WeightsError as error:
+        if (missing := missing_files(folder)) is not None:
+            raise WeightsError(f"{missing} ({error})") from error
+        raise
 
 
 def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -184,7 +209,7 @@ def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
     kind = config["model_type"]
     try:
         model, arguments = mlx_lm.utils._get_classes(config)
-    except (ValueError, ImportError, AttributeError) as error:
+    except (ValueError, ImportError, AttributeError, SystemExit) as error:  # some of them exit
         raise UnsupportedModelError(
             f"the architecture {kind!r} is not supported by mlx-lm; try a newer mlx-lm"
             " or another model"

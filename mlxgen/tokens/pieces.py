@@ -4,7 +4,10 @@ Reads token strings: byte-level alphabets, SentencePiece's word mark and byte-fa
 tokens, and the mark that continues a WordPiece word. For any other tokenizer, it asks
 ``decode``.
 
-Invariant: a reading is used only if it agrees with the tokenizer's own ``decode`` on a
+A tokenizer that splits text into byte-level strings and has the decoder of another kind
+(Mistral's Tekken, converted) is read as it splits: what its ``decode`` gives is not the text.
+
+Invariant: any other reading is used only if it agrees with the tokenizer's own ``decode`` on a
 sample of its tokens; otherwise every token is decoded after an anchor token, and what it
 adds there is its piece. That last resort loses the bytes of tokens that hold part of a
 character, unless the token's string is bytes or spells them in the byte-level alphabet.
@@ -52,6 +55,8 @@ def read_pieces(tokenizer: Any, size: int, added: Iterable[int]) -> Pieces:
     ``added`` are its added tokens: tokenizers differ in them, so the sample has more of them.
     """
     strings = _strings(tokenizer, size)
+    if _decoder_is_of_another(tokenizer):
+        return _apply(_Reading(_from_byte_level), strings)
     anchor = _anchor(tokenizer, strings)
     sample = _sample(strings, added)
     for reading in _readings(tokenizer):
@@ -97,6 +102,17 @@ def _readings(tokenizer: Any) -> list[_Reading]:
         return []
     reading = _from_decoder(flat(backend.decoder, "decoders"))
     return [] if reading is None else [reading]
+
+
+def _decoder_is_of_another(tokenizer: Any) -> bool:
+    """Whether text is split into byte-level strings that the decoder does not know."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    before, after = getattr(backend, "pre_tokenizer", None), getattr(backend, "decoder", None)
+    if before is None or after is None:
+        return False
+    splits = {step["type"] for step in flat(before, "pretokenizers")}
+    joins = {step["type"] for step in flat(after, "decoders")}
+    return "ByteLevel" in splits and "ByteLevel" not in joins
 
 
 def _byte_level_table() -> dict[int, int]:

@@ -65,18 +65,21 @@ def read_predictor(source: Checkpoint, folder: Path, trunk: Any) -> HeadPredicto
         return None
 
 
-def without_head(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def without_head(make: Callable[[Any], Any], config: Mapping[str, Any]) -> Callable[[Any], Any]:
     """``make`` for models that do not take the head after their layers for one of these.
 
     mlx-lm drops it for most architectures, for DeepSeek V3 only if the model has 61 layers.
     """
+    layers = text_level(config).get("num_hidden_layers")
+    if not isinstance(layers, int):
+        return make
 
     def made(arguments: Any) -> Any:
         model = make(arguments)
 
         def load_weights(weights: Iterable[tuple[str, mx.array]], strict: bool = True) -> Any:
             del model.load_weights
-            found, layers = dict(weights), len(inner_of(model).layers)
+            found = dict(weights)
             if DEEPSEEK.named(found, layers):
                 start = f"model.layers.{layers}."
                 found = {name: array for name, array in found.items() if start not in name}

@@ -52,6 +52,7 @@ def load(
     cache_dir_bytes: int | None = None,
     wired_limit: Wired = "auto",
     trust_remote_code: bool = False,
+    max_context: int | None = None,
     kv_bits: int | None = None,
     kv_group_size: int | None = None,
     kv_quant_start: int = 0,
@@ -78,6 +79,8 @@ def load(
       (``"recommended"``), or a number; ``None`` leaves the limit as it is. It applies to the whole
       process, and only on Apple silicon.
     - ``trust_remote_code``: run the Python files that come with the model.
+    - ``max_context``: the most tokens of prompt and answer together; by default what the model's
+      configuration says. More than that is allowed, with a warning in the log.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8): hold the KV cache in so many bits a number, that of the
       ``draft`` as well if it is loaded here. ``kv_group_size`` (32, 64 or 128) is how many numbers
       share a scale; ``kv_quant_start``: how many tokens at the beginning of every sequence stay as
@@ -93,6 +96,7 @@ def load(
     subclasses, with a message that says what to do.
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
+    _check_context(max_context)
     CacheDir.of(cache_dir, cache_dir_bytes)  # now, as reading weights takes long
     _wired(wired_limit)
     wanted = _Wanted(
@@ -135,9 +139,22 @@ def load(
             kv_quant_start=kv_quant_start,
             distributed=False,
         )
+    if max_context is not None:
+        if lm.max_context is not None and max_context > lm.max_context:
+            logger.warning(
+                "%s is said to hold %d tokens; what is beyond may be nonsense",
+                lm.name,
+                lm.max_context,
+            )
+        lm.max_context = max_context
     lm.use_draft(draft)
     _wire(lm, wired_limit)
     return lm
+
+
+def _check_context(given: Any) -> None:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 2):
+        raise OptionError("max_context", f"expected an integer from 2, got {given!r}")
 
 
 def join(wanted: _Wanted | None = None) -> Machines | None:

@@ -20,6 +20,7 @@ from .loading import mlx_lm_first  # noqa: F401
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from .chat.dialect import ending_turns
 from .chat.openings import beginnings, openings_of
 from .engine.batch import Batch
 from .engine.branches import C, Plan
@@ -70,7 +71,7 @@ from .loading.failing import failing
 from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
 from .loading.memory import MemoryPlan, check_memory, memory_limit, wirable
-from .loading.model_config import MAX_CONTEXT, number_of
+from .loading.model_config import max_context_of
 from .machines.called import Called, forbid_calls
 from .machines.share import Share
 from .options.kv import check_kv
@@ -135,12 +136,12 @@ class LanguageModel:
         self._cache_dir = CacheDir.of(cache_dir, cache_dir_bytes)
         _compute(model)
         self.model = model
-        self.vocabulary = Vocabulary.of(tokenizer)
+        self.vocabulary = ending_turns(Vocabulary.of(tokenizer))
         self.tokenizer = self.vocabulary.tokenizer
         self.name = name or type(model).__module__.rpartition(".")[2]
         self.config: Mapping[str, Any] = config or vars(getattr(model, "args", None) or object)
         self.recommended = frozen_options(recommended)
-        self.max_context = max_context or number_of(self.config, MAX_CONTEXT)
+        self.max_context = max_context or max_context_of(self.config)
         self.is_demo = is_demo
         self.share = share
         self.predictor = predictor
@@ -410,7 +411,7 @@ class LanguageModel:
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong.
         """
-        read = Prompt.of(prompt, self.vocabulary, self.images)
+        read = Prompt.of(prompt, self.vocabulary, self.images, width=self.vocab_size)
         request = self.prepare(read, control_options(options))
         root = bound_controller(controller, request, opens_text=read.opens_text)
         return Control(Scheduler(self, limits), request, root)
@@ -421,7 +422,7 @@ class LanguageModel:
         Any thread may call this, once ``vocab_size`` is known.
         """
         options.check_vocabulary(self.vocab_size)
-        prompt = Prompt.of(given, self.vocabulary, self.images)
+        prompt = Prompt.of(given, self.vocabulary, self.images, width=self.vocab_size)
         if self.images is not None:
             self._check_images(prompt)
         self._draft_of(options)
@@ -453,7 +454,7 @@ class LanguageModel:
         bound, footprint = Bound(predictor), self._head_footprint
         runner = Runner(bound, predictor.make_cache)
         if self.images is not None:
-            runner.feed = Unseen()
+            runner.feed = Unseen(self.vocab_size)
         # A head of the size of a layer, and the output head
         experience = Experience(2 * predictor.nbytes / max(1, self.footprint.weights))
         return HeadDrafter(
@@ -472,8 +473,8 @@ class LanguageModel:
 
     def _model_drafter(self, draft: LanguageModel, *, learned: bool) -> ModelDrafter:
         runner = draft.runner()
-        if self.images is not None:
-            runner.feed = Unseen()
+        if self.images is not None or draft.vocab_size < self.vocab_size:
+            runner.feed = Unseen(draft.vocab_size)
         share = draft.footprint.weights / max(1, self.footprint.weights)
         experience = Experience(share)
         if learned:
@@ -534,7 +535,7 @@ class LanguageModel:
         Raises ``OptionError`` if the path cannot be written.
         """
         file = checked_path(path)
-        tokens = list(Prompt.of(prompt, self.vocabulary, self.images).tokens)
+        tokens = list(Prompt.of(prompt, self.vocabulary, self.images, width=self.vocab_size).tokens)
         runner = self.runner()
         kv = KV(runner)
         kv.take(tokens)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..errors import OptionError, PromptError
+from ..errors import MlxgenError, OptionError, PromptError
 from ..images import ImageProcessor
 from ..tokens import Token, Vocabulary
 from .calls.reader import ToolFormat
 from .families import marks_of
 from .splitter import Marks
-from .template.format import SWITCHES, ChatFormat
+from .template.format import SWITCHES, Chat, ChatFormat
 
 
 class UnsupportedError(OptionError):
@@ -87,6 +87,37 @@ class Dialect:
         """Whether the text can be held to a form: not if it has headers of which it is not known
         which one comes before the answer."""
         return self.marks.initial is None or bool(self.marks.answer)
+
+
+def ending_turns(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary whose end tokens include the one with which the chat template ends a turn; the
+    tokenizer gets it, too, so that mlx-lm ends there as well."""
+    end = turn_end(vocabulary)
+    if end is None:
+        return vocabulary
+    vocabulary.tokenizer.eos_token_ids = {*vocabulary.eos, end}
+    return Vocabulary.of(vocabulary.tokenizer)
+
+
+def turn_end(vocabulary: Vocabulary) -> Token | None:
+    """The token with which the chat template ends an answer, if no end token of the tokenizer does.
+
+    Configurations of fine-tunes forget it, and the model would go on with the other side's part.
+    ``None`` if an end token stands there, if there is no template or no such mark, and for formats
+    of several messages an answer, whose marks end only one of these.
+    """
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    try:
+        begun = Chat(said, continue_final_message=True).tokens(vocabulary)
+        whole = Chat(said, add_generation_prompt=False).tokens(vocabulary)
+    except MlxgenError:
+        return None
+    rest = whole[len(begun) :]
+    marks = [token for token in rest if token in vocabulary.special]
+    if whole[: len(begun)] != begun or not marks or not vocabulary.eos.isdisjoint(rest):
+        return None
+    before = vocabulary.decode(rest[: rest.index(marks[0])])
+    return None if before.strip() or Dialect.of(vocabulary).marks.initial else marks[0]
 
 
 def _template(tokenizer: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import mlx.core as mx
 import numpy as np
 
+from ..chat.dialect import ending_turns
 from ..errors import OptionError, StateError
 from ..filters import Int32Words
 from ..options.table import GenerationOptions, takes_options
@@ -63,7 +64,7 @@ class Session:
         vocab_size: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> None:
-        vocabulary = Vocabulary.of(tokenizer)
+        vocabulary = ending_turns(Vocabulary.of(tokenizer))
         checked = Options.of(options)
         width = vocab_size if vocab_size is not None else vocabulary.size
         checked.check_vocabulary(width)
@@ -86,7 +87,7 @@ class Session:
                     "out, or use LanguageModel.stream",
                 )
         unknown = Prompt((), opens_text=True, is_known=False)
-        read = unknown if prompt is None else Prompt.of(prompt, vocabulary)
+        read = unknown if prompt is None else Prompt.of(prompt, vocabulary, width=width)
         self._request: Request = assemble(
             read,
             checked,

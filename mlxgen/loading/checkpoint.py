@@ -165,7 +165,9 @@ def missing_files(folder: Path) -> str | None:
 
 def _lacking(folder: Path, missing: Sequence[str], count: int) -> str:
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return f"{folder} lacks {missing[0]}{more} of its {count} weight files; download the model again"
+    return (
+        f"{folder} lacks {missing[0]}{more} of its {count} weight files; download the model again"
+    )
 
 
 def template_beside(folder: Path) -> str | dict[str, str] | None:

@@ -160,11 +160,16 @@ def _load_tokenizer(
             template = None if tokenizer.has_chat_template else template_beside(folder)
             return tokenizer if template is None else loaded(chat_template=template)
     except UnsupportedModelError as error:
+        if "trust_remote_code" in str(error.__cause__):
+            raise UnsupportedModelError(
+                f"the tokenizer in {source.folder} has its own Python code; load it with"
+                " trust_remote_code if you trust its makers"
+            ) from error
         if any(any(source.folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
             raise
         raise LoadError(
-            f"{source.folder} has no tokenizer that mlx-lm can load ({error.__cause__}); "
-            "download it again"
+            f"{source.folder} has no tokenizer that can be loaded, such as tokenizer.json;"
+            " download it again"
         ) from error
 
 

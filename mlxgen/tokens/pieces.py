@@ -56,7 +56,12 @@ def read_pieces(tokenizer: Any, size: int, added: Iterable[int]) -> Pieces:
     """
     strings = _strings(tokenizer, size)
     if _decoder_is_of_another(tokenizer):
-        return _apply(_Reading(_from_byte_level), strings)
+        plain = frozenset(added)  # written as they are
+        spelled = [
+            each.encode() if token in plain and isinstance(each, str) else each
+            for token, each in enumerate(strings)
+        ]
+        return _apply(_Reading(_from_byte_level), spelled)
     anchor = _anchor(tokenizer, strings)
     sample = _sample(strings, added)
     for reading in _readings(tokenizer):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mlxgen import Chat, PromptError, Vocabulary
+from mlxgen.chat.dialect import ending_turns
 from tests.fakes import byte_level_tokenizer
 
 BYTE_LEVEL = Vocabulary.of(byte_level_tokenizer())
@@ -66,3 +67,27 @@ def test_a_model_without_a_template_cannot_chat() -> None:
     raw.chat_template = None
     with pytest.raises(PromptError, match="no chat template"):
         Chat(MESSAGES).tokens(Vocabulary.of(raw))
+
+
+def test_the_mark_that_ends_a_turn_ends_an_answer_though_the_configuration_forgets_it() -> None:
+    def said(template: str, ends: set[int]) -> set[str]:
+        tokenizer = byte_level_tokenizer()
+        tokenizer._tokenizer.chat_template = template
+        tokenizer.eos_token_ids = ends
+        vocabulary = ending_turns(Vocabulary.of(tokenizer))
+        assert vocabulary.eos == tokenizer.eos_token_ids
+        return {vocabulary.piece(token).decode() for token in vocabulary.eos}
+
+    each = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    start = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    marked = f"{each}<|im_end|>\n{{% endfor %}}{start}"
+    own = byte_level_tokenizer()
+    end = own.convert_tokens_to_ids("<|endoftext|>")
+    assert said(marked, {end}) == {"<|endoftext|>", "<|im_end|>"}
+    assert said(marked.replace("<|im_end|>", "\n<|im_end|>"), {end}) == {
+        "<|endoftext|>",
+        "<|im_end|>",
+    }
+    assert said(f"{each}<|im_end|><|endoftext|>{{% endfor %}}{start}", {end}) == {"<|endoftext|>"}
+    assert said(f"{each}\n{{% endfor %}}{start}", {end}) == {"<|endoftext|>"}
+    assert said("{{ raise_exception('no') }}", {end}) == {"<|endoftext|>"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import importlib
 import json
 import logging
 import shutil
@@ -16,14 +18,23 @@ import huggingface_hub.constants
 import huggingface_hub.errors
 import mlx.core as mx
 import mlx.nn as nn
+import mlx_lm.utils
 import pytest
+from benchmarks.architectures import ARCHITECTURES, configuration
 from mlx.utils import tree_map
 
 import mlxgen
 from mlxgen.load import folder_of, weights_of
 from mlxgen.loading import hub
 
-from ..fakes.checkpoints import arrays, tiny_model, write_adapter, write_checkpoint
+from ..fakes import byte_level_tokenizer
+from ..fakes.checkpoints import (
+    arrays,
+    tiny_config,
+    tiny_model,
+    write_adapter,
+    write_checkpoint,
+)
 
 
 def change_config(folder: Path, **changes: Any) -> None:
@@ -56,6 +67,167 @@ def test_weights_are_evaluated_when_load_returns(folder: Path) -> None:
     lm = mlxgen.load(folder)
     (folder / "model.safetensors").write_bytes(b"")  # whoever reads now comes too late
     assert mx.isfinite(next_logits(lm)).all().item()
+
+
+INDEX = "model.safetensors.index.json"
+HARMLESS: dict[str, Callable[[Path], object]] = {
+    "the index of another upload": lambda f: (f / INDEX).write_text(
+        '{"weight_map": {"a": "model-00001-of-00009.safetensors"}}'
+    ),
+    "an index with other things than names": lambda f: (f / INDEX).write_text(
+        '{"weight_map": {"a": [5]}}'
+    ),
+    "an index that is a list": lambda f: (f / INDEX).write_text("[1]"),
+    "an index nested without end": lambda f: nest(f, INDEX, 100_000),
+    "an index with a mark of its encoding": lambda f: mark(f / INDEX, "{}"),
+    "a configuration with one": lambda f: mark(f / "config.json"),
+    "all files with one": lambda f: [mark(file) for file in f.glob("*.json")],
+    "a generation_config.json with one": lambda f: mark(f / "generation_config.json", "{}"),
+    "end tokens of which some are none": lambda f: change_config(f, eos_token_id=[288, 9999, -1]),
+    "vocabulary files of another tokenizer": lambda f: (f / "vocab.txt").write_text("a\nb\n"),
+    "the weights of an adapter": lambda f: (f / "adapters.safetensors").write_bytes(b"none"),
+    "other formats": lambda f: (f / "pytorch_model.bin").write_bytes(b"none"),
+}
+
+
+def mark(file: Path, text: str | None = None) -> None:
+    file.write_bytes(codecs.BOM_UTF8 + (file.read_bytes() if text is None else text.encode()))
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_what_mlx_lm_does_not_mind_is_no_reason_to_refuse_a_folder(what: str, folder: Path) -> None:
+    expected = next_logits(mlxgen.load(folder))
+    HARMLESS[what](folder)
+    lm = mlxgen.load(folder)
+    assert mx.array_equal(next_logits(lm), expected).item()
+    assert all(0 <= token < lm.vocab_size for token in lm.vocabulary.eos)
+    assert lm.generate("so", max_tokens=2).finish_reason in ("length", "stop")
+
+
+TEXT_OF = {"kimi_vl": "deepseek_v3", "kimi_k25": "deepseek_v3"}
+"""Models around a text model of another name."""
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, *TEXT_OF])
+def test_a_folder_of_each_architecture_is_loaded_as_by_mlx_lm(name: str, tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer()
+    config = configuration(TEXT_OF.get(name, name), vocab_size=len(tokenizer))
+    if name in TEXT_OF:
+        config = {"model_type": name, "text_config": config}
+    module = importlib.import_module(f"mlx_lm.models.{name}")
+    mx.random.seed(1)
+    model = module.Model(module.ModelArgs.from_dict(config))
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), arrays(model))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer.save_pretrained(tmp_path)
+    theirs, _ = mlx_lm.utils.load_model(tmp_path)
+    lm = mlxgen.load(tmp_path)
+    ours, expected = next_logits(lm), theirs(mx.array([[1, 2, 3]]))
+    assert mx.allclose(ours, expected, rtol=1e-3, atol=1e-4).item()
+    assert len(lm.generate([1, 2, 3], max_tokens=3, ignore_eos=True).tokens) == 3
+
+
+def test_a_chat_template_may_be_in_a_file_of_its_own(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    assert not mlxgen.load(folder).tokenizer.has_chat_template
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    said = [{"role": "user", "content": "so"}]
+    lm = mlxgen.load(folder)
+    assert lm.vocabulary.decode(mlxgen.Chat(said).tokens(lm.vocabulary)) == "<user>so"
+
+
+def test_a_tokenizer_with_its_own_code_and_vocabulary_is_loaded_if_it_is_trusted(
+    folder: Path,
+) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "words.own").write_text("abcdefgh")
+    (folder / "own.py").write_text(OWN_TOKENIZER)
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"})
+    )
+    assert mlxgen.load(folder, trust_remote_code=True).vocabulary.decode([1, 0, 3]) == "bad"
+    with pytest.raises(mlxgen.LoadError, match="trust_remote_code"):
+        mlxgen.load(folder)
+
+
+OWN_TOKENIZER = """
+from pathlib import Path
+from transformers import PythonBackend
+
+class Own(PythonBackend):
+    vocab_files_names = {"vocab_file": "words.own"}
+
+    def __init__(self, vocab_file, **more):
+        self.words = Path(vocab_file).read_text()
+        super().__init__(**more)
+
+    @property
+    def vocab_size(self):
+        return len(self.words)
+
+    def get_vocab(self):
+        return {word: i for i, word in enumerate(self.words)} | self.added_tokens_encoder
+
+    def _tokenize(self, text):
+        return list(text)
+
+    def _convert_token_to_id(self, token):
+        return self.words.find(token)
+
+    def _convert_id_to_token(self, index):
+        return self.words[index] if index < len(self.words) else None
+
+    def convert_tokens_to_string(self, tokens):
+        return "".join(tokens)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rope", "expected"),
+    [
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 16384),
+        ({"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 1024}, 4096),
+        ({"type": "yarn", "factor": 4.0}, 4096),
+        ({"type": "linear", "factor": 8.0}, 4096),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 2048,
+            },
+            4096,
+        ),
+    ],
+)
+def test_the_context_is_that_which_the_positions_are_made_for(
+    rope: dict[str, Any], expected: int, folder: Path
+) -> None:
+    change_config(folder, rope_scaling=rope)
+    assert mlxgen.load(folder).max_context == expected
+
+
+def test_the_context_may_be_smaller_or_with_a_warning_larger(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert mlxgen.load(folder, max_context=9).max_context == 9
+    assert not caplog.records
+    assert mlxgen.load(folder, max_context=9999).max_context == 9999
+    assert "4096 tokens" in caplog.text
+    for wrong in (1, 2.5, True, "9"):
+        with pytest.raises(mlxgen.OptionError, match="max_context"):
+            mlxgen.load(folder, max_context=wrong)  # type: ignore[arg-type]
+
+
+def test_ids_that_a_model_may_draw_are_a_prompt(folder: Path) -> None:
+    lm = mlxgen.load(folder)
+    wide = mlxgen.LanguageModel(tiny_model(tiny_config(len(lm.tokenizer) + 40)), lm.tokenizer)
+    beyond = wide.vocab_size - 1
+    assert wide.generate([1, beyond], max_tokens=2, prefix=[beyond]).tokens[0] == beyond
+    with pytest.raises(mlxgen.PromptError, match="prompt"):
+        wide.generate([1, beyond + 1])
 
 
 def test_a_quantised_model_is_loaded(tmp_path: Path) -> None:
@@ -177,18 +349,13 @@ BROKEN: dict[str, tuple[Break, type[mlxgen.LoadError], str]] = {
     ),
     "an end token is an object": (
         lambda f: change_config(f, eos_token_id={"a": 1}),
-        mlxgen.LoadError,
-        "config.json: eos_token_id is neither a token id nor",
+        mlxgen.UnsupportedModelError,
+        "eos_token_id",
     ),
-    "index nested without end": (
-        lambda f: nest(f, "model.safetensors.index.json", 100_000),
-        mlxgen.LoadError,
-        "index.json is nested more than 100 levels deep",
-    ),
-    "index with other things than names": (
-        lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": [5]}}'),
-        mlxgen.WeightsError,
-        "index.json does not map each tensor to a file name",
+    "an architecture whose module ends the process": (
+        lambda f: change_config(f, model_type="olmo"),
+        mlxgen.UnsupportedModelError,
+        "'olmo' is not supported",
     ),
     "weights with a header nested without end": (
         lambda f: nest_header(f / "model.safetensors"),

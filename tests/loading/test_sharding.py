@@ -221,7 +221,7 @@ def test_layers_are_loaded_without_the_files_of_others(tmp_path: Path) -> None:
         (folder / f"model-{number}.safetensors").unlink()
     group = Ranks(1, 2)
     with pytest.raises(mlxgen.WeightsError, match=r"lacks model-2.safetensors and 1 more"):
-        Checkpoint.open(folder)
+        load_pair(Checkpoint.open(folder), adapter=None, trust_remote_code=False)
     source = Checkpoint.open(folder, part_of(group, adapter=False))
     model = load_pair(source, adapter=None, trust_remote_code=False, group=group)[0]
     assert len(model.layers) == 2

@@ -75,7 +75,6 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     assert "error: --model: there is no folder not/here" in said
     (tmp_path / "config.json").write_text("{}")
     assert refusal(capsys, models=(str(tmp_path),))
-    assert "2048 tokens of demo" in refusal(capsys, max_context=100_000)
     assert "--cache-dir: /dev/null cannot be used" in refusal(capsys, cache_dir="/dev/null")
     assert "--cache-dir-bytes: has no" in refusal(capsys, cache_dir_bytes=1 << 30)
     assert "cannot listen on 203.0.113.1 port 0" in refusal(capsys, host="203.0.113.1")

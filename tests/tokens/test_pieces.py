@@ -212,3 +212,18 @@ def test_a_space_that_is_dropped_at_the_start_is_found_out(kind: type[PythonToke
 def test_continuing_with_a_tokenizer_written_in_python() -> None:
     vocabulary = Vocabulary.of(BytesTokenizer([b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"]))
     assert vocabulary.continue_with("a so中".encode()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("added", ["<tool>", "[INST]", "größer"])
+def test_a_tokenizer_of_bytes_is_one_whatever_its_decoder(added: str) -> None:
+    """Mistral's Tekken, as some converters write it, has the decoder of SentencePiece."""
+    wrapper = byte_level_tokenizer()
+    wrapper._tokenizer.add_tokens([added])
+    text = f"Hello!\n How can I é中😀 {added} so"
+    before = Vocabulary.of(wrapper).encode(text)
+    wrapper._tokenizer.backend_tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    vocabulary = Vocabulary(wrapper)
+    assert vocabulary.decode(before) == text_of(vocabulary, before) == text
+    assert vocabulary.decode(vocabulary.continue_with(text.encode())) == text

@@ -78,10 +78,18 @@ class Shown:
 
 
 class Unseen:
-    """The ``Feed`` of a model that takes no images: it drafts for one that does."""
+    """The ``Feed`` of a model that drafts for another one, of which it takes no images, and knows
+    the tokens below ``width`` only: it gets token 0 for any other, as it could look up none."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
 
     def prepared(self, rows: Rows, model: Model) -> tuple[Rows, Model]:
-        return [[t.image.token if isinstance(t, Patch) else t for t in row] for row in rows], model
+        return [[self._known(token) for token in row] for row in rows], model
+
+    def _known(self, token: Fed) -> Fed:
+        known = token.image.token if isinstance(token, Patch) else token
+        return 0 if isinstance(known, int) and known >= self._width else known
 
     def forget(self) -> None:
         """Nothing to do: it has no arrays."""

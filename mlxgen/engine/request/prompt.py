@@ -39,9 +39,17 @@ class Prompt:
 
     @classmethod
     def of(
-        cls, given: AnyPrompt, vocabulary: Vocabulary, images: ImageProcessor | None = None
+        cls,
+        given: AnyPrompt,
+        vocabulary: Vocabulary,
+        images: ImageProcessor | None = None,
+        *,
+        width: int = 0,
     ) -> Prompt:
         """Read a prompt, and by ``images`` those in its messages.
+
+        ``width`` is that of the model's logits, if it is known: a model may draw ids beyond its
+        tokenizer's, and they are a prompt again.
 
         Raises ``PromptError`` if it is not one, and ``OptionError`` for an image that is faulty or
         that nothing reads.
@@ -63,7 +71,7 @@ class Prompt:
         messages = [item for item in items if isinstance(item, Mapping)]
         if len(messages) == len(items):
             return cls._of_chat(Chat(messages), vocabulary, images)
-        return cls(_ids(items, vocabulary), opens_text=False)
+        return cls(_ids(items, max(vocabulary.size, width)), opens_text=False)
 
     @classmethod
     def _of_chat(cls, chat: Chat, vocabulary: Vocabulary, images: ImageProcessor | None) -> Prompt:
@@ -105,15 +113,13 @@ def _raw(text: str, vocabulary: Vocabulary) -> tuple[Token, ...]:
     return tokens
 
 
-def _ids(items: Sequence[Any], vocabulary: Vocabulary) -> tuple[Token, ...]:
+def _ids(items: Sequence[Any], size: int) -> tuple[Token, ...]:
     for i, item in enumerate(items):
         if isinstance(item, bool) or not hasattr(item, "__index__"):
             raise PromptError(
                 f"prompt[{i}]: expected a list of token ids or of chat messages, not mixed, got "
                 f"{item!r}"
             )
-        if not 0 <= item.__index__() < vocabulary.size:
-            raise PromptError(
-                f"prompt[{i}]: expected token ids from 0 to {vocabulary.size - 1}, got {item}"
-            )
+        if not 0 <= item.__index__() < size:
+            raise PromptError(f"prompt[{i}]: expected token ids from 0 to {size - 1}, got {item}")
     return tuple(int(item.__index__()) for item in items)

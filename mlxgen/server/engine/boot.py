@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...arguments import load_model
 from ...engine import Limits, Options, Scheduler
-from ...errors import MlxgenError, OptionError
+from ...errors import MlxgenError
 from ...filters.compiled import GrammarEngine
 from ...load import weights_of
 from ...loading.checkpoint import check_adapter
@@ -104,9 +104,10 @@ def _limit_context(lm: LanguageModel, settings: Settings) -> None:
     if lm.max_context is not None and wanted > lm.max_context:
         if settings.has_several:  # it is meant for the others
             return
-        raise OptionError(
-            "--max-context",
-            f"expected at most the {lm.max_context} tokens of {lm.name}, got {wanted}",
+        log(
+            logging.WARNING,
+            f"{lm.name} is said to hold {lm.max_context} tokens; what is beyond may be nonsense",
+            max_context=wanted,
         )
     lm.max_context = wanted
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from ...errors import LoadError, OptionError
 from ...load import folder_of
 from ...loading.checkpoint import check_adapter, path_of, read_json
-from ...loading.model_config import MAX_CONTEXT, number_of
+from ...loading.model_config import max_context_of
 from ..errors import RequestError
 from ..fields import shown
 from ..settings import Settings, is_named
@@ -61,7 +61,7 @@ class Entry:
             config = {} if self.folder is None else read_json(self.folder / "config.json")
         except LoadError:
             return None
-        return number_of(config, MAX_CONTEXT)
+        return max_context_of(config)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _question(
 ) -> Question:
     keep = keep_of(request, model)
     try:
-        known = Prompt.of(prompt, model.vocabulary)
+        known = Prompt.of(prompt, model.vocabulary, width=model.vocab_size)
     except PromptError as error:
         raise RequestError.at(at, str(error), "invalid_prompt") from error
     if keep is not None:

@@ -90,8 +90,10 @@ HARMLESS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def mark(file: Path, text: str | None = None) -> None:
-    file.write_bytes(codecs.BOM_UTF8 + (file.read_bytes() if text is None else text.encode()))
+def mark(file: Path, text: str | None = None) -> int:
+    return file.write_bytes(
+        codecs.BOM_UTF8 + (file.read_bytes() if text is None else text.encode())
+    )
 
 
 @pytest.mark.parametrize("what", HARMLESS)

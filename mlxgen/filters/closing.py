@@ -10,18 +10,16 @@ Invariant: the constraint takes a returned run, and the text may end after it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from itertools import groupby
 
 from ..errors import FilterError, OptionError, PromptError, StateError
+from ..forks import forked
 from ..tokens import Token
 from .bytewise import ByteVocabulary, bound_to_bytes
 from .constraint import Constraint
-from .hunt import Hunt, Path
-from .outline import Outline
-from .walk import Alphabet, Walk, walk_from
+from .hunt import Alphabet, Hunt, Outline, Path, Walk
 
 WORK = 2500
 """Steps of one search. A step takes some 4 µs, and its share of Python as much again."""
@@ -30,9 +28,6 @@ _HUNTS = (  # share of the work, with blanks or not, with alike symbols or not
     ((0.85, False, False), (0.15, True, False)),
     ((1.0, True, True),),  # if the others found nothing
 )
-_HELD = 2  # hunts that continue in later searches
-_LOOKS = 8  # a hunt that found nothing continues for the work of so many searches
-_ENDS = 40  # how many of the shortest last parts of a way to try, and of the longest
 _LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
 
 
@@ -47,19 +42,11 @@ class EndSearch:
             constraint.vocabulary.longest(b" ")
             constraint.vocabulary.continue_with(b" ")
         self._outlines = [Outline()]
-        self._way: Path = ()  # the way found last
-        self._misses = 0  # searches without success since then
-        self._earlier: deque[Hunt] = deque()  # hunts that have found nothing so far
+        self._misses = 0  # searches without success since the last one with it
 
     def fork(self, constraint: Constraint) -> EndSearch:
         """The same search for a copy of the constraint."""
-        twin = object.__new__(EndSearch)
-        twin._constraint = constraint
-        twin._bytes = self._bytes.fork() if self._bytes is not None else None
-        twin._alphabet = self._alphabet
-        twin._outlines = self._outlines.copy()
-        twin._way, twin._misses, twin._earlier = self._way, self._misses, deque()
-        return twin
+        return forked(self, shared=("_alphabet",), _constraint=constraint)
 
     @property
     def _place(self) -> Constraint:
@@ -85,8 +72,6 @@ class EndSearch:
         except FilterError:  # a limit of the engine
             self._bytes = None
             self._alphabet = Alphabet.of(self._constraint.vocabulary)
-            self._way = ()
-            self._earlier.clear()
 
     def find(
         self,
@@ -107,69 +92,38 @@ class EndSearch:
         if limit == 0:
             return None
         self.follow()
-        shortest: int | None = None
-        walk = walk_from(self._place)
+        at = self._place
+        if self._bytes is None:
+            with suppress(StateError):  # if it cannot be copied, it is walked there and back
+                at = at.fork()
+        walk = Walk(at, self._alphabet)
         try:
-            for way in self._ways(walk, work, without):
-                walk.back(0)
+            for way in self._ways(at, walk, work, without):
+                walk.to(())
                 run = self._spelled(way, without)
-                if run is not None and (shortest is None or len(run) < shortest):
-                    shortest, self._way = len(run), way
-                    if shortest <= limit:
-                        self._misses = 0
-                        self._earlier.clear()
-                        return run
-        except (FilterError, StateError):  # the engine gave up
+                if run is not None and len(run) <= limit:
+                    self._misses = 0
+                    return run
+        except FilterError:  # the engine gave up
             pass
         finally:
-            walk.back(0)
+            walk.to(())
         self._misses += 1
         return None
 
-    def _ways(self, walk: Walk, work: int, without: Set[Token]) -> Iterator[Path]:
-        at = self._place
+    def _ways(self, at: Constraint, walk: Walk, work: int, without: Set[Token]) -> Iterator[Path]:
         alphabet = self._alphabet
         start = tuple(at.hint())  # what has to come first, such as a trigger
-        walk.forth(start)
+        walk.to(start)
         if start and walk.can_end():
             yield start
-        yield from self._joined(walk, start, work // 4)
-        if self._earlier and not without:  # it began earlier, but its end may also end this text
-            earlier = self._earlier.popleft()
-            begun = earlier.walk.steps
-            for self._way in earlier.until(work // 4):
-                yield from self._joined(walk, start, work // 2)
-            if earlier.walk.steps < _LOOKS * WORK:
-                self._earlier.append(earlier)
-            work -= earlier.walk.steps - begun
-        work -= walk.steps
         outline = self._outlines[-1].then((alphabet.pieces[token] for token in start), [])
         token_of = self._constraint.vocabulary.token_of
         avoided = frozenset(s for s in alphabet.symbols if token_of(alphabet.pieces[s]) in without)
-        hunts = []
-        for share, blanks, alike in _HUNTS[self._misses % len(_HUNTS)]:
-            hunts.append(Hunt(walk, alphabet, outline, start, blanks, alike, avoided))
-            yield from hunts[-1].until(int(share * work))
-        if self._bytes is not None and not without and len(self._earlier) < _HELD:
-            self._earlier.append(hunts[0])
-
-    def _joined(self, walk: Walk, start: Path, last: int) -> Iterator[Path]:
-        """Ways from here that are last parts of the way found last, the shortest first."""
-        whole = len(self._way)
-        short = range(1, min(whole, _ENDS) + 1)
-        for length in (*short, *range(whole, max(whole - _ENDS, _ENDS), -1)):
-            if walk.steps > last:
-                return
-            rest = self._way[-length:]
-            try:
-                walk.forth(rest)
-                if walk.can_end():
-                    yield start + rest
-                    return
-            except FilterError:
-                continue
-            finally:
-                walk.back(len(start))
+        work *= min(1 + self._misses // 2, 2)
+        for share, blanks, alike in _HUNTS[self._misses % 2]:
+            hunt = Hunt(walk, alphabet, outline, start, blanks, alike, avoided)
+            yield from hunt.ways(int(share * work))
 
     # ---- from bytes to tokens --------------------------------------------------------------
 
@@ -206,13 +160,9 @@ class EndSearch:
 
     def _taken(self, run: Sequence[Token]) -> list[Token] | None:
         """``run`` up to the place where the text may end, if the constraint takes it so far."""
-        if self._constraint.validate(run) < len(run):
+        at, start = self._constraint, len(self._constraint)
+        if at.validate(run) < len(run):
             return None
-        try:
-            at = self._constraint.fork()
-        except StateError:
-            at = self._constraint
-        start = len(at)
         try:
             for count, token in enumerate(run, 1):
                 at.advance(token)

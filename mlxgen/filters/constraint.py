@@ -70,7 +70,8 @@ class Constraint:
         self.strips_space = strips
         self.filters = flat  # as they were passed
         running = [_running(f, vocabulary, vocab_size, strips) for f in flat]
-        self._filter = whole(running[0]) if len(running) == 1 else Intersection(running)
+        self.filter: WholeFilter  # all of them as one
+        self.filter = whole(running[0]) if len(running) == 1 else Intersection(running)
         self._fed: list[Token] = []  # every token fed, in order
         self._ends: list[int] = []  # how many had been fed after each position
         self._rows = _Rows.of(vocabulary, vocab_size)
@@ -80,9 +81,14 @@ class Constraint:
     @property
     def parts(self) -> Sequence[WholeFilter]:
         """The running filters."""
-        if len(self.filters) != 1 and isinstance(self._filter, Intersection):
-            return self._filter.parts
-        return (self._filter,)
+        if len(self.filters) != 1 and isinstance(self.filter, Intersection):
+            return self.filter.parts
+        return (self.filter,)
+
+    @property
+    def fed(self) -> int:
+        """How many tokens the filters were fed."""
+        return len(self._fed)
 
     def __len__(self) -> int:
         """Positions of the history."""
@@ -112,8 +118,8 @@ class Constraint:
             return self.outlook
         rows = self._rows
         row = self._row
-        filled = self._filter.fill(row)
-        can_end = self._filter.can_end()
+        filled = self.filter.fill(row)
+        can_end = self.filter.can_end()
         is_open = True
         mask: Int32Words | None
         if filled:
@@ -161,7 +167,7 @@ class Constraint:
 
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        return self._filter.can_end() if self.outlook is None else self.outlook.can_end
+        return self.filter.can_end() if self.outlook is None else self.outlook.can_end
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible."""
@@ -175,7 +181,7 @@ class Constraint:
         """
         if self.can_end():
             return []
-        run = list(takewhile(self._rows.is_ordinary, self._filter.forced()))
+        run = list(takewhile(self._rows.is_ordinary, self.filter.forced()))
         if run:
             return run
         only = self.only()
@@ -194,12 +200,12 @@ class Constraint:
 
     def hint(self) -> list[Token]:
         """Allowed tokens that lead towards an end, if a filter knows any."""
-        run = list(hint(self._filter))
+        run = list(hint(self.filter))
         return run[: self.validate(run)]
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, would be taken; changes nothing."""
-        return self._filter.validate(list(takewhile(self._rows.is_ordinary, tokens)))
+        return self.filter.validate(list(takewhile(self._rows.is_ordinary, tokens)))
 
     # ---- the history -----------------------------------------------------------------------
 
@@ -207,7 +213,7 @@ class Constraint:
         """One position that feeds its token to every filter. FilterError if one refuses it."""
         if not self._rows.is_ordinary(token):
             raise self._refused(token)
-        self._filter.advance(token)
+        self.filter.advance(token)
         self._fed.append(token)
         self._ends.append(len(self._fed))
         self.outlook = None
@@ -219,11 +225,11 @@ class Constraint:
             for token in fed:
                 if not self._rows.is_ordinary(token):
                     raise self._refused(token)
-                self._filter.advance(token)
+                self.filter.advance(token)
                 self._fed.append(token)
         except BaseException:
             if len(self._fed) > start:
-                self._filter.rewind(start)
+                self.filter.rewind(start)
                 del self._fed[start:]
             raise
         self._ends.append(len(self._fed))
@@ -244,7 +250,7 @@ class Constraint:
             raise RewindError(f"cannot rewind to position {to}", len(self._ends))
         fed = self._ends[to - 1] if to else 0
         if fed < len(self._fed):
-            self._filter.rewind(fed)
+            self.filter.rewind(fed)
             del self._fed[fed:]
         del self._ends[to:]
         self.outlook = None

@@ -35,6 +35,7 @@ class GrammarFilter:
         self._limit = min(vocab_size, engine.vocabulary.size)
         self._fed: list[Token] = []
         self._unmasked = 0  # tokens fed or tried since the last mask
+        self._is_stale = False  # whether the matcher may still keep a mask of what was taken back
         self._filled: Int32Words | None = None  # a mask that was computed elsewhere
         self._row: Int32Words | None = None  # the row asked for last; its words are at:
         self._buffer: Int32Words
@@ -59,7 +60,7 @@ class GrammarFilter:
                 self._compiled = self.engine.renewed(self._compiled)
             matcher = self._compiled.matcher()
             if self._replayed(matcher, tokens):
-                self._matcher = matcher
+                self._matcher, self._is_stale = matcher, False
                 return
             if not self._compiled.proves_spent():
                 break
@@ -122,6 +123,8 @@ class GrammarFilter:
             self._look_at(row)
         if self._filled is None:
             self._matcher.unsafe_compute_mask_ptr(self._pointer, self._bytes)
+            if self._is_stale:
+                self._was_masked()
         else:
             self._buffer[:] = self._filled
         if self._matcher.is_error():
@@ -129,6 +132,10 @@ class GrammarFilter:
         if self._buffer is not row:
             row[:] = self._buffer[: len(row)]
         return True
+
+    def _was_masked(self) -> None:
+        """Notes that a mask was computed here, which replaces the one that the matcher keeps."""
+        self._is_stale = bool(self._matcher.compute_ff_bytes())
 
     def _fill_again(self) -> None:
         if self._mended():
@@ -155,6 +162,9 @@ class GrammarFilter:
     def advance(self, token: Token) -> None:
         if not 0 <= token < self._limit or token in self._eos:
             raise self._error(f"expected an ordinary token, got {token}")
+        if self._is_stale:
+            self._compute_mask(self._matcher)
+            self._was_masked()
         self._unmasked += 1
         if self._unmasked > _UNMASKED or self._compiled.spent:
             self._feeding(1)
@@ -175,6 +185,8 @@ class GrammarFilter:
         # max_tokens= and stop= in a caller's grammar prevent a rollback, and so does an error.
         if self._compiled.spent or not self._matcher.rollback(count):
             self._rebuild(self._fed[:to])
+        else:
+            self._is_stale = True
         del self._fed[to:]
         self._filled = None
 

@@ -16,6 +16,7 @@ from mlxgen.filters import (
     Allow,
     Constraint,
     EndSearch,
+    Int32Words,
     JsonSchema,
     Lark,
     Regex,
@@ -24,7 +25,7 @@ from mlxgen.filters import (
 from mlxgen.filters.bytewise import ByteVocabulary
 from mlxgen.filters.closing import WORK
 from mlxgen.filters.compiled import GrammarEngine
-from mlxgen.filters.walk import Walk, walk_from
+from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Token, Vocabulary
 
 from ..effort import tries
@@ -144,28 +145,29 @@ def test_texts_of_other_grammars_are_closed_wherever_they_are_cut(grammar: str, 
         assert not list(check(Lark(grammar), text, load().vocabulary, draw))
 
 
-def test_the_work_of_a_look_is_bounded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    walks: list[Walk] = []
+def test_the_work_of_a_look_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    fill = GrammarFilter.fill
 
-    def walked(constraint: Constraint) -> Walk:
-        walks.append(walk_from(constraint))
-        return walks[-1]
+    def counted(self: GrammarFilter, row: Int32Words) -> bool:
+        asked.append(1)
+        return fill(self, row)
 
-    monkeypatch.setattr("mlxgen.filters.closing.walk_from", walked)
+    monkeypatch.setattr(GrammarFilter, "fill", counted)
     search = EndSearch(constrained(Regex("[a-z]{900}[0-9]*#"), vocabulary=byte_level()))
-    for _ in range(3):
-        before = sum(walk.steps for walk in walks)
-        search.find(10)
-        assert 0 < sum(walk.steps for walk in walks) - before < WORK + 500
+    for _ in range(5):
+        asked.clear()
+        assert search.find(10) is None
+        assert 100 < len(asked) < 2 * WORK + 500
 
 
-def test_a_hunt_that_found_nothing_continues_at_the_next_places() -> None:
+def test_an_end_that_is_far_away_is_found_within_some_looks() -> None:
     vocabulary = byte_level()
     spec = Regex("([a-z]{250}[0-9]){4}#[ab]*")
     constraint = constrained(spec, vocabulary=vocabulary)
     search = EndSearch(constraint)
     for letter in "abcdefgh":
-        run = search.find(2000, work=WORK)
+        run = search.find(2000)
         if run is not None:
             break
         feed(constraint, letter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,17 @@ from mlxgen.filters import (
 from mlxgen.tokens import Vocabulary
 
 from ..effort import tries
-from .helpers import CopyableToy, NativeToy, Toy, byte_level, ordinary, sentencepiece, state
+from .helpers import (
+    CopyableToy,
+    NativeToy,
+    Toy,
+    byte_level,
+    constrained,
+    feed,
+    ordinary,
+    sentencepiece,
+    state,
+)
 
 SCHEMA = {
     "type": "object",
@@ -159,3 +170,70 @@ def test_every_token_of_a_mask_is_taken(name: str, data: st.DataObject) -> None:
         assert walk.constraint.validate([token]) == 1
         twin = walk.constraint.fork()
         twin.advance(token)
+
+
+SQL = r"""
+start: "SELECT " cols " FROM " NAME (" WHERE " NAME "=" NUMBER)? ";"
+cols: col ("," col)* | "*"
+col: NAME ("." NAME)? | "(" start ")"
+NAME: /[a-z][a-z0-9]*/
+NUMBER: /[0-9]+/
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "gone", "then"),
+    [
+        ("SELECT ", ["* FROM", " ", "n"], "n.n"),
+        ("SE", ["LECT * FROM n"], "LECT nr.c"),
+        ("SELECT", [" n FROM n;"], " n,o"),
+    ],
+)
+def test_a_mask_of_what_was_taken_back_does_not_come_again(
+    kept: str, gone: list[str], then: str
+) -> None:
+    """Grammar engines keep masks; nobody asks for one between the rewind and the next tokens."""
+    vocabulary = byte_level()
+    constraint = feed(constrained(Lark(SQL), vocabulary=vocabulary), kept)
+    for text in gone:
+        for sign in text:
+            feed(constraint, sign).mask()
+    constraint.rewind(len(kept))
+    feed(constraint, then)
+    fresh = feed(constrained(Lark(SQL), vocabulary=vocabulary), kept + then)
+    assert state(constraint) == state(fresh)
+
+
+@pytest.mark.parametrize("name", ["sql", "json"])
+@pytest.mark.parametrize("seed", range(tries(300)))
+def test_going_on_without_masks_after_a_rewind_equals_a_constraint_built_from_scratch(
+    name: str, seed: int
+) -> None:
+    draw = random.Random(seed)
+    spec = {"sql": Lark(SQL), "json": JsonSchema(True)}[name]
+    constraint = constrained(spec, vocabulary=byte_level())
+
+    def ahead(count: int) -> list[int]:
+        run: list[int] = []
+        twin = constraint.fork()
+        while len(run) < count and (tokens := choices(twin)):
+            marks = [t for t in tokens if not byte_level().piece(t).isalnum()]
+            run.append(draw.choice(marks if marks and draw.random() < 0.6 else tokens))
+            twin.advance(run[-1])
+        return run
+
+    history: list[int] = []
+    for _ in range(4):
+        for token in ahead(draw.randint(1, 14)):
+            constraint.advance(token)
+            history.append(token)
+            constraint.mask()
+        del history[draw.randint(0, len(history)) :]
+        constraint.rewind(len(history))
+        for token in ahead(draw.randint(1, 8)):
+            constraint.advance(token)
+            history.append(token)
+        fresh = constrained(spec, vocabulary=byte_level())
+        for token in history:
+            fresh.advance(token)
+        assert state(constraint) == state(fresh)

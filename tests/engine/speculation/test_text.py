@@ -272,13 +272,13 @@ def test_a_walk_made_one_token_early_is_gone_on_with(
     early = drafter.early(request, 30)
     assert request.constraint is not None
     masks: list[int] = []
-    fill = request.constraint._filter.fill
+    fill = request.constraint.filter.fill
 
     def counted(row: Int32Words) -> bool:
         masks.append(1)
         return fill(row)
 
-    monkeypatch.setattr(request.constraint._filter, "fill", counted)
+    monkeypatch.setattr(request.constraint.filter, "fill", counted)
     assert drafter.propose(request, 30) is not None  # nothing came in between
     push(request, ord("b"))
     fast_forward(request)

@@ -210,7 +210,7 @@ def test_going_on_without_masks_after_a_rewind_equals_a_constraint_built_from_sc
     name: str, seed: int
 ) -> None:
     draw = random.Random(seed)
-    spec = {"sql": Lark(SQL), "json": JsonSchema(True)}[name]
+    spec: Specification = Lark(SQL) if name == "sql" else JsonSchema(True)
     constraint = constrained(spec, vocabulary=byte_level())
 
     def ahead(count: int) -> list[int]:

@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import atexit
 import logging
-import selectors
+import os
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import cast
+from functools import partial
+from multiprocessing.connection import Connection
 
 from ..errors import MachineError
 from .group import Group
-from .link import UNHEARD, Frame, GarbageError, Link
-from .meeting import Invitation, invite, reach, receive_all
+from .meeting import Invitation, invite, limit_waits, reach, receive_all
 
 BEAT = 1.0
 """Seconds between two signs of life."""
@@ -52,13 +53,20 @@ chunk takes some; what takes longer hangs, although the rank beats."""
 OPENING = 30.0
 """Seconds for all ranks to reach the leader."""
 
+UNHEARD = 6
+"""Seconds after which the system gives up a machine that confirms nothing."""
+
 _LEAVING = 1.0  # seconds to send the last words
+_LARGEST = 1 << 30  # bytes of a message; whoever says more is no rank
 _PROGRESS = struct.Struct("!QQ?")  # messages that came, and were carried out; whether at length
+_RXT_CONNDROPTIME = 0x80  # of macOS, in its netinet/tcp.h; the socket module lacks it
 
 _LOG = logging.getLogger(__name__)
 
 
 class _Kind(IntEnum):
+    """The first byte of what is sent."""
+
     MESSAGE = 1
     REPLY = 2
     BEAT = 3
@@ -67,16 +75,51 @@ class _Kind(IntEnum):
 
 
 class _Peer:
-    """Another rank, as this one knows it."""
+    """Another rank, as this one knows it, and the connection to it.
 
-    def __init__(self, rank: int, name: str, link: Link) -> None:
+    The system itself notices a machine that is gone: something is sent every second.
+    """
+
+    def __init__(self, rank: int, name: str, link: socket.socket, patience: float) -> None:
+        link.settimeout(None)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        limit_waits(link, socket.SO_SNDTIMEO, patience)  # for a rank that does not read
+        with suppress(OSError):
+            if sys.platform == "darwin":
+                link.setsockopt(socket.IPPROTO_TCP, _RXT_CONNDROPTIME, UNHEARD)
+            else:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNHEARD)
+        self.rank, self.name = rank, name
+        self._socket = link
+        self._connection = Connection(os.dup(link.fileno()))
+        self._sending = threading.Lock()
+        self.stuck = False  # it has read nothing for so long that something was cut off
         now = time.monotonic()
-        self.rank, self.name, self.link = rank, name, link
         self.heard = now  # when anything came last
-        self.open = True
         self.came = self.done = 0  # messages, as in _PROGRESS
         self.at_length = True  # until it says otherwise
         self.progressed = now  # when it was last seen to get on, or to have nothing to do
+
+    def send(self, kind: _Kind, body: bytes = b"", *, wait: float = -1) -> None:
+        """Send something, after what was sent before, unless that takes ``wait`` seconds. If it
+        fails, whoever reads learns why."""
+        if self.stuck or not self._sending.acquire(timeout=wait):
+            return
+        try:
+            self._connection.send_bytes(bytes([kind]) + body)
+        except BlockingIOError:
+            self.stuck = True
+        except OSError:
+            pass
+        finally:
+            self._sending.release()
+
+    def read(self) -> tuple[_Kind, bytes]:
+        """What comes next; raises ``EOFError`` or ``OSError`` at the end, ``ValueError`` for what
+        no rank says."""
+        data = self._connection.recv_bytes(_LARGEST)
+        self.heard = time.monotonic()
+        return _Kind(data[0] if data else 0), data[1:]
 
     @property
     def at_work(self) -> bool:
@@ -89,12 +132,24 @@ class _Peer:
             self.progressed = time.monotonic()
         self.came, self.done, self.at_length = came, done, at_length
 
+    def finish(self) -> None:
+        """Say that nothing more will be sent."""
+        with suppress(OSError):  # if the other rank was faster
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close the connection; whoever reads or sends is told so."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
 
 class Channel:
     """The leader's end of the connections to all others, or another rank's to the leader.
 
     Messages go from the leader to all others, replies from each of them to the leader. ``send``
-    and ``receive`` are for one thread at a time; everything else may be called by any.
+    and ``receive`` are for one thread at a time; everything else may be called by any. Each peer
+    has a thread that reads, and one more thread beats.
     """
 
     def __init__(
@@ -111,9 +166,9 @@ class Channel:
         self.sent_bytes = 0
         """Bytes of messages that were sent, to all ranks together."""
         self._name, self._leads = name, leads
-        self._peers = {rank: _Peer(rank, name, Link(each)) for rank, (name, each) in peers.items()}
+        longest = AT_LENGTH * patience
+        self._peers = [_Peer(rank, name, each, longest) for rank, (name, each) in peers.items()]
         self._patience, self._busy = patience, busy
-        self._beat = min(BEAT, patience / 4)
         self._changed = threading.Condition()  # guards what follows
         self._inbox: deque[bytes] = deque()
         self._came = self._taken = self._done = 0
@@ -123,10 +178,15 @@ class Channel:
         self._at_length = leads
         self._calls: list[Callable[[MachineError], None]] = []
         self._heard: Callable[[int, bytes], None] = lambda rank, reply: None
-        self._wake, self._woken = socket.socketpair()
-        self._woken.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name="mlxgen machines", daemon=True)
-        self._thread.start()
+        jobs: list[Callable[[], None]] = [
+            self._watch,
+            *(partial(self._read, peer) for peer in self._peers),
+        ]
+        self._threads = [
+            threading.Thread(target=job, name="mlxgen machines", daemon=True) for job in jobs
+        ]
+        for thread in self._threads:
+            thread.start()
         atexit.register(self.close)
 
     @classmethod
@@ -183,8 +243,8 @@ class Channel:
             return self._lost
 
     def on_loss(self, call: Callable[[MachineError], None]) -> None:
-        """Have ``call`` called once when the group is lost, by the channel's own thread; at once
-        if it is lost already."""
+        """Have ``call`` called once when the group is lost, by a thread of the channel; at once if
+        it is lost already."""
         with self._changed:
             lost = self._lost
             if lost is None:
@@ -193,16 +253,15 @@ class Channel:
             call(lost)
 
     def send(self, message: bytes) -> None:
-        """Send a message from the leader to all others; it does not wait for them.
+        """Send a message from the leader to all others.
 
-        Raises ``MachineError`` if the group is lost.
+        It waits only if a rank reads nothing for long. Raises ``MachineError`` if the group is
+        lost.
         """
         self._check()
-        for peer in self._peers.values():
-            peer.link.send(_Kind.MESSAGE, message)
+        self._say(_Kind.MESSAGE, message)
         self.messages += 1
         self.sent_bytes += len(message) * len(self._peers)
-        self._attend()
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The leader's next message, or ``None`` when it has said goodbye.
@@ -228,23 +287,21 @@ class Channel:
     def at_length(self) -> Iterator[None]:
         """A context for what may take as long as it likes on this rank, such as a download."""
         before, self._at_length = self._at_length, True
-        self._say_progress()
+        self._beat()
         try:
             yield
         finally:
             self._at_length = before
-            self._say_progress()
+            self._beat()
 
     def reply(self, message: bytes) -> None:
         """Send something to the leader."""
         self._check()
-        for peer in self._peers.values():
-            peer.link.send(_Kind.REPLY, message)
-        self._attend()
+        self._say(_Kind.REPLY, message)
 
     def on_reply(self, call: Callable[[int, bytes], None]) -> None:
-        """Have ``call`` called with a rank and each of its replies from now on, by the channel's
-        own thread, which it must not keep waiting."""
+        """Have ``call`` called with a rank and each of its replies from now on, by a thread of the
+        channel, which it must not keep waiting."""
         self._heard = call
 
     def fail(self, sentence: str) -> None:
@@ -257,22 +314,40 @@ class Channel:
         self._leave(_Kind.GOODBYE if self._leads else None)
 
     def _leave(self, kind: _Kind | None, sentence: str = "") -> None:
-        """Say the last words, unless they were said, and let the thread end."""
+        """Say the last words, unless they were said, and let the threads end.
+
+        A connection that is closed with something unread may lose what was sent: so the others
+        close first, if they do so in time.
+        """
         with self._changed:
-            if kind is not None and not self._over and self._lost is None:
-                for peer in self._peers.values():
-                    peer.link.send(kind, sentence.encode())
+            says = kind is not None and not self._over and self._lost is None
             self._over = self._left = True
             self._changed.notify_all()
+        if says:
+            assert kind is not None
+            self._say(kind, sentence.encode())
         atexit.unregister(self.close)
-        self._wake_up()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(2 * _LEAVING)
+        for peer in self._peers:
+            peer.finish()
+        until = time.monotonic() + _LEAVING
+        own = threading.current_thread()
+        for thread in self._threads:
+            if thread is not own:
+                thread.join(max(0.0, until - time.monotonic()))
+        for peer in self._peers:
+            peer.close()
+        for thread in self._threads:
+            if thread is not own:
+                thread.join(_LEAVING)
 
-    def _say_progress(self) -> None:
-        for peer in self._peers.values():
-            said = _PROGRESS.pack(self._came, self._done, self._at_length)
-            peer.link.send(_Kind.BEAT, said)
+    def _say(self, kind: _Kind, body: bytes = b"") -> None:
+        for peer in self._peers:
+            peer.send(kind, body)
+
+    def _beat(self) -> None:
+        said = _PROGRESS.pack(self._came, self._done, self._at_length)
+        for peer in self._peers:
+            peer.send(_Kind.BEAT, said, wait=0)  # what is being sent is a sign of life, too
 
     def _check(self) -> None:
         """Raise if nothing can be sent any more."""
@@ -281,47 +356,24 @@ class Channel:
         if self._leads and self._over:
             raise MachineError("the other ranks were told to end; start all of them again")
 
-    def _attend(self) -> None:
-        """Have the thread send what the sockets did not take."""
-        if any(peer.link.waiting or peer.link.broken for peer in self._peers.values()):
-            self._wake_up()
+    # What follows is done by the channel's threads.
 
-    def _wake_up(self) -> None:
-        with suppress(OSError):  # if the thread has ended
-            self._wake.send(b"\0")
-
-    # What follows is done by the channel's thread.
-
-    def _run(self) -> None:
-        try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._woken, selectors.EVENT_READ)
-                for peer in self._peers.values():
-                    selector.register(peer.link.socket, selectors.EVENT_READ, peer)
-                self._converse(selector)
-                self._say_last(selector)
-        except Exception as error:
-            self._lose(f"the connections between the ranks failed: {error!r}")
-            raise
-        finally:
-            for peer in self._peers.values():
-                peer.link.close()
-            self._wake.close()
-            self._woken.close()
-
-    def _converse(self, selector: selectors.BaseSelector) -> None:
-        """Receive and beat until the group is lost or both sides have come to an end."""
-        due = turn = time.monotonic()
-        while self._lost is None and not (self._over and self._left):
-            if turn >= due:
-                due = turn + self._beat
-                self._say_progress()
-            self._attend_to(selector, due - turn)
+    def _watch(self) -> None:
+        """Beat, and judge the others, until the group is lost or both sides have come to an end."""
+        pause = min(BEAT, self._patience / 4)
+        turn = time.monotonic()
+        while True:
+            self._beat()
+            with self._changed:
+                if self._changed.wait_for(
+                    lambda: self._lost is not None or (self._over and self._left), pause
+                ):
+                    return
             now = time.monotonic()
             # The time in which this process did not run is nobody's silence
-            away = max(0.0, now - turn - 2 * self._beat)
+            away = max(0.0, now - turn - 2 * pause)
             turn = now
-            for peer in self._peers.values():
+            for peer in self._peers:
                 peer.heard += away
                 peer.progressed += away
                 self._judge(peer, now)
@@ -331,78 +383,48 @@ class Channel:
         if self._over:
             if not self._left and now - peer.heard > self._patience:
                 self._lose(f"{peer.name} has ended while another rank was still at work")
-        elif now - peer.heard > patience:
+        elif peer.stuck or now - peer.heard > patience:
             self._lose(_silence(peer, patience))
         elif peer.at_work and not peer.at_length and now - peer.progressed > self._busy:
             self._lose(
                 f"{peer.name} has not finished a message for {self._busy:g} s; see what it printed"
             )
 
-    def _say_last(self, selector: selectors.BaseSelector) -> None:
-        """Send what is left, and wait for the others to close.
-
-        A connection that is closed with something unread may lose what was sent.
-        """
-        until = time.monotonic() + _LEAVING
-        while (left := until - time.monotonic()) > 0 and any(
-            peer.open for peer in self._peers.values()
-        ):
-            for peer in self._peers.values():
-                if not peer.link.waiting:
-                    peer.link.finish()
-            self._attend_to(selector, left)
-
-    def _attend_to(self, selector: selectors.BaseSelector, timeout: float) -> None:
-        """Send and receive what the sockets take and give, within ``timeout`` seconds."""
-        for peer in self._peers.values():
-            events = selectors.EVENT_READ | selectors.EVENT_WRITE * peer.link.waiting
-            if peer.open and selector.get_key(peer.link.socket).events != events:
-                selector.modify(peer.link.socket, events, peer)
-        for key, events in selector.select(max(0.0, timeout)):
-            if key.data is None:
-                self._woken.recv(4096)
-                continue
-            peer = cast(_Peer, key.data)
-            if events & selectors.EVENT_WRITE:
-                peer.link.flush()
-            if events & selectors.EVENT_READ:
-                self._read(peer, selector)
-        for peer in self._peers.values():
-            if peer.open and peer.link.broken:
-                self._read(peer, selector)
-
-    def _read(self, peer: _Peer, selector: selectors.BaseSelector) -> None:
+    def _read(self, peer: _Peer) -> None:
+        """Take what a peer says, until it has ended."""
         try:
-            frames = peer.link.receive()
-            for frame in frames:
-                self._take(peer, frame)
-            peer.heard = time.monotonic()
-        except (EOFError, OSError) as error:
-            selector.unregister(peer.link.socket)
-            peer.open = False
-            ended = isinstance(error, EOFError | ConnectionError)  # else the system gave it up
+            while True:
+                self._take(peer, *peer.read())
+        except (EOFError, ConnectionError):
             if not self._over:
-                self._lose(f"{peer.name} has ended" if ended else _silence(peer, UNHEARD))
-        except (GarbageError, ValueError, struct.error):
-            self._lose(f"{peer.name} sent something else than a message of mlxgen")
+                self._lose(f"{peer.name} has ended")
+        except TimeoutError:  # the system gave it up
+            if not self._over:
+                self._lose(_silence(peer, UNHEARD))
+        except (OSError, ValueError, struct.error):
+            if not self._over:
+                self._lose(f"{peer.name} sent something else than a message of mlxgen")
+        except Exception as error:
+            self._lose(f"the connections between the ranks failed: {error!r}")
+            raise
 
-    def _take(self, peer: _Peer, frame: Frame) -> None:
-        kind = _Kind(frame.kind)
+    def _take(self, peer: _Peer, kind: _Kind, body: bytes) -> None:
         if kind is _Kind.FAILED:
-            self._lose(frame.body.decode(errors="replace"))
+            self._lose(body.decode(errors="replace"))
         elif kind is _Kind.BEAT:
-            peer.note(*_PROGRESS.unpack(frame.body))
+            peer.note(*_PROGRESS.unpack(body))
         elif kind is _Kind.REPLY:
-            self._heard(peer.rank, frame.body)
+            self._heard(peer.rank, body)
         else:
             with self._changed:
                 if kind is _Kind.MESSAGE:
-                    self._inbox.append(frame.body)
+                    self._inbox.append(body)
                     self._came += 1
                 else:
                     self._over = True
-                    peer.link.finish()
                 self._changed.notify_all()
+            if self._over:
+                peer.finish()
 
     def _lose(self, sentence: str) -> None:
         """Tell everybody, here and on the other ranks, that the group is lost; once."""
@@ -412,8 +434,8 @@ class Channel:
             lost = self._lost = MachineError(sentence)
             calls, self._calls = self._calls, []
             self._changed.notify_all()
-        for peer in self._peers.values():
-            peer.link.send(_Kind.FAILED, sentence.encode())
+        for peer in self._peers:
+            peer.send(_Kind.FAILED, sentence.encode(), wait=_LEAVING)
         for call in calls:
             try:
                 call(lost)

@@ -3,24 +3,24 @@
 Rank 0 listens on a port that the system chooses, and tells the others its addresses, the port and
 a secret of this run. Whoever connects says its rank and proves that it knows the secret; so does
 rank 0 in its answer, since an address may lead to another machine than the one that is meant.
-Everybody else is dropped, and nobody is listened to once all ranks are there.
+Everybody else is dropped, and nobody is listened to once all ranks are there. (The challenges of
+``multiprocessing.connection`` end in an assertion if a stranger says something else.)
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
+import os
 import secrets
-import selectors
 import socket
 import struct
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import NamedTuple
 
-_RANK = struct.Struct("!I")
-_PROOF = hashlib.sha256().digest_size
-_HELLO = _RANK.size + _PROOF  # bytes of what a rank says first
 _GUESTS = 64  # connections at a time that have not said their rank; the oldest goes
 _TRY = 2.0  # seconds for each step of an attempt at an address
 _PAUSE = 0.2  # seconds before all addresses are tried again
@@ -35,7 +35,7 @@ class Invitation(NamedTuple):
 
     def proof(self, rank: int) -> bytes:
         """What only those can say who know the secret."""
-        return hmac.digest(self.secret.encode(), _RANK.pack(rank), "sha256")
+        return hmac.digest(self.secret.encode(), struct.pack("!I", rank), "sha256")
 
 
 def invite(known: Sequence[Sequence[str]]) -> tuple[socket.socket, Invitation]:
@@ -70,69 +70,47 @@ def receive_all(
     listener: socket.socket, invitation: Invitation, ranks: Iterable[int], timeout: float
 ) -> dict[int, socket.socket]:
     """Connections of the ``ranks`` that come within ``timeout`` seconds."""
-    until = time.monotonic() + timeout
     missing, met = set(ranks), dict[int, socket.socket]()
-    listener.setblocking(False)
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener, selectors.EVENT_READ)
-        while missing and (left := until - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                if key.fileobj is listener:
-                    _admit(listener, selector)
-                    continue
-                guest = cast(socket.socket, key.fileobj)
-                if guest.fileno() < 0:  # it went when another one was admitted
-                    continue
-                try:
-                    rank = _introduced(guest, key.data, invitation, missing)
-                except OSError:
-                    selector.unregister(guest)
-                    guest.close()
-                    continue
-                if rank is not None:
-                    selector.unregister(guest)
-                    missing.remove(rank)
-                    met[rank] = guest
-        for guest in _guests(selector, listener):
+    changed = threading.Condition()
+    guests: dict[socket.socket, None] = {}  # who has not said yet which rank it is, oldest first
+
+    def introduce(guest: socket.socket) -> None:
+        rank = None
+        with suppress(OSError, EOFError, struct.error), _talking(guest) as link:
+            said, proof = struct.unpack("!I32s", link.recv_bytes(36))
+            with changed:
+                if said in missing and hmac.compare_digest(proof, invitation.proof(said)):
+                    link.send_bytes(invitation.proof(0))
+                    missing.remove(said)
+                    rank = said
+        with changed:
+            guests.pop(guest, None)
+            if rank is not None:
+                met[rank] = guest
+                changed.notify()
+        if rank is None:
             guest.close()
+
+    def admit() -> None:
+        with suppress(OSError):  # the listener is closed in the end
+            while True:
+                guest, _ = listener.accept()
+                with changed:
+                    guests[guest] = None
+                    if len(guests) > _GUESTS:
+                        _hang_up(next(iter(guests)))
+                threading.Thread(target=introduce, args=(guest,), daemon=True).start()
+
+    door = threading.Thread(target=admit, daemon=True)
+    door.start()
+    with changed:
+        changed.wait_for(lambda: not missing and len(met) == len(set(ranks)), timeout)
+        missing.clear()
+        for guest in guests:
+            _hang_up(guest)
+    _hang_up(listener)
+    door.join()
     return met
-
-
-def _guests(selector: selectors.BaseSelector, listener: socket.socket) -> list[socket.socket]:
-    """Who has not said yet which rank it is, the oldest first."""
-    known = [cast(socket.socket, key.fileobj) for key in selector.get_map().values()]
-    return [each for each in known if each is not listener]
-
-
-def _admit(listener: socket.socket, selector: selectors.BaseSelector) -> None:
-    try:
-        guest, _ = listener.accept()
-    except OSError:
-        return  # it went again
-    guest.setblocking(False)
-    selector.register(guest, selectors.EVENT_READ, bytearray())
-    guests = _guests(selector, listener)
-    if len(guests) > _GUESTS:
-        selector.unregister(guests[0])
-        guests[0].close()
-
-
-def _introduced(
-    guest: socket.socket, said: bytearray, invitation: Invitation, missing: set[int]
-) -> int | None:
-    """The rank of a guest, which is answered, or ``None`` before it has said everything.
-
-    Raises ``OSError`` for a stranger.
-    """
-    more = guest.recv(_HELLO - len(said))
-    said += more
-    if len(said) < _HELLO and more:
-        return None
-    rank = _RANK.unpack_from(said.ljust(_HELLO))[0]
-    if rank not in missing or not hmac.compare_digest(said[_RANK.size :], invitation.proof(rank)):
-        raise ConnectionRefusedError
-    guest.sendall(invitation.proof(0))
-    return int(rank)
 
 
 def reach(invitation: Invitation, rank: int, timeout: float) -> socket.socket:
@@ -153,13 +131,36 @@ def reach(invitation: Invitation, rank: int, timeout: float) -> socket.socket:
 def _introduce(address: str, invitation: Invitation, rank: int) -> socket.socket:
     connection = socket.create_connection((address, invitation.port), timeout=_TRY)
     try:
-        connection.sendall(_RANK.pack(rank) + invitation.proof(rank))
-        answer = b""
-        while len(answer) < _PROOF and (more := connection.recv(_PROOF - len(answer))):
-            answer += more
-        if not hmac.compare_digest(answer, invitation.proof(0)):
-            raise ConnectionRefusedError("another program answers there")
+        with _talking(connection) as link:
+            link.send_bytes(struct.pack("!I32s", rank, invitation.proof(rank)))
+            if hmac.compare_digest(link.recv_bytes(32), invitation.proof(0)):
+                return connection
+    except (EOFError, OSError):
+        pass
     except BaseException:
         connection.close()
         raise
-    return connection
+    connection.close()
+    raise ConnectionRefusedError("another program answers there")
+
+
+@contextmanager
+def _talking(own: socket.socket) -> Iterator[Connection]:
+    """Messages over a socket, of which nobody waits longer than ``_TRY`` seconds for one."""
+    own.settimeout(None)
+    limit_waits(own, socket.SO_RCVTIMEO, _TRY)
+    with Connection(os.dup(own.fileno())) as link:
+        yield link
+    limit_waits(own, socket.SO_RCVTIMEO, 0)
+
+
+def limit_waits(own: socket.socket, option: int, seconds: float) -> None:
+    """Let the system end what waits for a socket after so many seconds; 0 is no limit."""
+    own.setsockopt(
+        socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    )
+
+
+def _hang_up(own: socket.socket) -> None:
+    with suppress(OSError):
+        own.shutdown(socket.SHUT_RDWR)

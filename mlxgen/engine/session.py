@@ -23,7 +23,7 @@ from .options import Options
 from .owner import OneAtATime
 from .request.accept import Verdict, accept, end, push, rewind, start, take
 from .request.assembly import assemble, xtc_special
-from .request.drawing import next_draw, next_mask
+from .request.leads import forced_run, next_draw, next_mask
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .step.drawn import Drawn, DrawnView
@@ -97,7 +97,7 @@ class Session:
             seed=checked.some_seed(),
             queued=False,
         )
-        start(self._request, forced=False)
+        start(self._request)
         self._sampler = Sampler(width, xtc_special=xtc_special(vocabulary))
         self._turn = OneAtATime("session")
         self._held = 0  # positions of the history that the caller's cache holds
@@ -151,14 +151,10 @@ class Session:
             return next_mask(self._request)
 
     def forced(self) -> list[Token]:
-        """The tokens that must come next, possibly none: the filters allow no others, or the
-        thinking budget is spent."""
-        request = self._request
-        if request.constraint is None and request.thinking is None:
-            return []
+        """The tokens that must come next, possibly none: the filters allow no others, only one way
+        to a valid end is left, or the thinking budget is spent."""
         with self._turn:
-            run = list(request.out_of_thinking)
-            return run if run or request.constraint is None else request.constraint.forced()
+            return list(forced_run(self._request))
 
     def push_logits(self, logits: Any) -> Chunk:
         """Sample a token from the logits of the next position; returns its chunk.

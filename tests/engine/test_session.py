@@ -113,6 +113,22 @@ def test_mask_and_forced_tokens_are_the_filters() -> None:
     assert session.finish_reason is None
 
 
+def test_the_only_way_to_a_valid_end_is_forced() -> None:
+    speaker = reciter([])
+    session = Session(
+        speaker.tokenizer, filters=[Regex("[a-z]*(;b)?!")], close_json=True, max_tokens=4
+    )
+    for letter in b"abcd":
+        session.push_token(letter)
+        if session.forced():
+            break
+    assert session.forced() == [ord("!")] and session.tokens == list(b"abc")
+    mask = session.mask()
+    assert mask is not None and list(tokens_of(mask)) == [ord("!")]
+    session.push_token(ord("!"))
+    assert session.text == "abc!" and session.finish_reason == "filter"
+
+
 def test_finish_delivers_what_was_held() -> None:
     speaker = reciter(["a", "<"])
     session = Session(speaker.tokenizer, stop="<think>")

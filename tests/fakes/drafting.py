@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlxgen.engine.request.drawing import plain_draw
+from mlxgen.engine.request.leads import plain_draw
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.speculation.drafter import Drafter
 from mlxgen.engine.speculation.guess import Guess

@@ -19,9 +19,8 @@ from ...text import BanMatch, StopMatch
 from ...tokens import Token
 from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected
 from . import ending
-from .drawing import leaves_any
-from .healing import fed
 from .hooks import hear
+from .leads import fed, forced_run, has_choice, leaves_any
 from .outbox import Accepted
 from .request import Request
 
@@ -34,12 +33,12 @@ class Verdict(enum.Enum):
     END = "accepted, and the generation has ended"
 
 
-def start(request: Request, *, forced: bool = True) -> Verdict:
-    """Do what is certain before the first draw: end, or append the run that filters force."""
+def start(request: Request) -> Verdict:
+    """Do what is certain before the first draw: end, or append the run that must come first."""
     _keeps_end_in_reach(request, None)
     if ending.is_over(request):
         return _finish(request, "filter")
-    return fast_forward(request) if forced else Verdict.NEXT
+    return fast_forward(request)
 
 
 def accept(
@@ -50,19 +49,22 @@ def accept(
     drafter: str = "",
     missed: Rejected | None = None,
 ) -> Verdict:
-    """Accept or decline a sampled token; ``drafter``: who had proposed it, or ``missed``: what was
-    proposed instead."""
+    """Accept or decline a sampled token, and append the run that must come after it.
+
+    ``drafter``: who had proposed it, or ``missed``: what was proposed instead.
+    """
     steering = request.steering
     if steering is None:
-        return _offer(request, token, view, drafter=drafter, missed=missed)
+        verdict = _offer(request, token, view, drafter=drafter, missed=missed)
+        return fast_forward(request) if verdict is Verdict.NEXT else verdict
     request.steering = None  # it is used up
     back, run = steering.outcome(token)
     if not back and run[:1] == (token,):
         verdict = _offer(request, token, view, drafter=drafter, missed=missed)
-        return _push_all(request, run[1:]) if verdict is Verdict.NEXT else verdict
+        return append(request, run[1:]) if verdict is Verdict.NEXT else verdict
     take_back(request, back, drawn=1)
     request.tally.redraws += 1
-    return _push_all(request, run) if run else Verdict.AGAIN
+    return append(request, run) if run else Verdict.AGAIN
 
 
 def push(request: Request, token: Token) -> Verdict:
@@ -71,14 +73,17 @@ def push(request: Request, token: Token) -> Verdict:
 
 
 def append(request: Request, tokens: Sequence[Token]) -> Verdict:
-    """Append a run, and then what the filters force.
+    """Append a run, and then what must come after it.
 
     Raises ``FilterError`` for a token that the filters do not allow; those before it stay.
     """
     if request.finish_reason is not None:
         return Verdict.END
-    verdict = _push_all(request, tokens)
-    return fast_forward(request) if verdict is Verdict.NEXT else verdict
+    for token in tokens:
+        verdict = push(request, token)
+        if verdict is not Verdict.NEXT:
+            return verdict
+    return fast_forward(request)
 
 
 def put(request: Request, tokens: Sequence[Token]) -> None:
@@ -103,21 +108,12 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
 
 
 def fast_forward(request: Request) -> Verdict:
-    """Append the tokens that the filters, or a spent thinking budget, force; they go through the
-    model together."""
-    constraint, closing, thinking = request.constraint, request.closing, request.thinking
-    if constraint is None and thinking is None:
-        return Verdict.NEXT
-    if request.options.top_logprobs is not None:
+    """Append the runs that must come next; they go through the model together."""
+    if not request.appends_forced or (request.constraint is None and request.thinking is None):
         return Verdict.NEXT
     request.unforced += 1
-    while not request.is_healing:
-        run = list(request.out_of_thinking) if thinking is not None else []
-        if not run and constraint is not None:
-            run = constraint.forced()
-        if not run and closing is not None and closing.forcing:
-            run = list(closing.way or ())
-        if not run or run[0] in request.retries.excluded(request.position):
+    while run := forced_run(request):
+        if run[0] in request.retries.excluded(request.position):
             break
         request.unforced = 0
         for token in run:
@@ -174,14 +170,6 @@ def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
 # ---- one token ---------------------------------------------------------------------------------
 
 
-def _push_all(request: Request, tokens: Sequence[Token]) -> Verdict:
-    for token in tokens:
-        verdict = push(request, token)
-        if verdict is not Verdict.NEXT:
-            return verdict
-    return Verdict.NEXT
-
-
 def _offer(
     request: Request,
     token: Token,
@@ -194,10 +182,7 @@ def _offer(
     constraint, options, position = request.constraint, request.options, request.position
     retries = request.retries
     if options.top_logprobs is not None and not forced:  # drawn for its log-probability
-        if request.thinking is not None and request.out_of_thinking[:1] == (token,):
-            forced = True
-        elif constraint is not None and not request.is_led:
-            forced = constraint.only() is not None
+        forced = not has_choice(request, token)
     withheld, exhausted, hold = False, False, 0
     if options.hooks:
         heard = hear(request, token, view)

@@ -25,7 +25,7 @@ from ..history import History
 from ..options import Options
 from .closing import Closing
 from .ending import ends
-from .healing import fed
+from .leads import fed
 from .outbox import Outbox
 from .prompt import Prompt
 from .request import RARELY_FORCED, Request, Tally
@@ -114,7 +114,7 @@ def assemble(
         finish_reason=None,
         match=None,
         forks=0,
-        # With log-probabilities no run is forced: they need the logits of each position.
+        appends_forced=queued and options.top_logprobs is None,
         unforced=RARELY_FORCED,
         strayed=False,
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...errors import HookError
 from ...sampling import DrawView, PostSamplingResult, Want, run_hooks
 from ...tokens import Token
-from .drawing import leaves_any
+from .leads import leaves_any
 from .request import Request
 
 

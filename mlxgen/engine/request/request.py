@@ -83,6 +83,8 @@ class Request:
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
     - ``forks``: how many seeds were given to forks so far.
+    - ``appends_forced``: whether runs that must come are appended at once; not if each token is to
+      have its log-probability, or if the caller pushes the tokens.
     - ``unforced``: how many tokens were sampled since the last run that filters forced; at first,
       so many that no other one is expected.
     - ``strayed``: whether the last token was withheld from the filters.
@@ -111,6 +113,7 @@ class Request:
     finish_reason: FinishReason | None
     match: StopMatch | None
     forks: int
+    appends_forced: bool
     unforced: int
     strayed: bool
 
@@ -208,6 +211,7 @@ class Request:
             finish_reason=self.finish_reason,
             match=self.match,
             forks=0,
+            appends_forced=self.appends_forced,
             unforced=self.unforced,
             strayed=self.strayed,
         )
@@ -259,37 +263,12 @@ class Request:
         return self.healer is not None and not self.healer.done
 
     @property
-    def is_led(self) -> bool:
-        """Whether healing, the way to a valid end or that out of the thinking determines what comes
-        next."""
-        if self.is_healing or (self.closing is not None and self.closing.forcing):
-            return True
-        return self.thinking is not None and bool(self.out_of_thinking)
-
-    @property
-    def out_of_thinking(self) -> tuple[Token, ...]:
-        """The tokens that end the thinking because its budget is spent, as far as the filters allow
-        them; usually none."""
-        limit, closing = self.thinking, self.closing
-        if limit is None or self.is_healing or (closing is not None and closing.forcing):
-            return ()
-        run = limit.left(self.transcript)
-        if run and self.constraint is not None and self.constraint.validate(run) < len(run):
-            return ()
-        return run
-
-    @property
     def may_decline(self) -> bool:
         """Whether a sampled token may be taken back at once."""
         options, steering = self.options, self.steering
         if steering is not None and steering.splices:
             return True
         return bool(options.hooks or options.banned or options.close_json)
-
-    @property
-    def may_draft(self) -> bool:
-        """Whether drafting makes sense: not if the next draw differs from those after it."""
-        return not self.is_led and not self.retries.differs
 
     @property
     def expects_forced(self) -> bool:
@@ -302,7 +281,7 @@ class Request:
             return True
         if self.thinking is not None and not self.thinking.allows(self.transcript, 2):
             return True
-        if self.constraint is None or self.unforced >= RARELY_FORCED:
+        if not self.appends_forced or self.constraint is None or self.unforced >= RARELY_FORCED:
             return False
         return not self.constraint.is_wide
 

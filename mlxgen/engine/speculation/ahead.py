@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from ...errors import DeadEndError, FilterError
 from ...sampling import DrawRow
 from ...tokens import Token
-from ..request.drawing import next_draw
 from ..request.ending import ends
-from ..request.healing import fed
+from ..request.leads import fed, next_draw
 from ..request.request import Request
 
 Next = Callable[[DrawRow], Token | None]

@@ -21,6 +21,7 @@ from ..history import History
 from ..kv import Fed
 from ..kv.held import alike
 from ..prefix.cache import PrefixCache
+from ..request.leads import is_led
 from ..request.request import Request
 from .drafter import Drafter
 from .guess import Guess
@@ -65,7 +66,7 @@ class Drafts:
         is not known yet; ``plain``: the seconds of a pass without drafts."""
         position = request.position + early
         left = request.budget - position - 1
-        if left <= 0 or not request.may_draft:
+        if left <= 0 or is_led(request) or request.retries.differs:
             return []
         found = []
         self._asked = self._drafters

@@ -19,7 +19,7 @@ from ..history import History
 from ..kv import KV, PREFILL_STEP, Device, Fed, Footprint, Later, Unread
 from ..prefix.cache import PrefixCache
 from ..prefix.places import LEAST
-from ..request.drawing import plain_draw
+from ..request.leads import plain_draw
 from ..request.request import Request
 from .acceptance import Acceptance, Experience, Price
 from .ahead import walk

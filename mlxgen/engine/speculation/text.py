@@ -18,8 +18,8 @@ from typing import NamedTuple
 from ...filters import Int32Words, allows, words_of
 from ...tokens import Token
 from ..history import History
-from ..request.drawing import next_mask, plain_draw
 from ..request.ending import ends
+from ..request.leads import next_mask, plain_draw
 from ..request.request import Request
 from .ahead import goes_on, returning
 from .drafter import Drafter

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
-from ..request.accept import Verdict, accept, fast_forward
+from ..request.accept import Verdict, accept
 from ..speculation.guess import Guess
 from .drawn import Drawn, DrawnView
 from .handle import Handle
@@ -50,8 +50,7 @@ def _accept_one(
 ) -> Verdict:
     if token < 0:
         token = view.token  # raises
-    verdict = accept(handle.request, token, view, drafter=drafter, missed=missed)
-    return fast_forward(handle.request) if verdict is Verdict.NEXT else verdict
+    return accept(handle.request, token, view, drafter=drafter, missed=missed)
 
 
 def _accept_guess(

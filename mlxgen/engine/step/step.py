@@ -25,7 +25,7 @@ from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
 from ...tokens import Token
 from ..kv.commands import Clear
-from ..request.drawing import blind_draw, next_draw, warm
+from ..request.leads import blind_draw, next_draw, warm
 from ..speculation.worth import Choice, Offer, asked, choose
 from .accepting import Event, accept_draws
 from .cost import Meter, PassCost

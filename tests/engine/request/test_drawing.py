@@ -13,8 +13,7 @@ from mlxgen import Choice, Regex
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import start
 from mlxgen.engine.request.assembly import assemble
-from mlxgen.engine.request.drawing import leaves_any, next_mask
-from mlxgen.engine.request.healing import fed
+from mlxgen.engine.request.leads import fed, leaves_any, next_mask
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.request.steering import Steering

@@ -19,9 +19,7 @@ from mlxgen.engine.chunk import Chunk, Usage, fold
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import Verdict, accept, fast_forward, rewind, take
 from mlxgen.engine.request.assembly import assemble
-from mlxgen.engine.request.drawing import next_draw
-from mlxgen.engine.request.healing import fed
-from mlxgen.engine.request.prompt import Prompt
+from mlxgen.engine.request.leads import fed, next_draw, out_of_thinking
 from mlxgen.engine.request.request import Request
 from mlxgen.errors import DeadEndError, FilterError
 from mlxgen.filters import Filter
@@ -142,7 +140,7 @@ def _thoughts(request: Request) -> Any:
     thoughts = request.transcript.thoughts
     if thoughts is None:
         return None
-    return thoughts.is_open, thoughts.is_over, thoughts.began, request.out_of_thinking
+    return thoughts.is_open, thoughts.is_over, thoughts.began, out_of_thinking(request)
 
 
 @settings(max_examples=tries(60))

@@ -20,6 +20,7 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import Verdict, accept, fast_forward, rewind, take
 from mlxgen.engine.request.assembly import assemble
 from mlxgen.engine.request.leads import fed, next_draw, out_of_thinking
+from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.request.request import Request
 from mlxgen.errors import DeadEndError, FilterError
 from mlxgen.filters import Filter

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..forks import forked
+
 if TYPE_CHECKING:
     from ..tokens import Token
 
@@ -84,15 +86,7 @@ class TokenCounts:
 
     def fork(self) -> TokenCounts:
         """An independent copy."""
-        twin = TokenCounts.__new__(TokenCounts)
-        twin._base = self._base
-        twin._window = self._window
-        twin._slots = list(self._slots)
-        twin._firsts = list(self._firsts)
-        twin._slot_of = dict(self._slot_of)
-        twin._ids = self._ids.copy()
-        twin._generated = self._generated.copy()
-        return twin
+        return forked(self, _ids=self._ids.copy(), _generated=self._generated.copy())
 
     def _slot(self, token: Token) -> int:
         slot = self._slot_of.setdefault(token, len(self._slot_of))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..forks import forked
 from .settings import SamplingSettings
 
 if TYPE_CHECKING:
@@ -87,12 +88,8 @@ class Repetitions:
 
     def fork(self) -> Repetitions:
         """An independent copy."""
-        twin = Repetitions((), self._settings, self._piece)
-        twin._breaking = self._breaking  # facts about the tokens, not about the history
-        twin._tokens = list(self._tokens)
-        twin._ids = self._ids.copy()
-        twin._since = list(self._since)
-        return twin
+        shared = ("_piece", "_breaking")  # facts about the tokens, not about the history
+        return forked(self, shared=shared, _ids=self._ids.copy())
 
     def penalties(self) -> Penalties | None:
         """What the next token pays if it goes on with a repetition; ``None``: none does."""

@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import RewindError, StateError
+from ..errors import StateError
 from .automaton import Automaton, State
 from .expression import Expression
+from .steps import Steps
 
 Pattern: TypeAlias = str | re.Pattern[str]
 
@@ -42,14 +43,16 @@ _Step: TypeAlias = tuple[int, str, State[str], tuple[int, ...], BanMatch | None]
 match of each expression may start, and the match."""
 
 
-class BanMatcher:
+class BanMatcher(Steps[_Step]):
     """Looks for banned strings and regular expressions in a growing text.
 
     Strings must not be empty. OptionError if an expression matches the empty string, is made of
     bytes, or looks ahead without limit.
     """
 
-    __slots__ = ("_expressions", "_literals", "_steps")
+    __slots__ = ("_expressions", "_literals")
+
+    TABLES = ("_literals", "_expressions")
 
     def __init__(self, patterns: Sequence[Pattern] = ()) -> None:
         literals = [pattern for pattern in patterns if isinstance(pattern, str)]
@@ -57,7 +60,7 @@ class BanMatcher:
         self._literals: Automaton[str] = Automaton(literals)
         self._expressions = tuple(expressions)
         root, starts = self._literals.root, (0,) * len(expressions)
-        self._steps: list[_Step] = [(0, "", root, starts, None)]
+        super().__init__((0, "", root, starts, None))
 
     def advance(self, text: str) -> BanMatch | None:
         """Takes one step with the text that it completed.
@@ -124,21 +127,3 @@ class BanMatcher:
         end, _, literals, undecided, _ = self._steps[-1]
         held = literals.depth
         return max(held, end - min(undecided)) if undecided else held
-
-    def rewind(self, to: int) -> None:
-        """Goes back to ``to`` steps; does nothing if there are no more than that."""
-        if to < 0:
-            raise RewindError(f"cannot rewind to {to} steps", possible=len(self))
-        del self._steps[to + 1 :]
-
-    def fork(self) -> BanMatcher:
-        """An independent copy."""
-        copy = BanMatcher.__new__(BanMatcher)
-        copy._literals = self._literals
-        copy._expressions = self._expressions
-        copy._steps = self._steps.copy()
-        return copy
-
-    def __len__(self) -> int:
-        """Steps so far."""
-        return len(self._steps) - 1

@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from ..errors import RewindError
+from ..forks import forked
 from ..tokens import Token, Vocabulary
 
 
@@ -121,14 +122,7 @@ class TextDecoder:
 
     def fork(self) -> TextDecoder:
         """An independent copy."""
-        copy = TextDecoder(self._vocabulary, strip=self._strip, skip=self._skip)
-        copy._parts = self._parts.copy()
-        copy._ends = self._ends.copy()
-        copy._pendings = self._pendings.copy()
-        copy._left = self._left
-        copy._skipped = self._skipped.copy()
-        copy._plain_from = self._plain_from
-        return copy
+        return forked(self, shared=("_vocabulary", "_texts"))
 
     def __len__(self) -> int:
         """Tokens so far."""

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import FilterError, RewindError
+from ..errors import FilterError
 from ..tokens.vocabulary import Token, TokenIds, Vocabulary
+from .steps import Steps
 
 MOST_TOKENS = 8
 """How many tokens are taken back from a prompt, at most."""
@@ -40,30 +41,31 @@ def heal_plan(vocabulary: Vocabulary, prompt: Sequence[Token]) -> tuple[list[Tok
     return list(prompt[:kept]), removed
 
 
-class Healer:
-    """Which tokens may come until ``removed`` has been spelled again."""
+class Healer(Steps[int]):
+    """Which tokens may come until ``removed`` has been spelled again.
 
-    __slots__ = ("_offsets", "_passable", "_vocabulary", "removed")
+    A step is a token, and what is kept after it is how many bytes of ``removed`` it spelled.
+    """
+
+    __slots__ = ("_passable", "_vocabulary", "removed")
+
+    TABLES = ("_vocabulary",)
 
     def __init__(self, vocabulary: Vocabulary, removed: bytes) -> None:
         self.removed = removed
         self._vocabulary = vocabulary
         self._passable = _passable(vocabulary, removed)
-        self._offsets: list[int] = []  # bytes of `removed` spelled after each token
-
-    @property
-    def _offset(self) -> int:
-        return self._offsets[-1] if self._offsets else 0
+        super().__init__(0)
 
     @property
     def remaining(self) -> bytes:
         """What is still to be spelled."""
-        return self.removed[self._offset :]
+        return self.removed[self._steps[-1] :]
 
     @property
     def done(self) -> bool:
         """Whether nothing remains, so that every token may come."""
-        return self._offset == len(self.removed)
+        return self._steps[-1] == len(self.removed)
 
     def candidates(self) -> TokenIds:
         """The ordinary tokens that may come next, in no particular order.
@@ -71,7 +73,7 @@ class Healer:
         Their bytes start with what remains, or are a part of it that other tokens can
         complete. When nothing remains, these are all ordinary tokens.
         """
-        remaining, offset = self.remaining, self._offset
+        remaining, offset = self.remaining, self._steps[-1]
         within = [
             self._vocabulary.spelling(remaining[:length])
             for length in range(1, len(remaining))
@@ -93,33 +95,14 @@ class Healer:
                     f"expected a token that spells {self.remaining!r}, which token healing took "
                     f"back from the prompt, got token {token} ({piece!r})"
                 )
-            offset = min(offset, self._offset + len(piece))
-        self._offsets.append(offset)
+            offset = min(offset, self._steps[-1] + len(piece))
+        self._steps.append(offset)
 
     def _allows(self, piece: bytes) -> bool:
         remaining = self.remaining
         if len(piece) >= len(remaining):
             return piece.startswith(remaining)
-        return remaining.startswith(piece) and self._offset + len(piece) in self._passable
-
-    def rewind(self, to: int) -> None:
-        """Goes back to ``to`` tokens; does nothing if there are no more than that."""
-        if to < 0:
-            raise RewindError(f"cannot rewind to {to} tokens", possible=len(self))
-        del self._offsets[to:]
-
-    def fork(self) -> Healer:
-        """An independent copy."""
-        copy = Healer.__new__(Healer)
-        copy.removed = self.removed
-        copy._vocabulary = self._vocabulary
-        copy._passable = self._passable
-        copy._offsets = self._offsets.copy()
-        return copy
-
-    def __len__(self) -> int:
-        """Tokens so far, those after the removed bytes included."""
-        return len(self._offsets)
+        return remaining.startswith(piece) and self._steps[-1] + len(piece) in self._passable
 
 
 def _passable(vocabulary: Vocabulary, data: bytes) -> frozenset[int]:

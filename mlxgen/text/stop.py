@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from operator import index
 from typing import SupportsIndex, TypeAlias
 
-from ..errors import OptionError, RewindError, StateError
+from ..errors import OptionError, StateError
 from ..tokens import Token
 from .automaton import Automaton, State
+from .steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,15 @@ _Step: TypeAlias = tuple[int, State[str], State[Token | None], StopMatch | None]
 """The characters of the text, the states after its characters and tokens, and the match."""
 
 
-class StopMatcher:
+class StopMatcher(Steps[_Step]):
     """Looks for stop strings and stop tokens, in constant time per character.
 
     ``tokens`` holds ids and sequences of ids. OptionError if a stop is empty.
     """
 
-    __slots__ = ("_steps", "_strings", "_tokens")
+    __slots__ = ("_strings", "_tokens")
+
+    TABLES = ("_strings", "_tokens")
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class StopMatcher:
         texts = [strings] if isinstance(strings, str) else strings
         self._strings: Automaton[str] = Automaton(map(_text, texts))
         self._tokens: Automaton[Token | None] = Automaton(map(_run, tokens))
-        self._steps: list[_Step] = [(0, self._strings.root, self._tokens.root, None)]
+        super().__init__((0, self._strings.root, self._tokens.root, None))
 
     def advance(
         self, token: Token | None, text: str, sought: str | None = None
@@ -90,24 +93,6 @@ class StopMatcher:
         end, text, tokens, _ = self._steps[-1]
         held = text.depth
         return max(held, end - self._steps[-1 - tokens.depth][0]) if tokens.depth else held
-
-    def rewind(self, to: int) -> None:
-        """Goes back to ``to`` steps; does nothing if there are no more than that."""
-        if to < 0:
-            raise RewindError(f"cannot rewind to {to} steps", possible=len(self))
-        del self._steps[to + 1 :]
-
-    def fork(self) -> StopMatcher:
-        """An independent copy."""
-        copy = StopMatcher.__new__(StopMatcher)
-        copy._strings = self._strings
-        copy._tokens = self._tokens
-        copy._steps = self._steps.copy()
-        return copy
-
-    def __len__(self) -> int:
-        """Steps so far."""
-        return len(self._steps) - 1
 
 
 def _text(string: object) -> str:

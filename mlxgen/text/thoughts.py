@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import RewindError
 from .overlap import first_mark
+from .steps import Steps
 
 OPENING, THINKING, CONTENT, CALL = "opening", "reasoning", "content", "call"
 _SPACE = "space"  # after the thinking, before the first character of the answer
@@ -46,15 +46,15 @@ _Step: TypeAlias = tuple[str, str, int]
 which the thinking began, or -1."""
 
 
-class Thoughts:
+class Thoughts(Steps[_Step]):
     """The part of the text that is thinking; see the module."""
 
-    __slots__ = ("_firsts", "_marks", "_steps")
+    __slots__ = ("_firsts", "_marks")
 
     def __init__(self, marks: ThinkingMarks) -> None:
         self._marks = marks
         self._firsts = frozenset([mark[:1] for mark in marks.edges.get(THINKING, {})])
-        self._steps: list[_Step] = [(marks.state, "", 0 if marks.state == THINKING else -1)]
+        super().__init__((marks.state, "", 0 if marks.state == THINKING else -1))
 
     def advance(self, text: str) -> str:
         """Takes one step; returns what is now known to belong to the answer.
@@ -122,20 +122,3 @@ class Thoughts:
         """Characters at the end of the text that may turn out to be the beginning of the answer."""
         state, held, _ = self._steps[-1]
         return len(held) if state == OPENING else 0
-
-    def rewind(self, to: int) -> None:
-        """Goes back to ``to`` steps; does nothing if there are no more than that."""
-        if to < 0:
-            raise RewindError(f"cannot rewind to {to} steps", possible=len(self))
-        del self._steps[to + 1 :]
-
-    def fork(self) -> Thoughts:
-        """An independent copy."""
-        twin = Thoughts.__new__(Thoughts)
-        twin._marks, twin._firsts = self._marks, self._firsts
-        twin._steps = self._steps.copy()
-        return twin
-
-    def __len__(self) -> int:
-        """Steps so far."""
-        return len(self._steps) - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from ..forks import forked
 from ..tokens import Token
 from .ban import BanMatch, BanMatcher
 from .decoder import TextDecoder
@@ -88,15 +89,7 @@ class Transcript:
 
     def fork(self) -> Transcript:
         """An independent copy."""
-        twin = Transcript(
-            self._decoder.fork(),
-            self._stops.fork() if self._stops is not None else None,
-            self._bans.fork() if self._bans is not None else None,
-            self.thoughts.fork() if self.thoughts is not None else None,
-            stop_in_thoughts=self._stop_in_thoughts,
-        )
-        twin._claims = self._claims.copy() if self._claims is not None else None
-        return twin
+        return forked(self)
 
     def so_far(self) -> str:
         """All complete characters."""

@@ -15,7 +15,7 @@ import numpy as np
 
 import mlxgen
 from mlxgen.engine.request.accept import accept
-from mlxgen.engine.request.drawing import next_draw, warm
+from mlxgen.engine.request.leads import next_draw, warm
 from mlxgen.engine.step.accepting import Event
 from mlxgen.filters import words_of
 from mlxgen.sampling import ForcedView

@@ -15,7 +15,7 @@ from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
 from mlxgen.engine.request.accept import accept, take
-from mlxgen.engine.request.drawing import next_draw, warm
+from mlxgen.engine.request.leads import next_draw, warm
 from mlxgen.sampling import ForcedView
 
 from .alternate import Comparison, compare

@@ -11,11 +11,11 @@ way is known, a token after which none is found is declined.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence, Set
 
 from ...filters import Constraint, EndSearch
 from ...filters.closing import WORK
+from ...forks import forked
 from ...tokens import Token
 
 WINDOW = 512  # ends are searched for in this many tokens before the end of the budget
@@ -97,6 +97,4 @@ class Closing:
 
     def fork(self, constraint: Constraint) -> Closing:
         """An independent copy for a forked constraint."""
-        twin = copy.copy(self)
-        twin._ends = self._ends.fork(constraint)
-        return twin
+        return forked(self, _ends=self._ends.fork(constraint))

@@ -14,11 +14,11 @@ get settled text only.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...errors import RewindError
+from ...forks import forked
 from ...text import Transcript
 from ...tokens import Token
 from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected, Stop, chunk_of
@@ -124,9 +124,7 @@ class Outbox:
 
     def fork(self, transcript: Transcript) -> Outbox:
         """An independent copy for a forked transcript."""
-        twin = copy.copy(self)
-        twin._transcript, twin._waiting = transcript, self._waiting.copy()
-        return twin
+        return forked(self, _transcript=transcript)
 
     def push(self, accepted: Accepted) -> None:
         """Take in a newly accepted token."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
+from ...forks import forked
 from ...sampling import Repetitions, TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
 from ...tokens import Token, Vocabulary
@@ -46,10 +47,6 @@ class Tally:
     forked: int = 0
     incomplete: str = ""
 
-    def fork(self, tokens: int) -> Tally:
-        """An independent copy for one that has so many tokens from this one."""
-        return replace(self, forked=tokens)
-
 
 class Part(Protocol):
     """State that is derived from the generated tokens."""
@@ -58,19 +55,9 @@ class Part(Protocol):
         """Go back to the first ``to`` tokens; does nothing at that length or before it."""
 
 
-class Forkable(Protocol):
-    """State that can be copied."""
-
-    def fork(self: F) -> F:
-        """An independent copy."""
-
-
-F = TypeVar("F", bound=Forkable)
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """See the module. No field has a default, so that a copy cannot forget one.
+    """See the module.
 
     - ``vocab_size``: the width of the logits.
     - ``budget``: how many tokens may be generated, including ``options.prefix``.
@@ -184,36 +171,21 @@ class Request:
 
     def fork(self, seed: int) -> Request:
         """An independent copy that draws from ``seed``."""
-        constraint, transcript = _copy(self.constraint), self.transcript.fork()
+        constraint = self.constraint.fork() if self.constraint is not None else None
+        transcript = self.transcript.fork()
         closing, retries = self.closing, self.retries.fork()
         retries.back_for(self.position, self.position)  # what its first draws were is not known
-        return Request(
-            options=self.options.fork(),
-            vocabulary=self.vocabulary,
-            vocab_size=self.vocab_size,
-            budget=self.budget,
+        return forked(
+            self,
+            shared=("vocabulary",),
             seed=seed,
-            history=self.history.fork(),
-            base=self.base,
-            first=self.first,
             constraint=constraint,
             transcript=transcript,
-            healer=_copy(self.healer),
-            counts=_copy(self.counts),
-            repetitions=_copy(self.repetitions),
             closing=closing.fork(constraint) if closing and constraint else None,
             outbox=self.outbox.fork(transcript),
             retries=retries,
-            tally=self.tally.fork(self.position),
-            thinking=self.thinking,
-            want=self.want,
-            steering=self.steering,
-            finish_reason=self.finish_reason,
-            match=self.match,
+            tally=replace(self.tally, forked=self.position),
             forks=0,
-            appends_forced=self.appends_forced,
-            unforced=self.unforced,
-            strayed=self.strayed,
         )
 
     # ---- questions -------------------------------------------------------------------------
@@ -330,7 +302,3 @@ class Request:
         assert self.healer is None or len(self.healer) == self.position
         assert self.counts is None or len(self.counts) == len(self.history)
         assert self.repetitions is None or len(self.repetitions) == len(self.history)
-
-
-def _copy(part: F | None) -> F | None:
-    return None if part is None else part.fork()

@@ -6,8 +6,9 @@ Invariant: what was decided for a position holds only as long as the text before
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from ...forks import forked
 from ...tokens import Token
 from ..chunk import Rejected
 
@@ -43,14 +44,7 @@ class Retries:
 
     def fork(self) -> Retries:
         """An independent copy."""
-        return replace(
-            self,
-            attempts=dict(self.attempts),
-            agreed=dict(self.agreed),
-            asked=dict(self.asked),
-            banned=dict(self.banned),
-            rejected=dict(self.rejected),
-        )
+        return forked(self)
 
     def excluded(self, position: int) -> frozenset[Token]:
         """The tokens that the next draw at ``position`` must not give."""

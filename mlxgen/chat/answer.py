@@ -77,9 +77,8 @@ class AnswerReader:
         first = max((i for i, span in enumerate(spans) if span.calls), default=len(spans))
         if first == len(spans) or any(span.ended for span in spans[first:]):
             return []
-        call = spans[first].calls[-1]
         more = "".join(span.more for span in spans[first:])
-        return [self._started(call), CallArguments(more)]
+        return [self._started(spans[first].calls[-1]), CallArguments(more)]
 
     @property
     def reasoning_tokens(self) -> int:
@@ -139,10 +138,7 @@ class AnswerReader:
                 elif known < len(span.text):
                     events.append(_OF_KIND[span.kind](span.text[known:]))
                 continue
-            for i, call in enumerate(span.calls):
-                events += [CallEnded(), self._started(call)] if i else [self._started(call)]
-                if call.arguments:
-                    events.append(CallArguments(call.arguments))
+            events += map(self._started, span.calls)
             if span.more:
                 events.append(CallArguments(span.more))
             if span.ended:
@@ -154,7 +150,7 @@ class AnswerReader:
         return CallStarted(call.id or self._name_call(number), call.name)
 
     def _reason(self, reason: FinishReason) -> EndReason:
-        calls = self._splitter.calls and not self._splitter.is_unfinished
+        calls = self._calls and not self._splitter.is_unfinished
         return "calls" if calls and reason != "length" else reason
 
     def _take_back(self, count: int) -> list[Retracted]:

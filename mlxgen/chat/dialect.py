@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ..errors import MlxgenError, OptionError, PromptError
 from ..images import ImageProcessor
 from ..tokens import Token, Vocabulary
-from .calls.reader import ToolFormat
+from .calls.formats import CallFormat
 from .families import marks_of
 from .splitter import Marks
 from .template.format import SWITCHES, Chat, ChatFormat
@@ -35,7 +35,7 @@ class Dialect:
     vocabulary: Vocabulary
     marks: Marks = field(default_factory=Marks)
     think_start_tokens: tuple[Token, ...] = ()
-    tools: ToolFormat | None = None
+    tools: CallFormat | None = None
     grades_thinking: bool = False
     switches_thinking: bool = False
     shows_tools: bool = False
@@ -56,7 +56,7 @@ class Dialect:
             vocabulary=vocabulary,
             marks=marks,
             think_start_tokens=tuple(map(int, start or ())),
-            tools=ToolFormat.of(tokenizer, template, added),
+            tools=CallFormat.of(tokenizer, template, added),
             grades_thinking="reasoning_effort" in variables,
             switches_thinking=not variables.isdisjoint(SWITCHES),
             shows_tools=_shows(vocabulary, "tools"),

@@ -13,21 +13,37 @@ _THINKING = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command R7B, Command A
     ("<seed:think>", "</seed:think>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
 )
 _RESPONSE = (
     ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ("<response>", "</response>"),  # Granite 3
+    ("<answer>", "</answer>"),  # Hunyuan
 )
-_CLOSING = ("<|python_end|>",)  # Llama 4, after its calls
-_ENDS = (("<|end|>", "header"), ("<|call|>", "header"), ("<|start|>", "header"))
-_HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a tool
+_TOKENS = (  # that mean nothing inside an answer
+    "<|python_end|>",  # Llama 4, after its calls
+    *("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),  # Command R
+    *("<|START_TEXT|>", "<|END_TEXT|>"),  # Command A
+    *("<|channel>", "<channel|>"),  # Gemma 4, around no channel
+)
+_TEXTS = ("[END FINAL RESPONSE]",)
+_ENDS = (
+    *(("<|end|>", "header"), ("<|call|>", "header"), ("<|start|>", "header")),
+    *(("<|channel|>analysis", "thoughts"), ("<|channel|>", "header")),
+)
+HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a tool
     transitions={
         "header": [
             ("<|channel|>analysis", "thoughts"),
-            ("to=functions.", "tool"),
+            ("to=", "tool"),
             ("<|message|>", "normal"),
         ],
-        "thoughts": [("to=functions.", "tool"), ("<|message|>", "reasoning")],
+        "thoughts": [
+            ("to=", "tool"),
+            ("<|channel|>analysis", "thoughts"),
+            ("<|channel|>", "header"),
+            ("<|message|>", "reasoning"),
+        ],
         "reasoning": _ENDS,
         "normal": _ENDS,
     },
@@ -39,13 +55,14 @@ _HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to 
 def marks_of(tokenizer: Any, template: str, tokens: Collection[str]) -> Marks:
     """What mlx-lm says of a tokenizer's model, or else its templates and its added tokens."""
     if {"<|channel|>", "<|message|>", "<|start|>"}.issubset(tokens):
-        return _HARMONY
+        return HARMONY
     start, end = tokenizer.think_start or None, tokenizer.think_end or None
     if start is None:
         known = [pair for pair in _THINKING if all(_is_in(m, template, tokens) for m in pair)]
         start, end = known[0] if known else (None, None)
     markers = tuple(tokenizer.structural_markers)
-    markers += tuple(mark for mark in _CLOSING if mark in tokens)
+    markers += tuple(mark for mark in _TOKENS if mark in tokens and mark not in (start, end))
+    markers += tuple(mark for mark in _TEXTS if mark in template)
     for pair in _RESPONSE:
         if start is not None and all(_is_in(mark, template, tokens) for mark in pair):
             markers += pair

@@ -7,15 +7,16 @@ cut into pieces.
 
 The rules, for the whole text:
 
-- Thinking starts at once (the prompt opened it), or if ``<think>`` is the first thing in the text,
-  and lasts until ``</think>``.
-- A call begins when its name and the beginning of its arguments can be read after a start mark, and
-  its arguments grow with the text. Whatever follows, it stays a call.
-- If a format, or what the model made of it, cannot be read that way, a call lasts from its start
-  mark to the first end mark at which it can be read as a whole. An end mark inside a JSON string
-  does not count. What cannot be read is text, including its marks.
-- A mark that may as well be text begins a call only if a name and arguments follow; so does a
-  format's first character at the beginning of a line, if its calls have no mark.
+- Thinking starts at once (the prompt opened it), or if its mark is the first thing in the text,
+  the first in the answer, or on a line of its own, and lasts until the mark of its end. A mark of
+  the end with no thinking before it is dropped. Marks in quotes, and pairs of them inside a
+  sentence, are text.
+- A call begins at a mark, or at a text that is a call and has lost its mark, and is held until it
+  is whole. What cannot be read gives back its mark as text; what follows is read like any text.
+- Only a long string in a call is passed on while it grows. From then on it is a call: if the rest
+  cannot be read, it has what there is of it, and the rest is text.
+- After a call, the part goes on in which it began. What stands between marks and is no call is
+  text, and the other calls beside it are calls.
 - If the text is cut off, a call whose name can be read is a call with what there is of it. What
   comes before the name of a call is a mark, not text.
 - White space around marks belongs to the marks; so does the rest of it after a call.
@@ -23,22 +24,24 @@ The rules, for the whole text:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from regex import Match
+import regex
 
-from ..text import first_mark
-from .calls.arguments import Arguments, JsonArguments
-from .calls.reader import ToolCall, ToolReader
-from .calls.shapes import Head
+from .calls.reader import Call, ToolCall, ToolReader
+from .calls.styles import Style
+from .calls.values import BrokenError, Source, Waiting
 
 Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
 Thinking: TypeAlias = Literal["open", "possible", "closed"]
 
 _KINDS: Mapping[str, Kind] = {"reasoning": "reasoning", "content": "content"}
 _NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
+Section: TypeAlias = Literal["none", "mark", "calls"]
+"""Whether calls may come without their mark: after a mark that was read as text, or after calls."""
+_QUOTES = "`\"'"  # before a mark that is only named
 
 
 class Span(NamedTuple):
@@ -109,294 +112,358 @@ class Splitter:
     """Text in, spans out, by the rules above."""
 
     def __init__(self, reading: Reading) -> None:
-        self._tools = tools = reading.tools
         marks = reading.marks
-        self._shape = tools.shape if tools is not None else None
-        self._edges = marks.edges(tools.format.starts if tools is not None else None)
-        self._lines = tools.format.lines if tools is not None else ()
-        self._edges["content"].update(dict.fromkeys(self._lines, "call"))
-        self._firsts = {
-            state: frozenset(mark[:1] for mark in edges) for state, edges in self._edges.items()
-        }
-        self._think_start = marks.think_start or ""
+        self._tools = reading.tools
+        self._marks = marks
         self._trim = reading.trim
-        self._state = first_part(marks, reading.thinking)
-        self._origin = self._state  # the state in which a call began
-        self._skips = self._state == "reasoning"  # whether white space starts this part
+        self._part = first_part(marks, reading.thinking)
+        self._section: Section = "none"
+        self._skips = self._part == "reasoning"  # whether white space starts this part
         self._is_new = True  # whether there was nothing but white space in this part
-        self._held = ""
-        self._at = 0  # where the held text starts
-        self._inner = 0  # where in the held text a call starts, after its mark
-        self._is_sure = True  # whether its mark can mean nothing else
-        self._searched = 0  # where to look for the end of a call
-        self._json: Arguments | None = None  # of a call that is one JSON text, until it ends
-        self._arguments: Arguments | None = None  # of the growing call
-        self._passed_on = True  # whether the client gets the growing call
+        self._last = ""  # the last character of the text
+        self._named_only = 0  # marks that begin thinking and were read as text
+        self._source = Source()
+        self._at = 0  # where its text starts
+        self._spans: list[Span] = []
+        self._call: Call | None = None  # that is being read
+        self._tries = False  # whether something is read that may be a call
+        self._reads = False  # whether calls are read
+        self._begun = False  # whether the call was passed on, as far as it goes
+        self._shows = True  # whether the client gets it
+        self._ids: set[str] = set()
+        self._finders: dict[tuple[str, bool], _Finder] = {}
+        self._parts = self._read()
+        self.is_unfinished = False
         self.calls = 0
 
     @property
     def thinking(self) -> bool:
         """Whether the text so far ends inside the reasoning."""
-        state = self._origin if self._state in ("call", "unread") else self._state
-        return state == "reasoning"
+        return self._part == "reasoning"
 
     @property
     def is_in_call(self) -> bool:
-        """Whether the text so far ends inside a call, before the end of its arguments."""
-        return self._state in ("call", "unread", "arguments")
+        """Whether the text so far ends inside what may be a call, before the end of its
+        arguments."""
+        return self._tries
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether the text so far ends inside the arguments of a call."""
-        return self._state == "arguments"
+    def calling(self) -> str | None:
+        """The tool of the call in which the text so far ends, if its name is known."""
+        return None if self._call is None else self._call.name
 
     @property
     def is_plain(self) -> bool:
         """Whether only content can follow."""
-        return not (self._state != "content" or self._edges["content"] or self._held or self._skips)
+        held = self._source.text or self._skips or self._reads or self._part != "content"
+        return not (held or self._finder.edges)
 
     def push(self, text: str) -> list[Span]:
         """Takes more text; returns what is certain."""
-        if self._is_certain(text):
-            return [self._span(_KINDS[self._state], text)]
-        self._held += text
-        return list(self._certain(final=False))
-
-    def _is_certain(self, text: str) -> bool:
-        """Whether a text is all of one part: no mark can begin with any of its characters."""
-        if not text or self._held or self._skips or self._state not in _KINDS:
-            return False
-        firsts = self._firsts[self._state]
-        return not firsts or (not text[-1].isspace() and firsts.isdisjoint(text))
+        source = self._source
+        if text and not (source.text or self._skips or self._reads) and self._part in _KINDS:
+            firsts = self._finder.firsts
+            if not firsts or (not text[-1].isspace() and firsts.isdisjoint(text)):
+                return [self._span(_KINDS[self._part], text)]
+        source.text += text
+        return self._run()
 
     def flush(self, *, cut: bool = False) -> list[Span]:
         """The rest, because the text ends here; ``cut``: it was cut off."""
-        spans = list(self._certain(final=True))
-        if self._state == "call":
-            spans.extend(self._end_head(cut=cut))
-        if self._state == "unread":
-            spans.extend(self._call(len(self._held), len(self._held), cut=cut))
-            spans.extend(self._certain(final=True))
-        if self._state == "arguments" and not cut:
-            spans.extend(self._end_arguments())
-        if self._state in ("arguments", "after arguments") and self._held:
-            spans.append(self._cut_tail(cut=cut))
-        if self._held:
-            kind = "mark" if self.calls and not self._held.strip() else self._kind()
-            spans.append(self._release(kind, len(self._held)))
+        if not cut:
+            self._source.final = True
+            return self._run()
+        call, held = self._call, len(self._source.text)
+        if call is not None and call.name is not None:
+            self.is_unfinished = True
+            self._finish(call, held, ended=False)
+        elif held:
+            text = self._source.text
+            ended = self._reads or (self.calls and not text.strip())
+            self._release("mark" if ended else self._kind, held)
+        return self._taken()
+
+    def _run(self) -> list[Span]:
+        next(self._parts, None)
+        return self._taken()
+
+    def _taken(self) -> list[Span]:
+        spans, self._spans = self._spans, []
         return spans
 
     # ---- one certain span after the other ------------------------------------------------------
 
-    def _certain(self, *, final: bool) -> Iterator[Span]:
-        while self._held:
-            if self._skips:
-                space = len(self._held) - len(self._held.lstrip())
+    def _read(self) -> Waiting[None]:
+        source = self._source
+        while True:
+            if not source.text:
+                if source.final:
+                    return
+                yield
+            elif self._skips:
+                space = len(source.text) - len(source.text.lstrip())
                 if space:
-                    yield self._release("mark", space)
-                self._skips = not self._held
-                continue
-            before = self._state, self._at, self._searched
-            if self._state == "opening":
-                yield from self._open(final=final)
-            elif self._state == "call":
-                yield from self._search_head()
-            elif self._state == "arguments":
-                yield from self._grow()
-            elif self._state == "after arguments":
-                yield from self._search_next()
-            elif self._state == "unread":
-                yield from self._search_end()
+                    self._release("mark", space)
+                self._skips = not source.text
+            elif self._part == "opening":
+                yield from self._open()
             else:
-                yield from self._search_mark()
-            if (self._state, self._at, self._searched) == before:
-                break
+                yield from self._search()
 
-    def _open(self, *, final: bool) -> Iterator[Span]:
+    def _open(self) -> Waiting[None]:
         """The start of the text, where the model may begin to think."""
-        begun = self._held.lstrip()
-        if begun.startswith(self._think_start):
-            yield self._release("mark", len(self._held) - len(begun) + len(self._think_start))
-            self._state, self._skips = "reasoning", True
-        elif final or not self._think_start.startswith(begun):
-            self._state = "content"
+        source, start = self._source, self._marks.think_start or ""
+        begun = source.text.lstrip()
+        if begun.startswith(start):
+            self._release("mark", len(source.text) - len(begun) + len(start))
+            self._enter("reasoning")
+        elif source.final or not start.startswith(begun):
+            self._part = "content"
+        else:
+            yield
 
-    def _search_mark(self) -> Iterator[Span]:
+    def _search(self) -> Waiting[None]:
         """Everything up to a mark or its possible start; white space before it belongs to it."""
-        held, edges = self._held, self._edges.get(self._state, {})
-        start, mark = first_mark(held, edges)
-        text = len(held[:start].rstrip()) if edges else start
-        if mark in self._lines and not ("\n" in held[text:start] or (self._is_new and not text)):
-            text, mark = start + len(mark), ""
-        if text:
-            yield self._release(self._kind(), text)
+        source, finder = self._source, self._finder
+        start, mark = finder.find(source.text, final=source.final)
+        text = len(source.text[:start].rstrip()) if finder.edges else start
         if not mark:
-            return
-        to, end = edges[mark], start + len(mark) - text
-        if to == "call":
-            inner = end - len(mark) if mark in self._lines else end
-            self._origin, self._inner, self._searched = self._state, inner, end
-            self._is_sure = self._tools is not None and mark == self._tools.format.start
-        else:
-            yield self._release("mark", end)
-            left_reasoning = self._state == "reasoning" and to != "reasoning"
-            self._skips = to == "reasoning" or (left_reasoning and self._trim)
-        self._state = to
-
-    def _search_head(self) -> Iterator[Span]:
-        """After the start mark of a call."""
-        assert self._tools is not None
-        head = self._head(self._held, self._inner)
-        if head.begins:
-            yield from self._begin(head, head.end)
-        elif head.is_open:
-            return
-        elif not self._is_sure:
-            self._state = self._origin
-            yield self._release(self._kind(), self._searched)
-        else:
-            self._state = "unread"
-            format = self._tools.format
-            is_json = format.style == "json_tools"
-            self._json = JsonArguments({}, format.parse, format.end) if is_json else None
-
-    def _begin(self, head: Head, end: int) -> Iterator[Span]:
-        """A call whose name is known, with the held text up to ``end`` as its head."""
-        assert self._tools is not None and head.name is not None
-        yield from self._release_calls((ToolCall(head.name, "", head.id),), end, ended=False)
-        self._arguments = self._tools.arguments(head)
-        self._state = "arguments"
-
-    def _grow(self) -> Iterator[Span]:
-        assert self._arguments is not None
-        taken, more, ended = self._arguments.take(self._held)
-        if taken or more or ended:
-            yield self._grown(taken, more, ended)
-        if ended:
-            self._state, self._searched = "after arguments", 0
-
-    def _grown(self, taken: int, more: str, ended: bool) -> Span:
-        span = self._release("call", taken)
-        return span._replace(more=more, ended=ended) if self._passed_on else span
-
-    def _search_next(self) -> Iterator[Span]:
-        """After the arguments of a call: another one, or the end mark."""
-        assert self._tools is not None
-        end, tail = self._tools.format.end, self._tail()
-        head = self._head(self._held, 0, again=True)
-        if head.begins:
-            yield from self._begin(head, head.end)
-        elif head.is_open:
-            return
-        elif end:
-            found = self._find_end(end)
-            if found >= 0:
-                self._state = "content"
-                yield self._release("call", found + len(end))
-        elif tail is None or not tail.partial:
-            self._state = "content"
-            if tail is not None and tail.end():
-                yield self._release("call", tail.end())
-
-    def _end_head(self, *, cut: bool) -> Iterator[Span]:
-        """The text ends after a call has begun, but before its arguments."""
-        assert self._tools is not None
-        end = "" if cut else self._tools.format.end  # the end mark may have been a stop
-        head = self._head(self._held + end, self._inner)
-        if head.begins or (cut and head.name is not None):
-            yield from self._begin(head, min(head.end, len(self._held)))
-        elif cut:
-            self._state = self._origin
-            yield self._release("mark", len(self._held))
-        else:
-            self._state = "unread"  # it may be whole in another form
-
-    def _end_arguments(self) -> Iterator[Span]:
-        """The text ends in arguments that only the end mark would have ended."""
-        assert self._tools is not None and self._arguments is not None
-        taken, more, ended = self._arguments.take(self._held + self._tools.format.end)
-        if ended and more and taken <= len(self._held):
-            self._state = "after arguments"
-            yield self._grown(taken, more, ended)
-
-    def _cut_tail(self, *, cut: bool) -> Span:
-        """The rest of a text that ends inside a call, or after its arguments."""
-        if self._state == "after arguments":
-            tail = self._tail()
-            is_open = cut and self._head(self._held, 0, again=True).is_open
-            if not is_open and (tail is None or tail.end() < len(self._held)):
-                self._state = "content"
-                return self._release("content", len(self._held))
-        return self._release("call", len(self._held))
-
-    def _head(self, text: str, at: int, *, again: bool = False) -> Head:
-        return self._shape.head(text, at, again=again) if self._shape is not None else Head()
-
-    def _tail(self) -> Match[str] | None:
-        return self._shape.tail.match(self._held, partial=True) if self._shape is not None else None
-
-    def _search_end(self) -> Iterator[Span]:
-        assert self._tools is not None
-        end = self._tools.format.end
-        if self._json is not None:  # which may quote the mark
-            taken, _, ended = self._json.take(self._held[self._searched :])
-            self._searched += taken
-            if not ended:
+            if source.final:
+                blank = self.calls and not source.text.strip()
+                self._release("mark" if blank else self._kind, len(source.text))
                 return
-            self._json = None
-        found = self._find_end(end) if end else -1
-        if found >= 0:
-            yield from self._call(found, found + len(end), cut=False)
-
-    def _find_end(self, end: str) -> int:
-        """Where the end mark is, if it is there; text that was searched before is left out."""
-        found = self._held.find(end, self._searched)
-        if found < 0:
-            self._searched = max(self._searched, len(self._held) - len(end) + 1)
-        return found
-
-    def _call(self, inner_end: int, end: int, *, cut: bool) -> Iterator[Span]:
-        """A call, or what looked like a call, up to ``end`` of the held text."""
-        assert self._tools is not None
-        calls: tuple[ToolCall, ...] = ()
-        if not cut or not self._tools.format.end:
-            calls = self._tools.read(self._held[self._inner : inner_end])
-        self._state = self._origin
-        head = self._head(self._held, self._inner) if cut else Head()
-        if not calls and head.name is not None:
-            yield from self._begin(head, end)
+            if text:
+                self._release(self._kind, text)
+            yield
             return
-        if not calls:
-            yield self._release(self._kind(), end)
+        to, before = finder.edges[mark], source.text[start - 1] if start else self._last
+        is_first = self._is_new and not text
+        on_line = is_first or "\n" in source.text[text:start]
+        if to == "end" and self._section == "mark":  # of what was no call
+            self._section = "none"
+            self._release(self._kind, start + len(mark))
             return
-        yield from self._release_calls(calls, end, ended=True)
-        self._state = "content"
+        if not self._counts(mark, to, before, is_first, on_line):
+            if mark == self._marks.think_start:
+                self._named_only += 1
+            self._release(self._kind, start + len(mark))
+            return
+        if text:
+            self._release(self._kind, text)
+        start, end = start - text, start - text + len(mark)
+        if to in ("call", "bare", "line"):
+            alone = to == "line" and self._tools is not None and self._tools.format.alone
+            inner = end if to == "call" else start
+            self._reads = True
+            are_calls = yield from self._read_calls(inner, alone=alone)
+            self._reads = False
+            if not are_calls:
+                self._release(self._kind, end if to != "line" else start + 1)
+                if to == "call" and self._section == "none" and self._part in _KINDS:
+                    self._section = "mark"
+            return
+        self._release("mark", end)
+        if to == "end":
+            self._section = "none"
+        else:
+            self._enter(to)
 
-    def _release_calls(self, calls: Sequence[ToolCall], end: int, *, ended: bool) -> Iterator[Span]:
-        """The held text up to ``end``, with which calls begin, and white space before it."""
-        assert self._tools is not None
-        space = len(self._held) - len(self._held.lstrip())
-        if space:
-            yield self._release("mark", space)
-        kept = self._tools.kept(calls, self.calls)
-        self._passed_on = bool(kept)
-        self.calls += len(calls)
-        span = self._release("call", end - space)
-        yield span._replace(calls=kept, ended=ended and self._passed_on)
+    def _counts(self, mark: str, to: str, before: str, is_first: bool, on_line: bool) -> bool:
+        """Whether a mark is one here, or only text that names it."""
+        is_quoted = before in _QUOTES and before != ""
+        if to == "line":
+            return on_line
+        if to == "bare":
+            return not is_quoted
+        if self._part == "reasoning" and mark == self._marks.think_start:
+            return is_first
+        if self._part == "content" and mark == self._marks.think_start:
+            return on_line or "|" in mark
+        if self._part == "content" and mark == self._marks.think_end:
+            if self._named_only and not is_quoted:
+                self._named_only -= 1
+                return False
+            return not is_quoted
+        return True
 
+    def _enter(self, part: str) -> None:
+        """The part after a mark."""
+        left = self._part == "reasoning" and part != "reasoning"
+        again = part == "content" and self._part == "content" and self._is_new
+        self._skips = part == "reasoning" or ((left or again) and self._trim)
+        self._part, self._section = part, "none"
+
+    # ---- calls ---------------------------------------------------------------------------------
+
+    def _read_calls(self, place: int, *, alone: bool) -> Waiting[bool]:
+        """Reads the calls at a place of the held text; returns whether there are any.
+
+        ``alone``: they are calls only if nothing follows but the end mark.
+        """
+        tools, source = self._tools, self._source
+        assert tools is not None
+        count, self._tries = 0, True
+        held: list[Call] = []
+        while True:
+            read = yield from self._read_call(place, again=count > 0, holds=alone)
+            if read is None:
+                break
+            call, style = read
+            self._tries = alone
+            count, place = count + 1, call.place if alone else 0
+            held.append(call)
+        self._tries = alone and count > 0
+        if not count:
+            return False
+        tail = yield from source.passed(place, style.tail)
+        end = yield from source.passed(tail, tools.ends, often=True)
+        self._tries = False
+        if alone:
+            if end == tail and not (source.final and not source.text[end:].strip()):
+                return False
+            done = 0
+            for call in held:
+                self._finish(call, call.place - done)
+                done = call.place
+            tail, end = tail - done, end - done
+        if self._part not in _KINDS:
+            self._part = "content"
+        if end:
+            self._release("call", end)
+        self._section = "calls" if end == tail and tools.format.end else "none"
+        return True
+
+    def _read_call(
+        self, place: int, *, again: bool, holds: bool
+    ) -> Waiting[tuple[Call, Style] | None]:
+        tools, source = self._tools, self._source
+        assert tools is not None
+        for style in tools.format.styles:
+            pieces = style.again if again else (*style.first, *tools.starts)
+            begin = yield from source.passed(place, pieces, often=True)
+            begin = yield from source.space(begin)
+            self._tries = True
+            call = Call(tools, source)
+            self._call, self._begun, source.kept = call, False, 0
+            reading = call.read(style, begin)
+            try:
+                while True:
+                    next(reading)
+                    if call.is_long and not holds:
+                        self._pass_on(call)
+                    yield
+            except StopIteration:
+                self._call = None
+                if not holds:
+                    self._finish(call, call.place)
+                return call, style
+            except BrokenError:
+                self._call = None
+        return None
+
+    def _pass_on(self, call: Call) -> None:
+        """Passes on what is new of a call that is not over."""
+        calls = self._start(call)
+        more = call.given.take()
+        if self._shows and (calls or more):
+            self._spans.append(Span("call", "", self._at, calls, more))
+
+    def _finish(self, call: Call, place: int, *, ended: bool = True) -> None:
+        """Passes on the rest of a call, which ends at a place, or is cut off there."""
+        before = len(self._source.text)
+        calls = self._start(call)
+        place -= before - len(self._source.text)
+        span = self._release("call", place)
+        if self._shows:
+            self._spans[-1] = span._replace(calls=calls, more=call.given.take(), ended=ended)
+        self.is_unfinished = self.is_unfinished or call.is_broken
+
+    def _start(self, call: Call) -> tuple[ToolCall, ...]:
+        """The call, if it has not begun yet, without its arguments."""
+        if self._begun:
+            return ()
+        assert self._tools is not None and call.name is not None
+        self._begun = True
+        space = len(self._source.text) - len(self._source.text.lstrip())
+        if space and not call.is_long:
+            self._release("mark", space)
+        self._shows = self._tools.passes_on(self.calls)
+        self.calls += 1
+        if not self._shows:
+            return ()
+        id = call.id if call.id not in self._ids else None
+        self._ids.add(id or "")
+        return (ToolCall(call.name, "", id),)
+
+    @property
+    def _finder(self) -> _Finder:
+        key = self._part, self._section != "none"
+        if key not in self._finders:
+            self._finders[key] = _Finder(_edges(self._marks, self._tools, *key))
+        return self._finders[key]
+
+    @property
     def _kind(self) -> Kind:
-        return _KINDS.get(self._state, "mark" if self._state != "opening" else "content")
+        return _KINDS.get(self._part, "mark" if self._part != "opening" else "content")
 
     def _release(self, kind: Kind, length: int) -> Span:
-        text, self._held = self._held[:length], self._held[length:]
-        return self._span(kind, text)
+        text, self._source.text = self._source.text[:length], self._source.text[length:]
+        span = self._span(kind, text)
+        self._spans.append(span)
+        return span
 
     def _span(self, kind: Kind, text: str) -> Span:
-        if self._lines:
-            self._is_new = kind != "content" or (self._is_new and text.isspace())
+        self._is_new = kind not in _KINDS or (self._is_new and text.isspace())
+        self._last = text[-1:] or self._last
         start = self._at
         self._at += len(text)
         return Span(kind, text, start)
+
+
+class _Finder:
+    """Finds the first mark in a text; ``edges`` says to what each mark leads."""
+
+    def __init__(self, edges: Mapping[str, str]) -> None:
+        self.edges = edges
+        self.firsts = frozenset(mark[:1] for mark in edges)
+        longest = sorted(edges, key=len, reverse=True)
+        self._pattern = regex.compile("|".join(map(regex.escape, longest)) or "(?!)")
+
+    def find(self, text: str, *, final: bool) -> tuple[int, str]:
+        """Where it is, and the mark; or where one may begin, and ""."""
+        match = self._pattern.search(text, partial=not final)
+        if match is None:
+            return len(text), ""
+        start, rest = match.start(), text[match.start() :]
+        if match.partial:
+            return start, ""
+        may_grow = any(mark != match[0] and mark.startswith(rest) for mark in self.edges)
+        return start, "" if may_grow and not final else match[0]
+
+
+def _edges(marks: Marks, tools: ToolReader | None, part: str, section: bool) -> dict[str, str]:
+    """The marks that end a part, or begin a call in it, and to what they lead.
+
+    ``section``: calls have begun there, so that the next may come without a mark.
+    """
+    edges = dict(marks.edges(None if tools is None else tools.starts).get(part, {}))
+    start, end = marks.think_start, marks.think_end
+    if start and end and marks.initial is None and part in _KINDS:
+        edges.setdefault(start, "reasoning")
+        edges.setdefault(end, "content")
+    if tools is None or part not in _KINDS:
+        return edges
+    for text in tools.bare:
+        if part == "content" or not text.isascii() or "|" in text:
+            edges.setdefault(text, "bare")
+    if section:
+        edges.update(dict.fromkeys(tools.ends, "end"))
+        for text in tools.inner:
+            edges.setdefault(text, "bare")
+    if part == "content":
+        for text in tools.format.lines:
+            edges.setdefault(text, "line")
+    return edges
 
 
 def first_part(marks: Marks, thinking: Thinking) -> str:

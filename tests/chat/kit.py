@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
-from mlx_lm import tool_parsers
 
-from mlxgen.chat.calls.reader import ToolFormat
+from mlxgen.chat.calls.formats import FORMATS, CallFormat
+from mlxgen.chat.calls.reader import ToolCall, ToolReader
 from mlxgen.chat.dialect import Dialect
+from mlxgen.chat.splitter import Reading, Splitter
 from mlxgen.filters import Constraint, EndSearch
 from mlxgen.filters import tokens_of as allowed_by
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 
-STYLES = sorted(module.name for module in pkgutil.iter_modules(tool_parsers.__path__))
-"""The names of mlx-lm's parsers."""
+STYLES = sorted(FORMATS)
+"""The names of all formats of calls."""
 
 
 @cache
@@ -29,18 +29,25 @@ def plain() -> Dialect:
     return Dialect.of(Vocabulary.of(byte_level_tokenizer()))
 
 
-def format_of(style: str, vocabulary: Vocabulary) -> ToolFormat:
-    """One of mlx-lm's formats, with its marks spelled in a vocabulary."""
-    parser = import_module(f"mlx_lm.tool_parsers.{style}")
-    start, end = parser.tool_call_start, parser.tool_call_end
-    return ToolFormat(
-        style=style,
-        start=start,
-        end=end,
-        parse=parser.parse_tool_call,
-        start_tokens=tuple(tokens_of(start, vocabulary)),
-        end_tokens=tuple(tokens_of(end, vocabulary)),
+def format_of(style: str, vocabulary: Vocabulary) -> CallFormat:
+    """A format of calls, with its marks spelled in a vocabulary."""
+    format = FORMATS[style]
+    return replace(
+        format,
+        start_tokens=tuple(tokens_of(format.start, vocabulary)),
+        end_tokens=tuple(tokens_of(format.end, vocabulary)),
     )
+
+
+def calls_of(reader: ToolReader, text: str) -> list[ToolCall]:
+    """The calls in a whole text."""
+    splitter = Splitter(Reading(tools=reader))
+    calls: list[ToolCall] = []
+    for span in [*splitter.push(text), *splitter.flush()]:
+        calls += span.calls
+        if span.more:
+            calls[-1] = calls[-1]._replace(arguments=calls[-1].arguments + span.more)
+    return calls
 
 
 def tokens_of(text: str, vocabulary: Vocabulary) -> list[Token]:

@@ -95,7 +95,7 @@ def test_thoughts_text_and_calls_are_events() -> None:
         CallArguments('{"city": "Oslo"}'),
         CallEnded(),
         CallStarted("call-1", "leave"),
-        CallArguments('{"city": "R\\u00f8st"}'),
+        CallArguments('{"city": "Røst"}'),
         CallEnded(),
     ]
     assert isinstance(ended, Ended) and ended.reason == "calls"

@@ -16,7 +16,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlxgen import Chat, Lark
 from mlxgen.chat.answer import AnswerReader
 from mlxgen.chat.calls.grammar import calls_grammar, is_known
-from mlxgen.chat.calls.reader import ToolReader
+from mlxgen.chat.calls.reader import HELD
 from mlxgen.chat.calls.use import Form, ToolUse
 from mlxgen.chat.dialect import Dialect, UnsupportedError
 from mlxgen.chat.events import (
@@ -197,7 +197,7 @@ def test_arguments_grow_with_the_text(name: str) -> None:
         len(texts_of(reader.push(Chunk(piece, 7, index))[0], CallArguments))
         for index, piece in enumerate(text)
     ]
-    assert max(grown) <= 16
+    assert max(grown) <= HELD + 16
     assert sum(grown) == len(json.dumps({"city": long}))
 
 
@@ -489,10 +489,10 @@ def test_of_several_templates_any_tells_the_format() -> None:
     assert found is not None and found.start == "<tool_call>"
 
 
-def test_a_reader_survives_whatever_a_model_makes_up() -> None:
-    for name in MAKERS:
-        format = dialect_of(name).tools
-        assert format is not None
-        reader = ToolReader(format, TOOLS)
-        for text in ("", "[]", "null", "{", "5", '{"name": 5}', "[f(x=", "\x00", "[" * 10_000):
-            assert reader.read(text) == ()
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_reader_survives_whatever_a_model_makes_up(name: str) -> None:
+    format = dialect_of(name).tools
+    assert format is not None
+    for text in ("", "[]", "null", "{", "5", '{"name": 5}', "[f(x=", "\x00", "[" * 10_000):
+        *events, _ = events_of(name, [f"{format.starts[0] if format.starts else ''}{text}"])
+        assert not calls_of(events)

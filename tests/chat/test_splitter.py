@@ -47,16 +47,19 @@ def joined(spans: Sequence[Span]) -> list[Span]:
     out: list[Span] = []
     for span in spans:
         if out and out[-1].kind == span.kind and not span.calls:
-            last = out[-1]._replace(text=out[-1].text + span.text)
-            if span.more:
-                call = last.calls[-1]
-                call = call._replace(arguments=call.arguments + span.more)
-                last = last._replace(calls=(*last.calls[:-1], call))
-            out[-1] = last
+            out[-1] = _more(out[-1]._replace(text=out[-1].text + span.text), span.more)
         else:
-            out.append(span._replace(more=""))
             assert not span.more or span.calls
+            out.append(_more(span._replace(more="", ended=False), span.more))
     return out
+
+
+def _more(span: Span, arguments: str) -> Span:
+    """A span whose last call has more arguments."""
+    if not arguments:
+        return span
+    call = span.calls[-1]._replace(arguments=span.calls[-1].arguments + arguments)
+    return span._replace(calls=(*span.calls[:-1], call))
 
 
 def parts(text: str, **options: object) -> list[tuple[Kind, str]]:
@@ -80,8 +83,33 @@ def test_a_prompt_may_have_opened_the_thinking() -> None:
     ]
 
 
-def test_thinking_that_the_prompt_closed_does_not_begin_again() -> None:
-    assert parts("<think>x</think>y", thinking="closed") == [("content", "<think>x</think>y")]
+@pytest.mark.parametrize(
+    ("text", "thinking", "wanted"),
+    [
+        ("<think>x</think>y", "closed", [("reasoning", "x"), ("content", "y")]),
+        ("<think>x</think>y", "open", [("reasoning", "x"), ("content", "y")]),
+        ("</think>y", "possible", [("content", "y")]),
+        ("x</think>y", "closed", [("content", "xy")]),
+        ("<think>x</think>\n</think>\ny", "possible", [("reasoning", "x"), ("content", "y")]),
+        ("a</think>\n<think>\nb</think>y", "open", [("reasoning", "ab"), ("content", "y")]),
+        (
+            "a\n<think>\nb</think>y",
+            "closed",
+            [("content", "a"), ("reasoning", "b"), ("content", "y")],
+        ),
+        ("End with `</think>`.", "closed", [("content", "End with `</think>`.")]),
+    ],
+)
+def test_no_mark_of_thinking_is_left_in_the_answer(
+    text: str, thinking: Thinking, wanted: list[tuple[Kind, str]]
+) -> None:
+    found: list[tuple[Kind, str]] = []
+    for kind, piece in parts(text, thinking=thinking):
+        if found and found[-1][0] == kind:
+            found[-1] = (kind, found[-1][1] + piece)
+        else:
+            found.append((kind, piece))
+    assert found == wanted
 
 
 def test_the_mark_of_thinking_in_the_middle_of_an_answer_is_text() -> None:
@@ -103,7 +131,7 @@ def test_white_space_after_the_thinking_stays_if_it_may_matter() -> None:
 
 
 def test_a_call_is_read_and_its_marks_are_not_content() -> None:
-    (content, call) = split([f"I look.\n{CALL}\n"], tools=reader())[::2]
+    (content, call) = split([f"I look.\n{CALL}\n"], tools=reader())[:3:2]
     assert (content.kind, content.text) == ("content", "I look.")
     assert call.calls[0].name == "get_weather"
     assert json.loads(call.calls[0].arguments) == {"city": "Oslo"}
@@ -152,11 +180,12 @@ def test_only_as_many_calls_as_allowed_are_made() -> None:
     assert [json.loads(call.arguments) for call in calls] == [{"city": "Oslo"}]
 
 
-def test_a_call_inside_the_thinking_ends_it() -> None:
-    spans = split([f"<think>a {CALL}b"], tools=reader())
+def test_thoughts_go_on_after_a_call_inside_them() -> None:
+    spans = split([f"<think>a {CALL}b</think>c"], tools=reader())
     assert [(s.kind, s.text) for s in spans if s.kind not in ("mark", "call")] == [
         ("reasoning", "a"),
-        ("content", "b"),
+        ("reasoning", "b"),
+        ("content", "c"),
     ]
 
 

@@ -66,7 +66,7 @@ def test_tools_are_shown_to_the_model_and_read_out_of_its_text() -> None:
     plan = plan_turn(turn, demo())
     assert plan.spec is None
     reader = AnswerReader(plan.reading)
-    call = '<tool_call>{"name": "look", "arguments": {"'
+    call = '<tool_call>{"name": "look", "arguments": {}}'
     events = reader.push(Chunk(call, 7, 0))[0]
     assert CallStarted("call_0", "look") in events
 
@@ -157,7 +157,7 @@ def test_a_call_ends_the_thinking_unless_the_text_is_held_to_a_form() -> None:
     free = plan_turn(Turn(chat=CHAT, tools=using()), demo()).thinking
     forced = plan_turn(Turn(chat=CHAT, tools=using("required")), demo()).thinking
     assert free is not None and forced is not None
-    assert free.edges["reasoning"] == {"</think>": "content", "<tool_call>": "call"}
+    assert free.end == "</think>" and free.edges["reasoning"]["<tool_call>"] == "call"
     assert forced.edges["reasoning"] == {"</think>": "content"}
 
 

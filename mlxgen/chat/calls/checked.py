@@ -83,6 +83,8 @@ class CheckedCalls:
         spans = self._splitter.push(text)
         if self._since is None and self._splitter.is_in_call:
             self._since = position
+        if self._name is None and self._splitter.calling is not None:
+            self._name, self._at = self._splitter.calling, position + 1
         for span in spans:
             self._follow(span, sampled)
         if self._since is not None and not self._splitter.is_in_call:
@@ -97,16 +99,12 @@ class CheckedCalls:
         return count if count <= LONGEST else 0
 
     def _follow(self, span: Span, sampled: Sampled) -> None:
-        whole = span.ended and len(span.calls) > 0 and not span.more
         for call in span.calls:
-            since = self._since if self._since is not None else sampled.position
-            self._at = since if whole else sampled.position
-            self._name, self._parts = call.name, [call.arguments]
-            if whole:
-                self._end(sampled)
-        if span.more:
-            self._parts.append(span.more)
-        if span.ended and not whole:
+            if self._name is None:  # all of it came with this token
+                self._at = self._since if self._since is not None else sampled.position
+            self._name, self._parts = call.name, []
+        self._parts.append(span.more)
+        if span.ended:
             self._end(sampled)
 
     def _end(self, sampled: Sampled) -> None:
@@ -122,6 +120,7 @@ class CheckedCalls:
             return
         if objection is None:
             return
+        self._at = min(self._at, sampled.position)
         # A reader who went back has what comes before, and has to keep it.
         self._at = max(self._at, sampled.position + 1 - sampled.can_rewind)
         tries = self._tries.get(self._at, 0)
@@ -135,14 +134,12 @@ class CheckedCalls:
 
     def _read_again(self, text: str, position: int) -> None:
         """Tokens were taken back, or this is a copy: read the text from its beginning."""
-        self._splitter, self._name, self._parts = Splitter(self._reading), None, []
+        self._splitter, self._parts = Splitter(self._reading), []
         self._length, self._next = len(text), position
         for span in self._splitter.push(text):
-            for call in span.calls:
-                self._name, self._parts = call.name, [call.arguments]
+            self._parts = [] if span.calls else self._parts
             self._parts.append(span.more)
-            if span.ended:
-                self._name = None
+        self._name = self._splitter.calling
         if not self._splitter.is_in_call:
             self._since = None
         elif self._since is None or self._since > position:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,9 @@ from ...filters.grammar import quoted
 from ...filters.json_schema import WHITESPACE
 from ...tokens import Vocabulary
 from ..dialect import UnsupportedError
-from .reader import ToolFormat
+from .formats import CallFormat
+from .schema import kinds_of, options_of
+from .styles import ARGUMENTS, Headed, Literals, Objects, Tagged
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,12}/"
 _TEXT = "TEXT: /(?s:.)+/"
@@ -42,7 +44,7 @@ class _Function:
 class _Writer:
     """Collects the rules of a grammar."""
 
-    def __init__(self, vocabulary: Vocabulary, format: ToolFormat) -> None:
+    def __init__(self, vocabulary: Vocabulary, format: CallFormat) -> None:
         self._added = {vocabulary.piece(token): token for token in vocabulary.added}
         self._vocabulary = vocabulary
         self.format = format
@@ -78,20 +80,6 @@ class _Writer:
         """Arguments as one JSON text."""
         return json_value(function.schema, strict=function.strict, at=function.at)
 
-    def objects(self, functions: Sequence[_Function]) -> str:
-        """``{"name": ..., "arguments": {...}}`` of one of these functions."""
-        first, second = (quoted(json.dumps(key)) for key in self.format.keys)
-        for i, function in enumerate(functions):
-            name, arguments = quoted(json.dumps(function.name)), self.arguments(function)
-            self.add(f'f{i}: {name} WS? "," WS? {second} WS? ":" WS? {arguments}')
-        return f'"{{" WS? {first} WS? ":" WS? ({_any_of(functions)}) WS? "}}"'
-
-    def listed(self, call: str, many: bool) -> str:
-        """A JSON list of calls."""
-        self.add(f"call: {call}")
-        more = ' (WS? "," WS? call)*' if many else ""
-        return f'"[" WS? call{more} WS? "]"'
-
     def _spelled(self, text: str, tokens: Sequence[int]) -> str:
         """A mark as added tokens, or as text if the vocabulary has none for it."""
         if not text:
@@ -122,139 +110,117 @@ def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> st
     return f"%json {json.dumps({**plain, 'x-guidance': options})}"
 
 
-# ---- the formats: what stands between the marks of a call ----------------------------------------
+# ---- the styles: what stands between the marks of a call ----------------------------------------
 
 
-def _json_tools(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
+def _objects(writer: _Writer, style: Objects, functions: Sequence[_Function], many: bool) -> str:
     """``{"name": ..., "arguments": {...}}``, in a list if the format has one."""
-    opening = quoted(writer.format.opening) if writer.format.opening else ""
-    call = writer.objects(functions)
-    calls = writer.listed(call, many) if writer.format.is_list else call
-    return f"{opening} WS? {calls} WS? {writer.end}"
-
-
-def _apertus(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    """A list of ``{"name": {...}}``."""
+    opening = quoted(style.opening) if style.opening else ""
+    first, second = (quoted(json.dumps(key)) for key in style.keys)
     for i, function in enumerate(functions):
-        name = quoted(json.dumps(function.name))
-        writer.add(f'f{i}: "{{" {name} WS? ":" WS? {writer.arguments(function)} "}}"')
-    return f"{writer.listed(_any_of(functions), many)} {writer.end}"
+        name, arguments = quoted(json.dumps(function.name)), writer.arguments(function)
+        inner = (
+            f'WS? "," WS? {second} WS? ":" WS? {arguments}'
+            if style.keys[0]
+            else (f'WS? ":" WS? {arguments} WS?')
+        )
+        writer.add(f"f{i}: {name} {inner}")
+    key = f'{first} WS? ":" WS?' if style.keys[0] else ""
+    call = f'"{{" WS? {key} ({_any_of(functions)}) WS? "}}"'
+    if style.is_list:
+        writer.add(f"call: {call}")
+        more = ' (WS? "," WS? call)*' if many else ""
+        call = f'"[" WS? call{more} WS? "]"'
+    return f"{opening} WS? {call} WS? {writer.end}"
 
 
-def _deepseek(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    """A section of calls, each between its own marks, with JSON arguments in a fence or plain."""
-    begin, end = writer.mark("<｜tool▁call▁begin｜>"), writer.mark("<｜tool▁call▁end｜>")
-    between = writer.mark("<｜tool▁sep｜>")
+def _headed(writer: _Writer, style: Headed, functions: Sequence[_Function], many: bool) -> str:
+    """A name in a head of its own, and one JSON object, as the pieces of the format say."""
+    writer.add("INDEX: /[0-9]{1,3}/")
+    harmony = writer.format.style == "harmony"
+    pieces = style.pieces[:-1] if harmony else style.pieces  # its end is the end of the text
     for i, function in enumerate(functions):
-        name, arguments = quoted(function.name), writer.arguments(function)
-        if writer.format.style == "deepseek_v3":
-            inner = f'"function" {between} {name} "\\n```json\\n" {arguments} "\\n```"'
-        else:
-            inner = f"{name} {between} {arguments}"
-        writer.add(f"f{i}: {begin} {inner} {end}")
+        parts: list[str] = []
+        for piece in pieces:
+            if piece == ARGUMENTS:
+                parts.append(writer.arguments(function))
+                continue
+            text, index, rest = piece.replace("{name}", function.name).partition("{index}")
+            parts += [writer.mark(each) for each in (text,) if each]
+            parts += ["INDEX"] if index else []
+            parts += [writer.mark(rest)] if rest else []
+        writer.add(f"f{i}: {' '.join(parts)}")
     writer.add(f"call: {_any_of(functions)}")
-    return f"call{' (WS? call)*' if many else ''} {writer.end}"
+    if harmony:
+        channel, message, end, start = map(
+            writer.mark, ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
+        )
+        thought = f'{channel} "analysis" {message} TEXT? {end} {start} "assistant"'
+        writer.add(f"thought: {thought}")
+        return "thought* call"
+    between = writer.mark(style.between) if style.between else "WS?"
+    return f"call{f' ({between} call)*' if many else ''} {writer.end}"
 
 
-def _harmony(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    """Thoughts, if any, and a message to a function; its end is the end of the text."""
-    marks = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
-    channel, message, end, start, kind = map(writer.mark, marks)
-    for i, function in enumerate(functions):
-        head = f'{quoted(function.name)} " "? {kind} "json" {message}'
-        writer.add(f"f{i}: {head} {writer.arguments(function)}")
-    writer.add(f'thought: {channel} "analysis" {message} TEXT? {end} {start} "assistant"')
-    return f'thought* {channel} "commentary to=functions." ({_any_of(functions)})'
-
-
-def _pythonic(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
+def _literals(writer: _Writer, style: Literals, functions: Sequence[_Function], many: bool) -> str:
     """``name(key=value, ...)``, in a list or on lines. The values are JSON, which is Python."""
+    sign, comma = style.signs
     for i, function in enumerate(functions):
         properties = list((function.schema.get("properties") or {}).items())
         required = function.schema.get("required") or ()
-        writer.add(f'f{i}: {quoted(function.name)} "(" f{i}a0 ")"')
+        before, after = style.before + function.name + style.brackets[0], style.brackets[1]
+        writer.add(f"f{i}: {quoted(before)} f{i}a0 {quoted(after)}")
         for j, (name, schema) in enumerate(properties):
-            value = f"{quoted(f'{name}=')} {_json_argument(function, name, schema)}"
+            value = f"{quoted(name + sign)} {_json_argument(function, name, schema)}"
             writer.add(f"f{i}v{j}: {value}")
-            for rule, before in (("a", ""), ("b", '", " ')):  # the first argument, and others
+            for rule, lead in (("a", ""), ("b", quoted(comma))):  # the first argument, and others
                 skipped = "" if name in required else f" | f{i}{rule}{j + 1}"
-                writer.add(f"f{i}{rule}{j}: {before}f{i}v{j} f{i}b{j + 1}{skipped}")
+                writer.add(f"f{i}{rule}{j}: {lead} f{i}v{j} f{i}b{j + 1}{skipped}")
         for rule in "ab" if properties else "a":
             writer.add(f'f{i}{rule}{len(properties)}: ""')
     writer.add(f"call: {_any_of(functions)}")
-    if writer.format.style == "pythonic_lines":
+    if "\n" in style.between:
         return f"WS? call{' (WS call)*' if many else ''} WS? {writer.end}"
-    return f'"[" call{r""" (", " call)*""" if many else ""} "]" {writer.end}'
+    first, last = map(quoted, style.around)
+    return f"{first} call{f' ({quoted(style.between)} call)*' if many else ''} {last} {writer.end}"
 
 
-def _kimi_k2(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    """A section of ``functions.name:0`` and JSON arguments, each between its own marks."""
-    begin, end = writer.mark("<|tool_call_begin|>"), writer.mark("<|tool_call_end|>")
-    between = writer.mark("<|tool_call_argument_begin|>")
-    writer.add("INDEX: /[0-9]{1,3}/")
+def _tagged(writer: _Writer, style: Tagged, functions: Sequence[_Function], many: bool) -> str:
+    """Each argument between tags."""
     for i, function in enumerate(functions):
-        name = quoted(f"functions.{function.name}:")
-        writer.add(f"f{i}: {begin} {name} INDEX {between} {writer.arguments(function)} {end}")
-    return f"({_any_of(functions)}){'+' if many else ''} {writer.end}"
+        parts = _marks(writer, style.open, function.name)
+        properties = function.schema.get("properties") or {}
+        required = function.schema.get("required") or ()
+        for j, (name, schema) in enumerate(properties.items()):
+            key = " ".join(_marks(writer, style.key, name))
+            value = _tagged_value(writer, style, function, name, schema)
+            writer.add(f"f{i}p{j}: {key} {value}")
+            parts.append(f"f{i}p{j}{'' if name in required else '?'}")
+        parts += _marks(writer, style.close, function.name)
+        writer.add(f"f{i}: {' '.join(parts)}")
+    return f'WS? ({_any_of(functions)}) "\\n"? {writer.end}'
 
 
-def _mistral(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    """``name[ARGS]{...}``, or a list of JSON objects in older models."""
-    if not writer.has("[ARGS]"):
-        return f"WS? {writer.listed(writer.objects(functions), many)}"
-    between = writer.mark("[ARGS]")
-    for i, function in enumerate(functions):
-        writer.add(f"f{i}: {quoted(function.name)} {between} {writer.arguments(function)}")
-    writer.add(f"call: {_any_of(functions)}")
-    return f"call ({writer.start} call)*" if many else "call"
-
-
-@dataclass(frozen=True, slots=True)
-class _Tags:
-    """A format in which each argument stands between tags.
-
-    ``open`` and ``close`` surround all arguments, ``key`` and ``after`` the value of each.
-    ``{}`` stands for a name.
-    """
-
-    open: tuple[str, ...]
-    key: tuple[str, ...]
-    after: tuple[str, ...]
-    close: tuple[str, ...] = ()
-
-    def __call__(self, writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-        """The body of a call."""
-        for i, function in enumerate(functions):
-            parts = _marks(writer, self.open, function.name)
-            properties = function.schema.get("properties") or {}
-            required = function.schema.get("required") or ()
-            for j, (name, schema) in enumerate(properties.items()):
-                key = " ".join(_marks(writer, self.key, name))
-                value = self._value(writer, function, name, schema)
-                writer.add(f"f{i}p{j}: {key} {value}")
-                parts.append(f"f{i}p{j}{'' if name in required else '?'}")
-            parts += _marks(writer, self.close, function.name)
-            writer.add(f"f{i}: {' '.join(parts)}")
-        # Some parsers want the closing tag at the very end, except for a line break.
-        return f'WS? ({_any_of(functions)}) "\\n"? {writer.end}'
-
-    def _value(self, writer: _Writer, function: _Function, name: str, schema: Any) -> str:
-        """An argument's value and what ends it."""
-        after = " ".join(_marks(writer, self.after))
-        if not isinstance(schema, Mapping):
-            schema = {}
-        options = [schema["const"]] if "const" in schema else schema.get("enum")
-        if options and all(isinstance(option, str) for option in options):
-            return f"({' | '.join(map(quoted, options))}) {after}"
-        if not _is_text(schema):
-            return f"{_json_argument(function, name, schema)} {after}"
-        if function.strict:
-            _check_text(schema, f"{function.at}.properties.{name}")
-        if writer.is_special(self.after[0]):  # plain text never matches it
-            return f"TEXT? {after}"
-        lazy = f"text{len(writer.rules)}"
-        writer.add(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(self.after))}/")
-        return lazy
+def _tagged_value(
+    writer: _Writer, style: Tagged, function: _Function, name: str, schema: Any
+) -> str:
+    """An argument's value and what ends it."""
+    after = " ".join(_marks(writer, style.after))
+    if not isinstance(schema, Mapping):
+        schema = {}
+    options = options_of(schema)
+    if options and all(isinstance(option, str) for option in options):
+        return f"({' | '.join(map(quoted, options))}) {after}"
+    kinds = kinds_of(schema, function.schema)
+    if options is not None or (kinds is not None and "string" not in kinds):
+        return f"{_json_argument(function, name, schema)} {after}"
+    if function.strict:
+        _check_text(schema, f"{function.at}.properties.{name}")
+    if writer.is_special(style.after[0]):  # plain text never matches it
+        return f"TEXT? {after}"
+    lazy = f"text{len(writer.rules)}"
+    writer.add(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(style.after))}/")
+    return lazy
 
 
 def _json_argument(function: _Function, name: str, schema: Any) -> str:
@@ -268,19 +234,8 @@ def _json_argument(function: _Function, name: str, schema: Any) -> str:
     return json_value({**shared, **schema}, strict=function.strict, at=at)
 
 
-def _marks(writer: _Writer, marks: Sequence[str], name: str = "") -> list[str]:
-    return [writer.mark(mark.replace("{}", name)) for mark in marks]
-
-
-def _is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a value is written without quotes, because it is or may be a string."""
-    kinds = schema.get("type")
-    if kinds is not None:
-        return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
-    parts = [part for key in ("anyOf", "oneOf") for part in schema.get(key) or ()]
-    if parts:
-        return any(isinstance(part, Mapping) and _is_text(part) for part in parts)
-    return not {"$ref", "allOf", "properties", "items", "enum", "const"} & schema.keys()
+def _marks(writer: _Writer, pieces: Sequence[str], name: str = "") -> list[str]:
+    return [writer.mark(piece.replace("{name}", name).replace("{key}", name)) for piece in pieces]
 
 
 def _check_text(schema: Mapping[str, Any], at: str) -> None:
@@ -296,62 +251,32 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\.+*?()|\[\]{}^$/]", r"\\\g<0>", text).replace("\n", "\\n")
 
 
-_Body = Callable[[_Writer, Sequence[_Function], bool], str]
-
-_GLM = _Tags(
-    open=("{}\n",),
-    key=("<arg_key>", "{}", "</arg_key>", "\n", "<arg_value>"),
-    after=("</arg_value>", "\n"),
-)
-_BODIES: Mapping[str, _Body] = {
-    "json_tools": _json_tools,
-    "apertus": _apertus,
-    "deepseek_v3": _deepseek,
-    "deepseek_v31": _deepseek,
-    "harmony": _harmony,
-    "kimi_k2": _kimi_k2,
-    "llama_json": _json_tools,
-    "llama_pythonic": _pythonic,
-    "mistral": _mistral,
-    "pythonic": _pythonic,
-    "pythonic_lines": _pythonic,
-    "seed": _Tags(
-        open=("<function={}>\n",),
-        key=("<parameter={}>",),
-        after=("</parameter>\n",),
-        close=("</function>",),
-    ),
-    "qwen3_coder": _Tags(
-        open=("<function={}>\n",),
-        key=("<parameter={}>\n",),
-        after=("\n</parameter>\n",),
-        close=("</function>",),
-    ),
-    "glm47": _GLM,
-    "laguna": _GLM,
-    "minimax_m2": _Tags(
-        open=('<invoke name="{}">\n',),
-        key=('<parameter name="{}">',),
-        after=("</parameter>\n",),
-        close=("</invoke>",),
-    ),
-}
-_REPEATED = ("json_tools", "qwen3_coder", "seed", "glm47", "laguna", "minimax_m2")
-"""Formats in which every call has a pair of marks, unless calls are in a list."""
-
-
-def is_known(format: ToolFormat) -> bool:
+def is_known(format: CallFormat) -> bool:
     """Whether the calls of this format can be enforced."""
-    return format.style in _BODIES
+    return format.enforced
 
 
-def is_announced(format: ToolFormat) -> bool:
+def is_announced(format: CallFormat) -> bool:
     """Whether they can be enforced as soon as a mark has begun them."""
     return bool(format.start) and is_known(format)
 
 
+def _body(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
+    style = writer.format.body
+    if isinstance(style, Headed) and writer.format.style == "mistral" and not writer.has("[ARGS]"):
+        style = Objects(is_list=True)  # of older models
+    if isinstance(style, Objects):
+        return _objects(writer, style, functions, many)
+    if isinstance(style, Headed):
+        return _headed(writer, style, functions, many)
+    if isinstance(style, Tagged):
+        return _tagged(writer, style, functions, many)
+    assert isinstance(style, Literals)
+    return _literals(writer, style, functions, many)
+
+
 def calls_grammar(
-    format: ToolFormat,
+    format: CallFormat,
     tools: Sequence[Mapping[str, Any]],
     vocabulary: Vocabulary,
     *,
@@ -371,8 +296,8 @@ def calls_grammar(
         for i, tool in enumerate(tools)
         if tool["function"]["name"] in names
     ]
-    writer.add(f"body: {_BODIES[format.style](writer, functions, many)}")
-    has_more = many and format.style in _REPEATED and not format.is_list
+    writer.add(f"body: {_body(writer, functions, many)}")
+    has_more = many and format.paired
     calls = f"body (WS? {writer.start} body)*" if has_more else "body"
     start = f"{calls} WS?" if begun else f"{'WS? ' if writer.start else ''}{writer.start} {calls}"
     return Lark("\n".join([f"start: {start}", *writer.rules, _SPACE, _TEXT, ""]))

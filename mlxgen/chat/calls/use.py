@@ -15,9 +15,10 @@ from ...errors import GrammarError
 from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
+from .formats import CallFormat
 from .grammar import calls_grammar, is_announced, is_known
 from .outline import outline
-from .reader import ToolFormat, ToolReader
+from .reader import ToolReader
 
 Tool: TypeAlias = Mapping[str, Any]
 
@@ -165,7 +166,7 @@ def _outlined(tool: Tool) -> Tool:
     return {**tool, "function": {**function, "parameters": outline(function["parameters"])}}
 
 
-def _check(can: bool, format: ToolFormat, at: str, reason: str) -> None:
+def _check(can: bool, format: CallFormat, at: str, reason: str) -> None:
     if not can:
         raise UnsupportedError(
             at, f"{reason} in this model's call format ({format.style}); use auto"

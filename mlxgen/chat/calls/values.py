@@ -1,0 +1,477 @@
+"""Values as models write them: JSON, Python's literals, and Gemma's with quotes of its own.
+
+A ``Source`` is text that grows. What reads it is a generator, which yields where it has to wait for
+more, so that one reader serves a stream and a whole answer. Raw line breaks in strings, backslashes
+that escape nothing, quotes inside quotes, Python's words and numbers with zeros before them are
+read as what they mean; anything else is a ``BrokenError``. Invariant: what is read does not depend
+on the pieces in which the text came, and is a value that JSON can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+
+import regex
+
+from ...text import sequence_overlap
+
+T = TypeVar("T")
+Waiting: TypeAlias = Generator[None, None, T]
+"""Yields to wait for more text, and returns what was read."""
+
+_DEEP = 48  # levels of lists and objects; Python's stack bears no more than some hundred
+_DIGITS = 4000  # of an integer; Python converts no more than 4,300
+
+
+def compiled(pattern: str, keys: Sequence[str] = ()) -> regex.Pattern[str]:
+    r"""A pattern, in which ``\L<keys>`` is one of these keys."""
+    return _compiled(pattern, tuple(keys))
+
+
+@lru_cache(512)
+def _compiled(pattern: str, keys: tuple[str, ...]) -> regex.Pattern[str]:
+    if not keys:  # an empty list would match an empty text
+        pattern = pattern.replace(r"\L<keys>", "(?!)")
+    return regex.compile(pattern, ignore_unused=True, keys=keys)
+
+
+class BrokenError(ValueError):
+    """The text cannot be read as a value, or as a call."""
+
+
+class Number(float):
+    """A number with a fraction or an exponent, which is told as it was written."""
+
+    __slots__ = ("written",)
+    written: str
+
+    def __new__(cls, written: str) -> Number:
+        number = super().__new__(cls, written)
+        number.written = written
+        return number
+
+
+class Source:
+    """Text that grows, until it is ``final``. ``kept`` is where the last member ends that was read
+    from it."""
+
+    def __init__(self, text: str = "", *, final: bool = False) -> None:
+        self.text = text
+        self.final = final
+        self.kept = 0
+
+    def at(self, place: int) -> Waiting[str]:
+        """The character at a place; "" after the end."""
+        while place >= len(self.text):
+            if self.final:
+                return ""
+            yield
+        return self.text[place]
+
+    def match(
+        self, pattern: regex.Pattern[str], place: int, *, longest: bool = False
+    ) -> Waiting[regex.Match[str] | None]:
+        """A match at a place, as soon as more text cannot keep it from coming.
+
+        ``longest``: more text might make it longer, so wait for what follows it.
+        """
+        while True:
+            match = pattern.match(self.text, place, partial=not self.final)
+            if match is None or self.final:
+                return match
+            if not match.partial and not (longest and match.end() == len(self.text)):
+                return match
+            yield
+
+    def passed(self, place: int, pieces: Sequence[str], *, often: bool = False) -> Waiting[int]:
+        """Where the last of some pieces of text ends that begin at a place, with white space before
+        each of them. If they do not come ``often``, nothing follows the last of them."""
+        end = place
+        while pieces:
+            place = yield from self.space(place)
+            rest = self.text[place:]
+            piece = next((each for each in pieces if rest.startswith(each)), None)
+            if not self.final and any(each != rest and each.startswith(rest) for each in pieces):
+                yield
+            elif piece is None:
+                break
+            else:
+                place = end = place + len(piece)
+                if piece == pieces[-1] and not often:
+                    break
+        return end
+
+    def space(self, place: int) -> Waiting[int]:
+        """Where the white space at a place ends."""
+        while True:
+            while place < len(self.text) and self.text[place].isspace():
+                place += 1
+            if place < len(self.text) or self.final:
+                return place
+            yield
+
+
+class Follow:
+    """What has to follow a string after its last quote; else the quote is a part of it.
+
+    In the ``pattern``, ``{end}`` stands for the end of the whole text.
+    """
+
+    def __init__(self, pattern: str, keys: Sequence[str] = ()) -> None:
+        self._growing = compiled(pattern.replace("{end}", "(?!)"), keys)
+        self._final = compiled(pattern.replace("{end}", r"\Z"), keys)
+
+    def comes(self, source: Source, place: int) -> Waiting[bool]:
+        while not source.final:
+            match = self._growing.match(source.text, place, partial=True)
+            if match is None or not match.partial:
+                return match is not None
+            yield
+        return self._final.match(source.text, place) is not None
+
+
+class Fields(Protocol):
+    """Takes the members of an object, one after the other."""
+
+    def begin(self, key: str) -> Callable[[str], None] | None:
+        """A member begins; returns what takes its value while it grows, if it is a string."""
+
+    def end(self, key: str, value: Any) -> None:
+        """A member is complete."""
+
+
+class _Plain(dict[str, Any]):
+    """The members of an object inside a value."""
+
+    def begin(self, key: str) -> None:
+        return None
+
+    def end(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """A way of writing values.
+
+    - ``quotes``: what surrounds strings; ``raw``: another such mark, in which nothing is escaped.
+    - ``python``: escapes are Python's.
+    - ``words``: what stands without quotes and is nothing else is a string.
+    """
+
+    quotes: tuple[str, ...] = ('"', "'")
+    raw: str = ""
+    python: bool = False
+    words: bool = False
+
+    def value(
+        self,
+        source: Source,
+        place: int,
+        follow: Follow,
+        grow: Callable[[str], None] | None = None,
+        depth: int = 0,
+    ) -> Waiting[tuple[Any, int]]:
+        """The value at a place, and where it ends. ``grow`` takes the pieces of a string."""
+        place = yield from source.space(place)
+        first = yield from source.at(place)
+        if depth > _DEEP:
+            raise BrokenError("the value is too deep")
+        quote = yield from self._quote(source, place)
+        if quote:
+            return (yield from self._string(source, place + len(quote), quote, follow, grow))
+        if first == "{":
+            return (yield from self._object(source, place + 1, depth))
+        if first and first in "[(":
+            close = "]" if first == "[" else ")"
+            return (yield from self._list(source, place + 1, close, depth, []))
+        bare = _WORDS if self.words else _WORD
+        match = yield from source.match(bare, place, longest=True)
+        if match is None or match.partial or not match[0]:
+            raise BrokenError("there is no value")
+        return _bare(match[0].rstrip(), strings=self.words), place + len(match[0].rstrip())
+
+    def members(
+        self,
+        source: Source,
+        place: int,
+        close: str,
+        fields: Fields,
+        follow: Follow,
+        depth: int = 0,
+    ) -> Waiting[int]:
+        """The members of an object whose bracket is already read, up to the one that closes it;
+        returns where that ends. ``follow`` comes after a string as a value."""
+        while True:
+            place = yield from source.space(place)
+            first = yield from source.at(place)
+            if first == close:
+                return place + 1
+            quote = yield from self._quote(source, place)
+            if quote:
+                string = self._string(source, place + len(quote), quote, _AFTER_KEY, None)
+                key, place = yield from string
+            else:
+                match = yield from source.match(_KEY, place)
+                if match is None or match.partial:
+                    raise BrokenError("there is no key")
+                key, place = match[0], match.end()
+            place = yield from source.space(place)
+            if (yield from source.at(place)) not in ("=" if close == ")" else ":=", ":"):
+                if isinstance(fields, _Plain) and not fields:
+                    raise _SetError(key, place)
+                raise BrokenError("there is no value for a key")
+            grow = fields.begin(key)
+            value, place = yield from self.value(source, place + 1, follow, grow, depth + 1)
+            fields.end(key, value)
+            source.kept = place
+            place = yield from source.space(place)
+            after = yield from source.at(place)
+            if after == ",":
+                place += 1
+            elif after != close:
+                raise BrokenError("an object does not go on")
+
+    def _object(self, source: Source, place: int, depth: int) -> Waiting[tuple[Any, int]]:
+        found = _Plain()
+        try:
+            end = yield from self.members(source, place, "}", found, _AFTER_VALUE, depth)
+        except _SetError as error:  # as Python writes them
+            return (yield from self._list(source, error.place, "}", depth, [error.first]))
+        return dict(found), end
+
+    def _list(
+        self, source: Source, place: int, close: str, depth: int, found: list[Any]
+    ) -> Waiting[tuple[Any, int]]:
+        while True:
+            place = yield from source.space(place)
+            after = yield from source.at(place)
+            if after == close:
+                return found, place + 1
+            if found:
+                if after != ",":
+                    raise BrokenError("a list does not go on")
+                place = yield from source.space(place + 1)
+                if (yield from source.at(place)) == close:
+                    return found, place + 1
+            value, place = yield from self.value(source, place, _AFTER_VALUE, None, depth + 1)
+            found.append(value)
+
+    def _quote(self, source: Source, place: int) -> Waiting[str]:
+        """The quote at a place, or ""."""
+        if self.raw:
+            while not source.final and len(source.text) < place + len(self.raw):
+                if not self.raw.startswith(source.text[place:]):
+                    break
+                yield
+            if source.text.startswith(self.raw, place):
+                return self.raw
+        first = yield from source.at(place)
+        if first not in self.quotes:
+            return ""
+        if first * 3 in self.quotes:
+            yield from source.at(place + 2)
+            if source.text.startswith(first * 3, place):
+                return first * 3
+        return first
+
+    def _string(
+        self,
+        source: Source,
+        place: int,
+        quote: str,
+        follow: Follow,
+        grow: Callable[[str], None] | None,
+    ) -> Waiting[tuple[str, int]]:
+        """A string after its quote, and where it ends, after its other quote."""
+        parts: list[str] = []
+        raw = quote == self.raw
+
+        def take(text: str) -> None:
+            if text:
+                parts.append(text)
+                if grow is not None:
+                    grow(text)
+
+        while True:
+            stop = source.text.find(quote, place)
+            until = stop if stop >= 0 else len(source.text)
+            escape = -1 if raw else source.text.find("\\", place, until)
+            if escape >= 0:
+                take(source.text[place:escape])
+                character, place = yield from self._escape(source, escape)
+                take(character)
+            elif stop >= 0:
+                take(source.text[place:stop])
+                place = stop + len(quote)
+                if (yield from follow.comes(source, place)):
+                    return "".join(parts), place
+                take(quote)
+            else:
+                safe = until
+                if len(quote) > 1:
+                    safe -= sequence_overlap(source.text[place:], quote)
+                take(source.text[place:safe])
+                place = safe
+                if source.final:
+                    source.kept = place
+                    raise BrokenError("a string does not end")
+                yield
+
+    def _escape(self, source: Source, place: int) -> Waiting[tuple[str, int]]:
+        """What the backslash at a place and what follows it stand for, and where that ends."""
+        for pattern in (_PAIR, _PYTHON_ESCAPE if self.python else _JSON_ESCAPE):
+            match = yield from source.match(pattern, place)
+            if match is not None and not match.partial:
+                return _unescaped(match[0]), match.end()
+        return "\\", place + 1
+
+
+class _SetError(Exception):
+    """What looked like an object is a set, which begins with ``first``."""
+
+    def __init__(self, first: str, place: int) -> None:
+        self.first = first
+        self.place = place
+
+
+_AFTER_KEY = Follow(r"\s*[:=,}]")
+_AFTER_VALUE = Follow(r"\s*(?:[,\]})]|{end})")
+_KEY = regex.compile(r"[\w$.-]+(?=\s*[:=])")
+_WORD = regex.compile(r"[-+.\w]+")
+_WORDS = regex.compile(r"""[^\s,\]\)}{\[("'][^,\]\)}{\[("'\n]*""")
+_INTEGER = regex.compile(r"[-+]?[0-9]+(?:_[0-9]+)*")
+_NUMBER = regex.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_WORDS_FOR: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
+_HEX = "[0-9a-fA-F]"
+_PAIR = regex.compile(rf"\\u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}")
+_JSON_ESCAPE = regex.compile(rf"\\u{_HEX}{{4}}|\\[\"'\\/bfnrt]")
+_PYTHON_ESCAPE = regex.compile(
+    rf"\\(?:u{_HEX}{{4}}|[0-7]{{1,3}}|x{_HEX}{{2}}|U{_HEX}{{8}}|N\{{[^}}]*\}}|[\\'\"abfnrtv\n])"
+)
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
+
+
+def _unescaped(escape: str) -> str:
+    """The character that an escape stands for; half a character is a replacement character."""
+    kind, rest = escape[1], escape[2:]
+    if kind == "u" and len(rest) >= 4:
+        units = [int(each, 16) for each in escape.split("\\u")[1:]]
+        data = b"".join(unit.to_bytes(2, "big") for unit in units)
+        return data.decode("utf-16-be", "replace")
+    if kind in "xU" and rest:
+        return _character(int(rest, 16))
+    if kind == "N" and rest:
+        try:
+            return unicodedata.lookup(rest[1:-1])
+        except KeyError:
+            return escape
+    if kind.isdigit():
+        return _character(int(escape[1:], 8))
+    return _ESCAPES.get(kind, kind)
+
+
+def _character(code: int) -> str:
+    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"
+
+
+def _bare(text: str, *, strings: bool) -> Any:
+    """What stands without quotes."""
+    known = text.lower()
+    if known in _WORDS_FOR:
+        return _WORDS_FOR[known]
+    if _INTEGER.fullmatch(text):
+        digits = text.replace("_", "").lstrip("+-").lstrip("0") or "0"
+        signed = f"-{digits}" if text.startswith("-") else digits
+        return int(signed) if len(digits) <= _DIGITS else _beyond(signed)
+    if _NUMBER.fullmatch(text):
+        return _number(text)
+    if strings:
+        return text
+    raise BrokenError(f"{text[:20]!r} is not a value")
+
+
+def _number(text: str) -> Number:
+    """A number as JSON writes it: with digits around its point, and no zeros before them."""
+    sign, text = ("-" if text.startswith("-") else ""), text.lstrip("+-")
+    base, letter, exponent = text.partition("e" if "e" in text else "E")
+    whole, point, fraction = base.partition(".")
+    whole = whole.lstrip("0") or "0"
+    number = Number(f"{sign}{whole}{point}{(fraction or '0') if point else ''}{letter}{exponent}")
+    if not math.isfinite(number):
+        raise BrokenError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _beyond(text: str) -> NoReturn:
+    raise BrokenError(f"a number of {len(text)} digits is too large")
+
+
+# ---- whole texts ---------------------------------------------------------------------------------
+
+JSON = Notation()
+PYTHON = Notation(('"""', "'''", '"', "'"), python=True, words=True)
+_LITERAL = Notation(('"""', "'''", '"', "'"), python=True)
+
+
+def plain_json(text: str) -> Any:
+    """The value of JSON text, its numbers as they are written. ``ValueError`` if it is none."""
+    try:
+        return json.loads(
+            text,
+            parse_int=lambda digits: _bare(digits, strings=False),
+            parse_float=_number,
+            parse_constant=_beyond,
+        )
+    except RecursionError:
+        raise BrokenError("the value is too deep") from None
+
+
+def literal(text: str, notation: Notation | None = None) -> Any:
+    """The value that a text is, as JSON or nearly, or as Python. ``ValueError`` if it is none."""
+    try:
+        return plain_json(text)
+    except ValueError:
+        return read(_whole(text, notation or (JSON if text.lstrip()[:1] in '{["' else _LITERAL)))
+
+
+def _whole(text: str, notation: Notation) -> Waiting[Any]:
+    source = Source(text, final=True)
+    value, end = yield from notation.value(source, 0, _AFTER_VALUE)
+    if text[end:].strip():
+        raise BrokenError("something follows the value")
+    return value
+
+
+def read(reading: Waiting[T]) -> T:
+    """What a reader reads, whose text is all there."""
+    try:
+        while True:
+            next(reading)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def dumped(value: Any) -> str:
+    """A value as JSON text, numbers as they were written."""
+    if isinstance(value, Number):
+        return value.written
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{dumped(key)}: {dumped(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(dumped, value))}]"
+    if isinstance(value, str):
+        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def escaped(text: str) -> str:
+    """Text as a part of a JSON string."""
+    return dumped(text)[1:-1]

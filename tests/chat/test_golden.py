@@ -1,0 +1,178 @@
+"""Golden answers: what families write, as published and with slips, and what it means.
+
+Each line of ``golden.jsonl`` has a format's name, a ``text``, and what it is read as. How the text
+came never matters, nothing of it is lost, and arguments are JSON of the right types.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from mlxgen.chat.calls.formats import FORMATS
+from mlxgen.chat.calls.reader import HELD, ToolReader
+from mlxgen.chat.families import HARMONY
+from mlxgen.chat.splitter import Marks, Reading, Splitter
+
+from ..effort import tries
+from .kit import STYLES, format_of, pieces_of, plain, tool
+
+GOLDEN: list[dict[str, Any]] = [
+    json.loads(line) for line in (Path(__file__).parent / "golden.jsonl").read_text().splitlines()
+]
+TYPES: dict[str, Any] = {
+    "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "b": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    "x": {"$ref": "#/$defs/N"},
+    "id": {"type": "integer"},
+    "e": {"enum": ["a", 1]},
+    "s": {"type": "string"},
+    "z": {"const": "null"},
+    "any": {},
+    "o": {"type": ["string", "null"]},
+    "f": {"type": "number"},
+}
+TOOLS = [
+    tool("get_weather", city={"type": "string"}, days={"type": "integer"}),
+    {"type": "function", "function": {"name": "get_time", "parameters": {}}},
+    tool("bash", command={"type": "string"}),
+    tool("types", **TYPES),
+]
+TOOLS[-1]["function"]["parameters"]["$defs"] = {"N": {"type": "integer"}}
+
+
+def reading_of(case: dict[str, Any]) -> Reading:
+    tools = [t for t in TOOLS if t["function"]["name"] == case.get("only", t["function"]["name"])]
+    start, end = case.get("think", (None, None))
+    marks = Marks(think_start=start, think_end=end, markers=tuple(case.get("markers", ())))
+    return Reading(
+        marks=HARMONY if case.get("channels") else marks,
+        thinking=case.get("thinking", "closed"),
+        tools=ToolReader(format_of(case["style"], plain().vocabulary), tools),
+    )
+
+
+def read(reading: Reading, pieces: list[str], *, cut: bool = False) -> dict[str, Any]:
+    """What the pieces are read as; all of their text is in some span."""
+    splitter, calls = Splitter(reading), []
+    spans = [span for piece in pieces for span in splitter.push(piece)]
+    spans += splitter.flush(cut=cut)
+    assert "".join(span.text for span in spans) == "".join(pieces)
+    for span in spans:
+        calls += [[call.name, ""] for call in span.calls]
+        if span.more:
+            calls[-1][1] += span.more
+    texts = {
+        kind: "".join(span.text for span in spans if span.kind == kind)
+        for kind in ("content", "reasoning")
+    }
+    return {**texts, "calls": calls}
+
+
+def meant(found: dict[str, Any]) -> dict[str, Any]:
+    """The same with arguments as values, which keep their types, and blanks as one space."""
+    calls = [[name, repr(json.loads(arguments))] for name, arguments in found["calls"]]
+    return {
+        "calls": calls,
+        **{kind: " ".join(found[kind].split()) for kind in ("content", "reasoning")},
+    }
+
+
+def wanted(case: dict[str, Any]) -> dict[str, Any]:
+    return meant({**case, "calls": [[name, json.dumps(a)] for name, a in case["calls"]]})
+
+
+def name_of(case: dict[str, Any]) -> str:
+    return f"{case['style']}: {case.get('slip', 'as published')}"
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_golden_answers_are_read_however_they_come(style: str) -> None:
+    cases = [case for case in GOLDEN if case["style"] == style]
+    assert any("slip" not in case for case in cases), "there is no golden answer as published"
+    for case in cases:
+        reading, text = reading_of(case), case["text"]
+        whole = read(reading, [text])
+        assert meant(whole) == wanted(case), (case, whole)
+        assert read(reading, list(text)) == whole, case
+        for at in range(1, len(text), 1 if tries(32) > 1 else 3):
+            assert read(reading, [text[:at], text[at:]]) == whole, (case, at)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_call_that_is_cut_off_never_has_less_than_before_and_shows_no_mark(style: str) -> None:
+    for case in GOLDEN:
+        begins = case["text"].startswith(FORMATS[style].start or "nothing")
+        if case["style"] != style or "slip" in case or not begins:
+            continue
+        reading, text, before = reading_of(case), case["text"], ""
+        whole, start = read(reading, [text]), FORMATS[style].start
+        for end in range(len(start), len(text)):
+            found = read(reading, [text[:end]], cut=True)
+            arguments = "".join(arguments for _, arguments in found["calls"])
+            assert start.startswith(found["content"].strip()), (case, end)  # of another call
+            assert arguments.startswith(before), (case, end)
+            assert "".join(a for _, a in whole["calls"]).startswith(arguments), (case, end)
+            before = arguments
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_long_strings_grow_with_the_text(style: str) -> None:
+    format, long = FORMATS[style], " ".join(["word"] * 60)
+    case = {"style": style, "channels": style == "harmony"}
+    splitter = Splitter(reading_of(case))
+    text = format.write([("bash", {"command": long})])
+    spans = [*map(splitter.push, text), splitter.flush()]
+    grown = [sum(len(span.more) for span in some) for some in spans]
+    assert max(grown) <= HELD + 20 and sum(grown) == len(json.dumps({"command": long}))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_what_a_format_writes_is_read_as_what_was_written(style: str) -> None:
+    text = 'Oslo\n"by" the\\fjord é😊'
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("get_weather", {"city": text, "days": 3}),
+        ("get_time", {}),
+        ("types", {"any": {"a": [1, {"b": "}"}]}, "o": None, "b": True, "f": -1.5}),
+    ]
+    written = FORMATS[style].write(calls)
+    found = read(reading_of({"style": style, "channels": style == "harmony"}), [written])
+    assert [(name, json.loads(arguments)) for name, arguments in found["calls"]] == calls
+    assert not found["content"].replace("assistant", "")
+
+
+def pieces_to_mutate(case: dict[str, Any]) -> list[str]:
+    format = FORMATS[case["style"]]
+    return [mark for mark in (*format.starts, format.end, *format.ends, *format.bare) if mark]
+
+
+@pytest.mark.parametrize("seed", range(tries(64)))
+def test_whatever_a_model_slips_nothing_is_lost_and_arguments_are_json(seed: int) -> None:
+    random = Random(seed)
+    for case in GOLDEN:
+        text = case["text"]
+        marks = [*pieces_to_mutate(case), *case.get("think", ())]
+        for _ in range(random.randint(1, 2)):
+            at, to = sorted(random.choices(range(len(text) + 1), k=2))
+            mark = random.choice(marks or ["<"])
+            text = random.choice(
+                [
+                    text[:at] + text[min(to, at + 3) :],
+                    text[:at] + mark + text[at:],
+                    text.replace(mark, "", 1),
+                    text.replace(mark, mark * 2, 1),
+                    text.replace("Oslo", f"a {mark}{'x' * random.choice((1, 90))} b", 1),
+                    text[:to],
+                    text + text[at:],
+                ]
+            )
+        reading = reading_of(case)
+        whole = read(reading, [text])
+        sizes = [random.randint(1, 9) for _ in range(4)]
+        assert read(reading, pieces_of(text, sizes)) == whole, (case, text)
+        for _, arguments in whole["calls"]:
+            assert isinstance(json.loads(arguments), dict), (case, text)

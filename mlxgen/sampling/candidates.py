@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from .weights import highest, ramp, rows_of
+from .race import ramp, rows_of
 
 CANDIDATES = 128
 
@@ -113,7 +113,7 @@ def truncate(
 def is_top_choice(log_shares: mx.array, limit: mx.array, spared: mx.array | None) -> mx.array:
     """What XTC excludes of [batch, n]: all above the limit [batch, 1] except the least of them."""
     over = log_shares > limit
-    least = -highest(mx.where(over, -log_shares, -mx.inf))
+    least = mx.min(mx.where(over, log_shares, mx.inf), axis=-1, keepdims=True)
     return log_shares > least if spared is None else (log_shares > least) & ~spared
 
 

@@ -15,10 +15,9 @@ import mlx.core as mx
 
 from .candidates import best
 from .draws import chance
-from .plan import effective
-from .processors import adjust, apply_mask
-from .rows import DrawRow
-from .stack import (
+from .processors import (
+    adjust,
+    apply_mask,
     stack_biases,
     stack_counts,
     stack_limits,
@@ -27,6 +26,7 @@ from .stack import (
     stack_repeating,
     stack_thresholds,
 )
+from .rows import DrawRow
 
 if TYPE_CHECKING:
     from ..tokens import Token
@@ -42,7 +42,7 @@ def final_distribution(
     A greedy row's probabilities are those at temperature 1 without truncation. A row from
     which nothing can be drawn is NaN.
     """
-    settings = [effective(row) for row in rows]
+    settings = [row.effective for row in rows]
     vocab_size = logits.shape[-1]
     penalties = stack_penalties(settings)
     counts = stack_counts(settings, rows) if penalties else ()

@@ -22,11 +22,9 @@ from .candidates import (
     temper,
     truncate,
 )
-from .plan import Kind, Method
 from .processors import apply_mask, pad_vocabulary
-from .race import pick, pick_of
-from .rows import Draw, Want
-from .weights import exponential, highest, log_total, total
+from .race import pick, pick_of, total
+from .rows import Draw, Kind, Method, Want
 
 Outputs: TypeAlias = dict[str, mx.array]
 Program: TypeAlias = Callable[..., Outputs]
@@ -116,7 +114,7 @@ def _greedy(logits: mx.array, variant: Variant) -> Draw:
     draw = Draw(_checked(token, mx.isfinite(value)).reshape(-1))
     if variant.final:
         logits = pad_vocabulary(logits)
-        log_mass = log_total(logits)
+        log_mass = mx.logsumexp(logits, axis=-1, keepdims=True)
         ids, values = best(logits, CANDIDATES)
         draw = draw._replace(prob=mx.exp(value - log_mass).reshape(-1))
         draw = _with_candidates(draw, ids, mx.exp(values - log_mass))
@@ -132,12 +130,15 @@ def _random(
     if not variant.kind.truncates:
         return _plain(logits, limits, keys, exclusion, variant)
     ids, values = best(logits, logits.shape[-1] if variant.complete else CANDIDATES)
-    log_mass = log_total(logits) if variant.kind != Kind.RANKED else None
+    by_share = variant.kind != Kind.RANKED
+    log_mass = mx.logsumexp(logits, axis=-1, keepdims=True) if by_share else None
     kept, exact = truncate(ids, values, limits, log_mass=log_mass, exclusion=exclusion)
     weights = temper(values, kept, limits, from_first=exclusion is None)
     place, weight = pick_of(weights, ids, keys)
     mass = total(weights)
-    sound = mx.isfinite(highest(logits) if log_mass is None else log_mass) & (weight > 0)
+    sound = mx.isfinite(
+        mx.max(logits, axis=-1, keepdims=True) if log_mass is None else log_mass
+    ) & (weight > 0)
     if ids.shape[-1] == logits.shape[-1]:
         exact = mx.ones(sound.shape, mx.bool_)
     token = _checked(mx.take_along_axis(ids, place, axis=-1), sound)
@@ -159,15 +160,15 @@ def _plain(
     exclusion: Exclusion | None,
     variant: Variant,
 ) -> Draw:
-    below = logits - highest(logits)
+    below = logits - mx.max(logits, axis=-1, keepdims=True)
     kept = below >= limits.log_min_p  # none, if the highest is NaN or infinite
     if exclusion is not None:
         below = mx.where(kept, below, -mx.inf)
-        log_shares = below - log_total(below)
+        log_shares = below - mx.logsumexp(below, axis=-1, keepdims=True)
         kept = kept & ~is_top_choice(log_shares, exclusion.log_threshold, exclusion.spared)
         below = mx.where(kept, below, -mx.inf)
-        below = below - highest(below)
-    weights = mx.where(kept, exponential(below * limits.inverse_temperature), 0.0)
+        below = below - mx.max(below, axis=-1, keepdims=True)
+    weights = mx.where(kept, mx.exp(below * limits.inverse_temperature), 0.0)
     token, weight = pick(weights, keys)
     mass = total(weights)
     prob = (weight / mass).reshape(-1)
@@ -192,7 +193,7 @@ def _with_report(draw: Draw, raw: mx.array) -> Draw:
     """Adds the report on the model's own distribution."""
     most = min(CANDIDATES, raw.shape[-1])
     raw = pad_vocabulary(raw)
-    log_mass = log_total(raw)
+    log_mass = mx.logsumexp(raw, axis=-1, keepdims=True)
     token = mx.maximum(draw.token, 0)[:, None]
     logprob = mx.take_along_axis(raw, token, axis=-1) - log_mass
     ids, values = best(raw, most)

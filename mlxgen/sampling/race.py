@@ -9,19 +9,24 @@ with probability (1 - d) / (1 + d) or more: a draft and its model need only a co
 ("Coupling without Communication and Drafter-Invariant Speculative Decoding", Daliri, Musco
 and Suresh 2024).
 
-Invariants: a token of weight 0 is never chosen; a row's result does not depend on the rest
-of its batch.
+Weights are probabilities up to a factor. Rows keep their axis ([batch, 1], not [batch]), because
+every change of shape is one more operation to submit.
+
+Invariants: a token of weight 0 is never chosen; a row's result is bitwise the same in every batch.
+That is why totals are read off scans along the row: a sum over [1, n] may add in another order
+than over a row of [8, n].
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
-
-from .weights import columns, is_long, ramp
+import numpy as np
 
 # The finaliser of a 32-bit hash ("lowbias32", Wellons 2018), and a step between its inputs
 _STEP, _FIRST, _SECOND = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
 _NEAR = 2.0**-8
+_BLOCK = 128
+_LONG = 4096  # numbers in a row; from here on, work goes block by block
 _LATEST = 1 - 2.0**-24  # less than 1 in float32, so that every time is finite
 
 
@@ -70,3 +75,33 @@ def _mixed(x: mx.array) -> mx.array:
     x = (x ^ (x >> 16)) * _FIRST
     x = (x ^ (x >> 15)) * _SECOND
     return x ^ (x >> 16)
+
+
+# ---- rows of weights ----------------------------------------------------------------------------
+
+
+def total(weights: mx.array) -> mx.array:
+    """The sum of each row of ``weights`` [batch, n] as [batch, 1]."""
+    if is_long(weights.shape[-1]):
+        weights = mx.sum(columns(weights), axis=1)
+    return mx.cumsum(weights, axis=-1)[:, -1:]
+
+
+def ramp(stop: int, step: int = 1) -> mx.array:
+    """0, step and so on, below ``stop``: a constant, not computed again in every draw."""
+    return mx.array(np.arange(0, stop, step, dtype=np.uint32))
+
+
+def is_long(n: int) -> bool:
+    """Whether rows of n numbers are processed block by block."""
+    return n >= _LONG
+
+
+def rows_of(n: int, most: int) -> int:
+    """The largest power of two that divides n, up to ``most``."""
+    return min(n & -n, most)
+
+
+def columns(weights: mx.array) -> mx.array:
+    """Long rows of ``weights`` [batch, n] as [batch, rows, columns], with up to 128 rows."""
+    return weights.reshape(weights.shape[0], rows_of(weights.shape[-1], most=_BLOCK), -1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from .candidates import CANDIDATES
 from .counts import TokenCounts
 from .repetitions import Penalties
 from .settings import SamplingSettings
@@ -32,6 +35,47 @@ class DrawRow(NamedTuple):
     counts: TokenCounts | None = None
     temperature: float | None = None
     repeating: Penalties | None = None
+
+    @property
+    def effective(self) -> SamplingSettings:
+        """The settings, with the temperature for this draw if it has one."""
+        if self.temperature is None:
+            return self.settings
+        return replace(self.settings, temperature=self.temperature)
+
+
+class Kind(enum.IntEnum):
+    """The work that a row needs."""
+
+    GREEDY = 0  # the most likely token
+    PLAIN = 1  # any token, by its weight; min-p and XTC need no order
+    RANKED = 2  # candidates, kept by comparing logits alone
+    NUCLEUS = 3  # candidates, kept by their share of the probability
+    WIDE = 4  # candidates, possibly more than a draw usually looks at
+
+    @property
+    def truncates(self) -> bool:
+        """Whether rows are drawn from candidates only."""
+        return self >= Kind.RANKED
+
+
+class Method(NamedTuple):
+    """How a row is drawn, apart from numbers: its kind, and whether XTC applies."""
+
+    kind: Kind
+    excludes: bool
+
+    @classmethod
+    def of(cls, settings: SamplingSettings, vocab_size: int) -> Method:
+        top_k = settings.top_k if settings.top_k < vocab_size else 0
+        excludes = settings.xtc_probability > 0
+        if settings.temperature == 0:
+            return cls(Kind.GREEDY, False)
+        if settings.top_p == 1 and top_k == 0:
+            return cls(Kind.PLAIN, excludes)
+        if settings.top_p == 1 and settings.min_p == 0 and top_k >= CANDIDATES:
+            return cls(Kind.WIDE, excludes)
+        return cls(Kind.NUCLEUS if settings.top_p < 1 or excludes else Kind.RANKED, excludes)
 
 
 class Want(NamedTuple):

@@ -1,13 +1,14 @@
 """The sampler: from the settings and logits of a batch to its tokens.
 
-Two bounded caches make repeated draws cheap: plans of rows, and compiled programs for
-groups of rows. Invariant: a draw depends on its logits and its ``DrawRow`` only, never on
-earlier calls or on the rest of the batch.
+Two bounded caches make repeated draws cheap: plans, which group rows by the work that they need,
+and compiled programs for groups of rows. Invariant: a draw depends on its logits and its
+``DrawRow`` only, never on earlier calls or on the rest of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,27 @@ import numpy as np
 from ..recent import Recent
 from .distribution import final_distribution
 from .draws import chance
-from .plan import DrawPlan, Group, Kind, make_plan
-from .processors import adjust, padded_size
+from .processors import (
+    adjust,
+    padded_size,
+    stack_biases,
+    stack_counts,
+    stack_limits,
+    stack_masks,
+    stack_penalties,
+    stack_repeating,
+    stack_thresholds,
+)
 from .program import NOTHING, Variant, joined, make_draw, only
-from .rows import Draw, DrawRow, Want
-from .stack import stack_counts, stack_masks, stack_repeating, stack_thresholds
+from .rows import Draw, DrawRow, Kind, Method, Want
+from .settings import SamplingSettings
 
 if TYPE_CHECKING:
     from ..tokens import Token
 
+# A batch of one group and no more rows than this is drawn as it is: no logits are copied.
+SMALL_BATCH = 32
+_EXACT = 8  # rows; from here on, sizes have three significant bits
 _PLANS = 64  # kept; a batch rarely alternates between more than a few
 _VARIANTS = 256
 KEPT = 128
@@ -146,3 +159,92 @@ class Sampler:
                 del self._plans[next(iter(self._plans))]
             plan = self._plans[key] = make_plan(rows, self.vocab_size)
         return plan
+
+
+# ---- plans: what stays the same while a batch keeps its rows -------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Rows that are drawn in the same way.
+
+    ``places`` are their indexes in the batch. Unless the group is the whole of a small batch,
+    the last one is repeated up to one of a few sizes, because each size needs a program of its
+    own. ``at`` is the same as an array, or ``None`` if that is the batch as it is. ``settings``,
+    ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``biases`` and ``penalties``
+    (see ``processors``) are those of these places. ``avoids_repetitions``: one of them may have
+    ``DrawRow.repeating``.
+    """
+
+    method: Method
+    places: tuple[int, ...]
+    at: mx.array | None
+    settings: tuple[SamplingSettings, ...]
+    limits: tuple[mx.array, ...]
+    biases: tuple[mx.array, ...]
+    penalties: tuple[mx.array, ...]
+    avoids_repetitions: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawPlan:
+    """Groups and arrays for rows with certain settings, in a certain order.
+
+    ``order`` [batch] finds the rows in the concatenated results of the groups; ``None`` if
+    these are the batch as it is. ``given`` are the settings as they came: a plan keeps them
+    alive, and so their ids.
+    """
+
+    given: tuple[SamplingSettings, ...]
+    groups: tuple[Group, ...]
+    order: mx.array | None
+
+
+def make_plan(rows: Sequence[DrawRow], vocab_size: int) -> DrawPlan:
+    """Groups ``rows`` and stacks their settings."""
+    settings = tuple(row.effective for row in rows)
+    places: dict[Method, list[int]] = {}
+    for place, each in enumerate(settings):
+        places.setdefault(Method.of(each, vocab_size), []).append(place)
+    groups, order, start = [], [0] * len(rows), 0
+    for method in sorted(places):
+        group = _group(method, places[method], settings, vocab_size)
+        for index, place in enumerate(places[method], start):
+            order[place] = index
+        start += len(group.places)
+        groups.append(group)
+    return DrawPlan(
+        given=tuple(row.settings for row in rows),
+        groups=tuple(groups),
+        order=mx.array(order) if len(groups) > 1 or start > len(rows) else None,
+    )
+
+
+def size_for(rows: int) -> int:
+    """The number of rows, at least ``rows``, that a batch is padded to.
+
+    1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 and so on: few sizes, with at most a quarter more
+    rows.
+    """
+    if rows <= _EXACT:
+        return rows
+    step = 1 << ((rows - 1).bit_length() - 3)
+    return -(-rows // step) * step
+
+
+def _group(
+    method: Method, places: list[int], settings: Sequence[SamplingSettings], vocab_size: int
+) -> Group:
+    if not len(places) == len(settings) <= SMALL_BATCH:
+        places = [*places, *places[-1:] * (size_for(len(places)) - len(places))]
+    chosen = tuple(settings[place] for place in places)
+    return Group(
+        method=method,
+        places=tuple(places),
+        at=None if len(places) == len(settings) == len(set(places)) else mx.array(places),
+        settings=chosen,
+        limits=() if method.kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
+        biases=stack_biases(chosen),
+        penalties=stack_penalties(chosen),
+        avoids_repetitions=any(each.avoids_repetitions for each in chosen),
+    )

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_logits_processors, make_repetition_penalty
 
 from mlxgen.sampling import DrawRow, SamplingSettings
-from mlxgen.sampling.processors import adjust, apply_mask, pad_vocabulary
-from mlxgen.sampling.stack import stack_biases, stack_counts, stack_masks, stack_penalties
+from mlxgen.sampling.processors import (
+    adjust,
+    apply_mask,
+    pad_vocabulary,
+    stack_biases,
+    stack_counts,
+    stack_masks,
+    stack_penalties,
+)
 
 from ..effort import tries
 from .reference import counts_of, spread, words_of

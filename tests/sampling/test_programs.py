@@ -12,8 +12,7 @@ import pytest
 
 from mlxgen.recent import Recent
 from mlxgen.sampling import DrawRow, Sampler, SamplingSettings, Want
-from mlxgen.sampling.plan import size_for
-from mlxgen.sampling.sampler import KEPT
+from mlxgen.sampling.sampler import KEPT, size_for
 
 from .mixed import MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows
 from .reference import counts_of, words_of

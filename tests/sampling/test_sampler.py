@@ -20,7 +20,7 @@ from mlxgen.sampling import (
     Want,
     final_distribution,
 )
-from mlxgen.sampling.plan import Kind, Method
+from mlxgen.sampling.rows import Kind, Method
 
 from ..effort import tries
 from .mixed import EVERYTHING, MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows

@@ -116,7 +116,7 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         chunks = self._chunks[index]
         chunks += event.chunks
         self.tokens += len(event.chunks)
-        self._ready.extend((index, chunk) for chunk in event.chunks)
+        self._ready.extend([(index, chunk) for chunk in event.chunks])
         if event.error is not None:
             self.errors[index] = event.error
             self._ready.append((index, event.error))

@@ -106,7 +106,8 @@ class Constraint:
 
         DeadEndError, naming the filters, if no token is allowed and the text may not end.
         """
-        return self._look().mask
+        outlook = self.outlook
+        return self._look().mask if outlook is None else outlook.mask
 
     @property
     def ordinary(self) -> Int32Words:
@@ -114,8 +115,7 @@ class Constraint:
         return self._rows.ordinary
 
     def _look(self) -> Outlook:
-        if self.outlook is not None:
-            return self.outlook
+        """The outlook of this position, which is kept until the next step."""
         rows = self._rows
         row = self._row
         filled = self.filter.fill(row)
@@ -171,7 +171,7 @@ class Constraint:
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible."""
-        return not self._look().is_open
+        return not (self._look() if self.outlook is None else self.outlook).is_open
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.
@@ -181,9 +181,10 @@ class Constraint:
         """
         if self.can_end():
             return []
-        run = list(takewhile(self._rows.is_ordinary, self.filter.forced()))
-        if run:
-            return run
+        if forced := self.filter.forced():
+            run = list(takewhile(self._rows.is_ordinary, forced))
+            if run:
+                return run
         only = self.only()
         return [] if only is None else [only]
 
@@ -211,7 +212,7 @@ class Constraint:
 
     def advance(self, token: Token) -> None:
         """One position that feeds its token to every filter. FilterError if one refuses it."""
-        if not self._rows.is_ordinary(token):
+        if not 0 <= token < self._rows.limit or token in self._rows.eos:
             raise self._refused(token)
         self.filter.advance(token)
         self._fed.append(token)
@@ -266,7 +267,7 @@ class _Rows:
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self.words = word_count(vocab_size)
-        self._eos = vocabulary.eos
+        self.eos = vocabulary.eos
         self.limit = min(vocab_size, vocabulary.size)
         self.ends = words_of(vocabulary.eos, vocab_size)
         self.ordinary = words_of(np.arange(self.limit), vocab_size) & ~self.ends
@@ -282,7 +283,7 @@ class _Rows:
 
     def is_ordinary(self, token: Token) -> bool:
         """Whether a token may be fed to filters."""
-        return 0 <= token < self.limit and token not in self._eos
+        return 0 <= token < self.limit and token not in self.eos
 
 
 def _flat(filters: Sequence[Specification | Filter]) -> list[Specification | Filter]:

@@ -96,9 +96,7 @@ class Want(NamedTuple):
     def common(cls, wants: Sequence[Want]) -> Want:
         """What one draw has to report for rows that want different things."""
         first = wants[0]
-        if all(want == first for want in wants):
-            return first
-        return cls(*map(max, *wants))
+        return first if wants.count(first) == len(wants) else cls(*map(max, *wants))
 
 
 class Draw(NamedTuple):

@@ -89,8 +89,10 @@ class Sampler:
         """
         assert logits.shape == (len(rows), self.vocab_size), (logits.shape, len(rows))
         plan = self._plan(rows)
+        if plan.order is None:
+            return self._draw(logits, rows, plan.groups[0], want, exact)
         draws = [self._draw(logits, rows, group, want, exact) for group in plan.groups]
-        return draws[0] if plan.order is None else joined(draws, plan.order)
+        return joined(draws, plan.order)
 
     def sketch(self, logits: mx.array, row: DrawRow) -> mx.array:
         """The token [1] that ``sample`` draws from one row of logits, for a draft: only from the

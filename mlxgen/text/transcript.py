@@ -20,11 +20,12 @@ from .thoughts import Thoughts
 class Transcript:
     """The decoder, ban matcher and stop matcher of one sequence, as one part.
 
-    With ``thoughts``, stop strings hold for the answer alone, unless ``stop_in_thoughts`` is set.
+    Ask the ``decoder`` for text that is known; only the transcript advances it. With ``thoughts``,
+    stop strings hold for the answer alone, unless ``stop_in_thoughts`` is set.
     Bans and stops of tokens hold for the whole text.
     """
 
-    __slots__ = ("_bans", "_claims", "_decoder", "_stop_in_thoughts", "_stops", "thoughts")
+    __slots__ = ("_bans", "_claims", "_stop_in_thoughts", "_stops", "decoder", "thoughts")
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Transcript:
         *,
         stop_in_thoughts: bool = False,
     ) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
         self._stops = stops
         self._bans = bans
         self._stop_in_thoughts = stop_in_thoughts
@@ -44,7 +45,7 @@ class Transcript:
         self._claims: list[int] | None = [] if stops is not None or bans is not None else None
 
     def __len__(self) -> int:
-        return len(self._decoder)
+        return len(self.decoder)
 
     def advance(self, token: Token) -> BanMatch | StopMatch | None:
         """Takes a token; returns the ban, or else the stop, that its text completed.
@@ -52,7 +53,7 @@ class Transcript:
         The stops have not seen the token of a ban, so the caller must ``rewind`` to before
         the match next.
         """
-        text = self._decoder.advance(token)
+        text = self.decoder.advance(token)
         sought = None
         if self.thoughts is not None:
             sought = self.thoughts.advance(text)
@@ -77,7 +78,7 @@ class Transcript:
 
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` tokens; does nothing if there are no more than that."""
-        self._decoder.rewind(to)
+        self.decoder.rewind(to)
         if self._bans is not None:
             self._bans.rewind(to)
         if self._stops is not None:
@@ -93,31 +94,19 @@ class Transcript:
 
     def so_far(self) -> str:
         """All complete characters."""
-        return self._decoder.text
+        return self.decoder.text
 
     def text_with(self, token: Token) -> str:
         """All characters that were complete if ``token`` came next. Changes nothing."""
-        count = len(self._decoder)
-        self._decoder.advance(token)
-        text = self._decoder.text
-        self._decoder.rewind(count)
+        count = len(self.decoder)
+        self.decoder.advance(token)
+        text = self.decoder.text
+        self.decoder.rewind(count)
         return text
-
-    def flush(self) -> str:
-        """The text of an unfinished character, if the text ends here. Changes nothing."""
-        return self._decoder.flush()
-
-    def end(self, count: int) -> int:
-        """How many characters are complete after the first ``count`` tokens."""
-        return self._decoder.end(count)
 
     def is_open(self, count: int) -> bool:
         """Whether the first ``count`` tokens end inside a character."""
-        return bool(self._decoder.pending(count))
-
-    def slice(self, start: int, stop: int) -> str:
-        """The characters from ``start`` to ``stop`` of the text."""
-        return self._decoder.slice(start, stop)
+        return bool(self.decoder.pending(count))
 
     def safe(self, *, with_bans: bool = True) -> int:
         """How many characters no stop (and no ban, unless left out) can claim any more."""
@@ -126,7 +115,7 @@ class Transcript:
             held = max(held, self.thoughts.undecided)
         if with_bans and self._bans is not None:
             held = max(held, self._bans.held)
-        return self._decoder.end() - held
+        return self.decoder.end() - held
 
     def settled(self, hold: int, floor: int) -> int:
         """How many tokens nothing can reach any more, if rewinds never pass this count.
@@ -135,7 +124,7 @@ class Transcript:
         stop or ban claims text before it: neither now nor after a rewind to any later place,
         where something may be claimed again that later tokens had ruled out.
         """
-        end = self._decoder.end
+        end = self.decoder.end
         last = len(self) - hold
         if last <= floor:
             return floor
@@ -154,7 +143,7 @@ class Transcript:
 
     def token_at(self, offset: int) -> int:
         """The index of the token that holds the first byte of the character at ``offset``."""
-        end = self._decoder.end
+        end = self.decoder.end
         # The token that completes the character.
         index = bisect_right(range(1, len(self)), offset, key=end)
         # Go back while earlier tokens hold bytes of the character: they ended inside it.

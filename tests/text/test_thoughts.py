@@ -123,11 +123,11 @@ def stopped(
     for piece in text:
         (token,) = VOCABULARY.spelling(piece.encode())
         match = transcript.advance(int(token))
-        assert transcript.slice(0, transcript.safe()).startswith(safe)
+        assert transcript.decoder.slice(0, transcript.safe()).startswith(safe)
         if isinstance(match, StopMatch):
             assert transcript.safe() - len(match.stop) <= match.start >= len(safe)
-            return match, transcript.slice(0, match.start)
-        safe = transcript.slice(0, transcript.safe())
+            return match, transcript.decoder.slice(0, match.start)
+        safe = transcript.decoder.slice(0, transcript.safe())
     return None, safe
 
 

@@ -35,7 +35,8 @@ class Verdict(enum.Enum):
 
 def start(request: Request) -> Verdict:
     """Do what is certain before the first draw: end, or append the run that must come first."""
-    _keeps_end_in_reach(request, None)
+    if request.closing is not None:
+        _keeps_end(request, None)
     if ending.is_over(request):
         return _finish(request, "filter")
     return fast_forward(request)
@@ -56,7 +57,9 @@ def accept(
     steering = request.steering
     if steering is None:
         verdict = _offer(request, token, view, drafter=drafter, missed=missed)
-        return fast_forward(request) if verdict is Verdict.NEXT else verdict
+        if verdict is Verdict.NEXT and request.appends_forced:
+            return fast_forward(request)
+        return verdict
     request.steering = None  # it is used up
     back, run = steering.outcome(token)
     if not back and run[:1] == (token,):
@@ -109,7 +112,7 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
 
 def fast_forward(request: Request) -> Verdict:
     """Append the runs that must come next; they go through the model together."""
-    if not request.appends_forced or (request.constraint is None and request.thinking is None):
+    if not request.appends_forced:
         return Verdict.NEXT
     request.unforced += 1
     while run := forced_run(request):
@@ -211,11 +214,12 @@ def _offer(
         event = _ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
         return _ban(request, event)
-    if not _keeps_end_in_reach(request, None if withheld else token):
+    if request.closing is not None and not _keeps_end(request, None if withheld else token):
         request.rewind(request.base + position)
         retries.reject(position, Rejected(token, "length"))
         return _declined(request)  # from now on only the way to the end is allowed
-    retries.accepted()
+    if options.hooks:
+        retries.accepted()
     request.tally.forced += forced
     logprob, top = _report(token, view, wanted) if wanted is not None else (None, ())
     forbidden = _forbidden(mask, top) if mask is not None else ()
@@ -268,8 +272,8 @@ def _candidates(view: DrawView, count: int) -> tuple[Candidate, ...]:
     return tuple(map(Candidate, tokens.tolist(), probs.tolist()))
 
 
-def _keeps_end_in_reach(request: Request, taken: Token | None) -> bool:
-    """Whether a valid end still fits the budget; always true without ``close_json``."""
+def _keeps_end(request: Request, taken: Token | None) -> bool:
+    """Whether a valid end still fits the budget, as ``close_json`` wants it."""
     closing = request.closing
     return closing is None or request.is_healing or closing.look(request.position, taken)
 

@@ -95,6 +95,7 @@ def assemble(
         history=History(tokens),
         base=len(tokens),
         first=len(options.prefix),
+        position=0,
         constraint=constraint,
         transcript=transcript,
         healer=healer,
@@ -114,7 +115,11 @@ def assemble(
         finish_reason=None,
         match=None,
         forks=0,
-        appends_forced=queued and options.top_logprobs is None,
+        appends_forced=(
+            queued
+            and options.top_logprobs is None
+            and (constraint is not None or thinking is not None)
+        ),
         unforced=RARELY_FORCED,
         strayed=False,
     )

@@ -47,7 +47,9 @@ def reason(
     request: Request, token: Token, event: BanMatch | StopMatch | None
 ) -> FinishReason | None:
     """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
-    if isinstance(event, StopMatch) or ends(request, token):
+    if isinstance(event, StopMatch):
+        return "stop"
+    if token in request.vocabulary.eos and not request.options.ignore_eos:
         return "stop"
     if request.constraint is not None:
         with contextlib.suppress(Exception):  # the next draw raises it again, and should

@@ -77,7 +77,10 @@ def next_mask(request: Request) -> Int32Words | None:
     Raises ``DeadEndError`` if none is left.
     """
     excluded = request.retries.excluded(request.position)
-    words = _allowed(request)
+    if request.healer is None:
+        words = request.constraint.mask() if request.constraint is not None else None
+    else:
+        words = _allowed(request)
     if request.closing is not None or request.thinking is not None:
         step = _only_step(request, excluded)
         if step:
@@ -240,7 +243,9 @@ def blind_draw(request: Request) -> DrawRow | None:
     position = request.position + 1
     if request.constraint is not None or request.steering is not None or request.looks_back:
         return None
-    if request.is_healing or request.may_decline or position < request.options.min_tokens:
+    if request.healer is not None and not request.healer.done:
+        return None
+    if request.may_decline or position < request.options.min_tokens:
         return None
     if request.thinking is not None and not request.thinking.allows(request.transcript, 2):
         return None

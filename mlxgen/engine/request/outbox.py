@@ -21,7 +21,7 @@ from ...errors import RewindError
 from ...forks import forked
 from ...text import Transcript
 from ...tokens import Token
-from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected, Stop, chunk_of
+from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected, Stop
 from ..options import Options
 
 Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
@@ -67,7 +67,7 @@ class Outbox:
         self._owed = 0  # characters to retract with the next chunk
         self._tail = ""  # what the flush appended to the text
         # The text of the prefix is never delivered, even if a stop could claim it.
-        self.delivered = self._given = transcript.end(start)
+        self.delivered = self._given = transcript.decoder.end(start)
 
     @classmethod
     def for_options(cls, options: Options, transcript: Transcript, queued: bool) -> Outbox:
@@ -82,7 +82,7 @@ class Outbox:
     @property
     def text(self) -> str:
         """The text of all chunks released so far."""
-        return self._transcript.slice(self._given, self.delivered) + self._tail
+        return self._transcript.decoder.slice(self._given, self.delivered) + self._tail
 
     @property
     def floor(self) -> int:
@@ -140,7 +140,7 @@ class Outbox:
         if self._mode == "at once":
             end = transcript.safe()
         elif self._mode == "retracting":
-            held_back = transcript.end(max(0, len(transcript) - self._hold))
+            held_back = transcript.decoder.end(max(0, len(transcript) - self._hold))
             end = min(transcript.safe(with_bans=False), held_back)
         else:
             self._longest = max(self._longest, len(transcript))
@@ -148,12 +148,12 @@ class Outbox:
             if self._mode == "when settled":
                 settled = transcript.settled(hold, self.released)
                 while waiting and waiting[0].position < settled:
-                    chunks.append(self._take(transcript.end(waiting[0].position + 1)))
+                    chunks.append(self._take(transcript.decoder.end(waiting[0].position + 1)))
                 return chunks
             self._settled = transcript.settled(hold, self._settled)
-            end = transcript.end(self._settled)
+            end = transcript.decoder.end(self._settled)
         while len(waiting) > 1:
-            chunks.append(self._take(min(end, transcript.end(waiting[0].position + 1))))
+            chunks.append(self._take(min(end, transcript.decoder.end(waiting[0].position + 1))))
         chunks.append(self._take(end))
         return chunks
 
@@ -162,11 +162,13 @@ class Outbox:
     ) -> list[Chunk]:
         """Release everything; ``cut`` is where a stop ends the text, ``None`` if none does."""
         transcript = self._transcript
-        tail = self._tail = transcript.flush() if cut is None else ""
-        end = transcript.end(len(transcript)) if cut is None else cut
+        tail = self._tail = transcript.decoder.flush() if cut is None else ""
+        end = transcript.decoder.end(len(transcript)) if cut is None else cut
         chunks = []
         while len(self._waiting) > 1:
-            chunks.append(self._take(min(end, transcript.end(self._waiting[0].position + 1))))
+            chunks.append(
+                self._take(min(end, transcript.decoder.end(self._waiting[0].position + 1)))
+            )
         if self._waiting:
             chunks.append(self._take(end, tail, reason, stop))
         else:
@@ -195,7 +197,7 @@ class Outbox:
         self.released = min(self.released, to)
         self._settled = min(self._settled, to)
         transcript = self._transcript
-        self._given = min(self._given, transcript.end(to))
+        self._given = min(self._given, transcript.decoder.end(to))
         safe = transcript.safe(with_bans=self._mode != "retracting")
         kept = max(self._given, min(self.delivered, safe))
         if self._mode == "retracting":
@@ -209,28 +211,30 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        (
-            token,
-            position,
-            logprob,
-            top,
-            candidates,
-            drafter,
-            forced,
-            attempts,
-            exhausted,
-            _,
-            *more,
-        ) = self._waiting.popleft()
-        text = self._text(end) + tail
-        self.released = position + 1
+        accepted = self._waiting.popleft()
+        self.released = accepted.position + 1
         owed, self._owed = self._owed, 0
-        said = (logprob, top, candidates, drafter, forced, owed, 0, attempts, exhausted)
-        return chunk_of(text, token, position, *said, reason, stop, (), *more)
+        return Chunk(
+            text=self._text(end) + tail,
+            token=accepted.token,
+            index=accepted.position,
+            logprob=accepted.logprob,
+            top=accepted.top,
+            candidates=accepted.candidates,
+            drafter=accepted.drafter,
+            forced=accepted.forced,
+            retract=owed,
+            attempts=accepted.attempts,
+            exhausted=accepted.exhausted,
+            finish_reason=reason,
+            stop=stop,
+            forbidden=accepted.forbidden,
+            rejected=accepted.rejected,
+        )
 
     def _text(self, end: int) -> str:
         start = self.delivered
         if end <= start:
             return ""
         self.delivered = end
-        return self._transcript.slice(start, end)
+        return self._transcript.decoder.slice(start, end)

@@ -62,7 +62,7 @@ class Request:
     - ``vocab_size``: the width of the logits.
     - ``budget``: how many tokens may be generated, including ``options.prefix``.
     - ``history``: the ``base`` tokens of the prompt, then the generated ones; the ``first`` of
-      these are ``options.prefix``.
+      these are ``options.prefix``. ``position`` is the index of the next one among them.
     - ``constraint`` to ``retries``: the parts. ``counts`` and ``repetitions`` cover the prompt as
       well.
     - ``thinking``: how long to think before the answer; None: without a limit.
@@ -70,8 +70,8 @@ class Request:
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
     - ``forks``: how many seeds were given to forks so far.
-    - ``appends_forced``: whether runs that must come are appended at once; not if each token is to
-      have its log-probability, or if the caller pushes the tokens.
+    - ``appends_forced``: whether runs that must come are appended at once: if there may be any, the
+      caller does not push the tokens, and none of them is to have its log-probability.
     - ``unforced``: how many tokens were sampled since the last run that filters forced; at first,
       so many that no other one is expected.
     - ``strayed``: whether the last token was withheld from the filters.
@@ -85,6 +85,7 @@ class Request:
     history: History
     base: int
     first: int
+    position: int
     constraint: Constraint | None
     transcript: Transcript
     healer: Healer | None
@@ -139,6 +140,7 @@ class Request:
         if self.repetitions is not None:
             self.repetitions.advance(token)
         self.history.append(token)
+        self.position += 1
         try:
             return self.transcript.advance(token)
         except OptionError:
@@ -161,12 +163,14 @@ class Request:
             self.history.cut(to)
             self.finish_reason = self.match = None
             self.base, self.first = min(self.base, to), min(self.first, count)
+            self.position = count
             self.tally.forked = min(self.tally.forked, count)
 
     def drop(self, to: int) -> None:
         """Forget what follows the first ``to`` tokens, after a part failed to go back there: it is
         ahead of the history, and the next draw has it go back again."""
         self.history.cut(to)
+        self.position = len(self.history) - self.base
         self.finish_reason = self.match = None
 
     def fork(self, seed: int) -> Request:
@@ -189,11 +193,6 @@ class Request:
         )
 
     # ---- questions -------------------------------------------------------------------------
-
-    @property
-    def position(self) -> int:
-        """Index of the next token among the generated ones."""
-        return len(self.history) - self.base
 
     @property
     def tokens(self) -> list[Token]:
@@ -238,9 +237,9 @@ class Request:
     def may_decline(self) -> bool:
         """Whether a sampled token may be taken back at once."""
         options, steering = self.options, self.steering
-        if steering is not None and steering.splices:
+        if options.hooks or options.banned or options.close_json:
             return True
-        return bool(options.hooks or options.banned or options.close_json)
+        return steering is not None and bool(steering.splices)
 
     @property
     def expects_forced(self) -> bool:
@@ -297,6 +296,7 @@ class Request:
 
     def check_integrity(self) -> None:
         """Assert that all parts are at the same length; for tests."""
+        assert self.position == len(self.history) - self.base
         assert len(self.transcript) == self.position
         assert self.constraint is None or len(self.constraint) == self.position
         assert self.healer is None or len(self.healer) == self.position

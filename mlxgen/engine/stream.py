@@ -39,8 +39,11 @@ class Stream(Pulled[Chunk, Chunk]):
         super().__init__("stream")
         loop.join(handle)
         self._text: list[str] = []
+        self._tokens: list[Token] = list(handle.request.options.prefix)
         self._failed: BaseException | None = None
         self._error: Exception | None = None  # to be raised after the chunks that are ready
+        self._put: list[Token] = []  # the newest tokens that the caller has put
+        self._put_end = 0  # how many tokens there were after them
 
     def _move(self) -> bool:
         if self._error is not None:
@@ -76,6 +79,9 @@ class Stream(Pulled[Chunk, Chunk]):
             self._text = [text[: len(text) - ready.retract]]
         if ready.text:
             self._text.append(ready.text)
+        if ready.token is not None:
+            del self._tokens[ready.index :]
+            self._tokens.append(ready.token)
         return ready
 
     def _obey(self) -> None:
@@ -90,9 +96,7 @@ class Stream(Pulled[Chunk, Chunk]):
     @property
     def tokens(self) -> list[Token]:
         """The tokens delivered so far, including ``prefix``; tokens on hold are not among them."""
-        request = self._handle.request
-        count = self._ready[0].index if self._ready else request.outbox.released
-        return request.tokens[:count]
+        return list(self._tokens)
 
     @property
     def seed(self) -> int:
@@ -122,15 +126,18 @@ class Stream(Pulled[Chunk, Chunk]):
         self._owner.check()
         if self._closed:
             raise StateError("a closed stream cannot be rewound; make a new one")
-        seen = len(self.tokens)
+        seen = len(self._tokens)
         target = self._handle.request.target_of(tokens, to, seen)
         self._ready.clear()
         rewind(self._handle.request, target, seen)
+        del self._tokens[target:]
+        self._handle.guess = None
+        self._put = []
         self._text = [self._handle.request.outbox.text]
         self._failed = self._error = None
 
     def append(self, tokens: Sequence[Token]) -> None:
-        """Put tokens that were chosen elsewhere after those delivered.
+        """Put tokens that were chosen elsewhere after those delivered, or put before.
 
         They go through the model together; ``next()`` gives their chunks first, and goes on after
         them under the same options. As with ``rewind``, text that a stop or a ban could claim again
@@ -141,34 +148,44 @@ class Stream(Pulled[Chunk, Chunk]):
         same tokens as before.
         """
         self._owner.check()
-        request, seen = self._handle.request, len(self.tokens)
+        request, seen = self._handle.request, len(self._tokens)
         if self._closed or self._failed is not None or self.finish_reason is not None:
             raise StateError(
                 "nothing can be put after a stream that is closed, failed or has ended; rewind one "
                 "that is not closed"
             )
         run = token_ids("tokens", tokens, request.vocab_size)
-        if request.position > seen:
-            self._drop(seen)
+        waiting = self._waiting(seen)
         try:
-            put(request, run)
+            self._go_on_with(seen, [*waiting, *run])
         except BaseException:
-            self._drop(seen)
+            self._go_on_with(seen, waiting)
             raise
-        self._ready.extend(self._handle.take())
 
-    def _drop(self, seen: int) -> None:
-        """Take back what was drawn and not delivered."""
-        self._ready.clear()
-        rewind(self._handle.request, seen, seen)
-        self._text = [self._handle.request.outbox.text]
+    def _waiting(self, seen: int) -> list[Token]:
+        """The tokens that the caller has put and that are not delivered."""
+        run = self._put[max(0, len(self._put) - self._put_end + seen) :]
+        there = self._handle.request.tokens[seen : seen + len(run)]
+        return run if run == there else []  # unless a ban has taken some back
+
+    def _go_on_with(self, seen: int, run: list[Token]) -> None:
+        """Take back what was drawn and not delivered, and put a run there."""
+        request = self._handle.request
+        self._handle.guess = None  # it was of what might have come here
+        if request.position > seen:
+            self._ready.clear()
+            rewind(request, seen, seen)
+            self._text = [request.outbox.text]
+        put(request, run)
+        self._ready.extend(self._handle.take())
+        self._put, self._put_end = run, request.position
 
     def fork(self, n: int = 1) -> list[Stream]:
         """Make ``n`` independent streams that go on from here; this one does not change.
 
         They share the KV cache of the common history until they write to it. Each has a seed of
         its own, derived from this stream's; tokens that this stream has drawn but not delivered
-        are drawn anew.
+        are drawn anew, and those that were put stay.
         """
         self._owner.check()
         if self._closed or self._failed is not None:
@@ -176,18 +193,17 @@ class Stream(Pulled[Chunk, Chunk]):
                 "a stream that is closed or failed cannot be forked; fork it before, or rewind one "
                 "that failed"
             )
-        request, seen = self._handle.request, len(self.tokens)
+        request, seen = self._handle.request, len(self._tokens)
         twins = []
         for seed in request.fork_seeds(n):
             handle = self._handle.fork(seed)
             twin = Stream(self._loop.alike(), handle)
             twin._owner = self._owner
+            twin._text, twin._tokens = list(self._text), list(self._tokens)
             if request.position > seen:
-                rewind(handle.request, seen, seen)
-                twin._text = [handle.request.outbox.text]
+                twin._go_on_with(seen, self._waiting(seen))
             else:
                 twin._ready.extend(self._ready)
-                twin._text = list(self._text)
             twins.append(twin)
         return twins
 

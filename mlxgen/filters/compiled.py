@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -225,7 +226,11 @@ def is_dead_end(matcher: LLMatcher) -> bool:
 
 
 class _Tokens:
-    """A vocabulary with what llguidance asks of a tokenizer."""
+    """A vocabulary with what llguidance asks of a tokenizer.
+
+    llguidance holds it where Python's collector cannot see it, and the vocabulary keeps the engine:
+    so it refers to the vocabulary weakly, or neither would ever be freed.
+    """
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -235,8 +240,9 @@ class _Tokens:
         self.special_token_ids = sorted(vocabulary.special)
         holes = [b""] * (size - vocabulary.size)
         self.tokens = [*vocabulary.pieces, *holes]
-        self._short = lru_cache(_TEXTS)(lambda text: _spelled(vocabulary, text))
-        self._long = lru_cache(_LONG_TEXTS)(lambda text: _spelled(vocabulary, text))
+        of = ref(vocabulary)
+        self._short = lru_cache(_TEXTS)(lambda text: _spelled(of(), text))
+        self._long = lru_cache(_LONG_TEXTS)(lambda text: _spelled(of(), text))
 
     def __call__(self, text: str) -> list[Token]:
         """The tokens of a text in the middle of a sequence.
@@ -247,7 +253,8 @@ class _Tokens:
         return list(self._short(text) if len(text) <= _SHORT else self._long(text))
 
 
-def _spelled(vocabulary: Vocabulary, text: str) -> tuple[Token, ...]:
+def _spelled(vocabulary: Vocabulary | None, text: str) -> tuple[Token, ...]:
+    assert vocabulary is not None, "whoever follows a grammar holds its vocabulary"
     try:
         return tuple(vocabulary.continue_with(text.encode()))
     except PromptError:

@@ -94,7 +94,11 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
 
     Raises ``FilterError`` if something does not allow it, and ``StateError`` if the text ends
     within it; the caller takes back what was appended.
+
+    What is drawn after it is drawn for the first time, as far as attempts go.
     """
+    if tokens:
+        request.retries.begin_at(request.position)
     for i, token in enumerate(tokens):
         if request.finish_reason is not None:
             raise StateError(
@@ -154,9 +158,10 @@ def rewind(request: Request, target: int, seen: int | None = None) -> None:
     request.rewind(request.base + target)
     request.outbox.forgive()
     if target < drawn:
-        request.retries.back_for(target, drawn if seen is None else seen)
+        known = drawn if seen is None else seen
+        request.retries.back_for(target, known)
         request.retries.asked.pop(target, None)
-        request.tally.rewound += drawn - target
+        request.tally.rewound += known - target
 
 
 def take_back(request: Request, count: int, *, drawn: int = 0) -> None:

@@ -185,7 +185,7 @@ class Request:
             seed=seed,
             constraint=constraint,
             transcript=transcript,
-            closing=closing.fork(constraint) if closing and constraint else None,
+            closing=None if closing is None or constraint is None else closing.fork(constraint),
             outbox=self.outbox.fork(transcript),
             retries=retries,
             tally=replace(self.tally, forked=self.position),

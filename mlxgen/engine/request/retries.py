@@ -103,6 +103,12 @@ class Retries:
             self.attempts[position] = self.attempts.get(position, 0) + 1
         self._forget_wish()
 
+    def begin_at(self, position: int) -> None:
+        """Forget that the positions from this one on were drawn before."""
+        for table in (self.attempts, self.agreed):
+            for later in [p for p in table if p >= position]:
+                del table[later]
+
     def _forget_wish(self) -> None:
         self.exclude, self.temperature, self.unmet = frozenset(), None, False
 

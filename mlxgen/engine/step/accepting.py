@@ -29,15 +29,16 @@ class Event(NamedTuple):
 def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
     """Decide on one draw, and on those after it that were drafted."""
     handle.flat = SORTED_DRAWS if drawn.inexact(place) else max(0, handle.flat - 1)
+    chunks: list[Chunk] = []
     try:
         if handle.guess is None:
             _accept_one(handle, tokens[place], DrawnView(drawn, place))
         else:
-            _accept_guess(handle, handle.guess, tokens, drawn, place)
+            _accept_guess(handle, handle.guess, tokens, drawn, place, chunks)
     except Exception as error:
         handle.forget()
-        return Event(handle, handle.take(), error)  # with what was accepted before it
-    return Event(handle, handle.take())
+        return Event(handle, [*chunks, *handle.take()], error)  # with what was accepted before it
+    return Event(handle, [*chunks, *handle.take()])
 
 
 def _accept_one(
@@ -54,9 +55,18 @@ def _accept_one(
 
 
 def _accept_guess(
-    handle: Handle, guess: Guess, tokens: list[Token], drawn: Drawn, place: int
+    handle: Handle,
+    guess: Guess,
+    tokens: list[Token],
+    drawn: Drawn,
+    place: int,
+    chunks: list[Chunk],
 ) -> None:
-    """Accept position after position, as long as what is drawn is what was drafted."""
+    """Accept position after position, as long as what is drawn is what was drafted.
+
+    What each of them releases goes to ``chunks`` before the next one, as without a draft: so hooks
+    may take back as much, and the text is divided alike.
+    """
     history = handle.history
     start = len(history)
     at = accepted = 0
@@ -76,4 +86,5 @@ def _accept_guess(
             break
         if history[start:] != drafted[:at] or handle.request.strayed:
             break
+        chunks += handle.take()
     handle.drafts.saw(guess.drafter, handle.request.position, guess.drawn, accepted)

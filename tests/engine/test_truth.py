@@ -47,7 +47,7 @@ def faults(source: str) -> list[int]:
 
 def test_parts_are_asked_whether_they_are_there() -> None:
     assert {"healer", "constraint", "counts"} <= PARTS
-    assert faults("twin = part.fork() if closing and x else None") == [1]
+    assert faults("twin = part.fork() if healer and x else None") == [1]
     assert faults("if not request.counts: pass") == [1]
     assert not faults("if closing is not None and len(counts): pass")
     found = [

@@ -1,12 +1,10 @@
 """Controllers written as async functions: text, choices, forks and variables."""
 
 from .branch_history import Label
-from .guide import Guide, ProgramFunction
-from .program import Program
+from .guide import Guide, Program, ProgramFunction
 from .running import Running
-from .task import Forked, Task
+from .shared import Forked, Task, Variables
 from .token_set import TokenSet
-from .variables import Variables
 
 __all__ = [
     "Forked",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..engine.history import History
 from ..errors import StateError
+from ..forks import forked
 from ..text import TextDecoder
 from ..tokens import Token, Vocabulary
 
@@ -69,6 +70,4 @@ class BranchHistory:
 
     def fork(self) -> BranchHistory:
         """An independent copy."""
-        twin = BranchHistory((), self.vocabulary, opens_text=self.opens_text)
-        twin.tokens, twin.base = self.tokens.fork(), self.base
-        return twin
+        return forked(self, shared=("vocabulary",))

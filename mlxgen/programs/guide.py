@@ -1,6 +1,7 @@
-"""What a program works with: the ``g`` of ``async def program(g)``.
+"""Programs, and what they work with: the ``g`` of ``async def program(g)``.
 
-A guide has everything that a program can await or ask for; ``running`` drives the coroutine.
+A ``Program`` is a specification that can be used again. Its guide has everything that it can await
+or ask for; ``running`` drives the coroutine.
 Invariant: everything that a program learns here is in its record, so that a replayed copy
 learns the same.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -19,11 +21,10 @@ from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
 from ..tokens import Token, Vocabulary
-from .branch_history import Label
-from .gen import Gen
+from .branch_history import BranchHistory, Label
 from .running import Awaited, Running
-from .steps import Done, Put, Sample, Until
-from .task import Task
+from .shared import Task, Variables
+from .steps import Done, Gen, Put, Sample, Until
 from .token_set import TokenSet
 
 _EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
@@ -257,6 +258,32 @@ class Guide:
         return Awaited(
             self._running, f"until {name}", lambda: Until(look, lambda: variables.wait(name))
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An async function of a ``Guide``, for example ``async def p(g): await g.fixed("Hello")``.
+
+    Each generation gets its own run and its own variables; ``variables`` are their texts at the
+    start.
+    """
+
+    function: ProgramFunction
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise OptionError(
+                "program", f"expected an async function of a guide, got {self.function!r}"
+            )
+
+    def bind(
+        self, vocabulary: Vocabulary, vocab_size: int, *, prompt: Sequence[Token], opens_text: bool
+    ) -> Running:
+        """The controller of the root, for one generation."""
+        history = BranchHistory(prompt, vocabulary, opens_text=opens_text)
+        start = partial(begin, self.function)
+        return Running(start, history, vocab_size, Variables(self.variables))
 
 
 def begin(function: ProgramFunction, running: Running) -> Coroutine[Any, Any, Any]:

@@ -152,6 +152,13 @@ def test_a_call_that_the_client_began_starts_again_with_all_its_arguments(end: i
     assert shown(CALL[end:], reading(CALL[:end])) == [e for e in whole if not isinstance(e, Mark)]
 
 
+@pytest.mark.parametrize("text", [CALL, f"{CALL}\n", f"I look. {CALL}"])
+def test_a_call_that_the_client_gave_whole_is_no_call_of_the_answer(text: str) -> None:
+    *events, ended = standing(events_of(chunks(["Well."]), reading(text, thinks=False)))
+    assert isinstance(ended, Ended) and ended.reason == "stop"
+    assert [event for event in events if not isinstance(event, Mark)] == [Text("Well.")]
+
+
 def test_an_answer_may_be_cancelled() -> None:
     reader = AnswerReader(reading())
     reader.push(Chunk("Hi <too", 7, 0))

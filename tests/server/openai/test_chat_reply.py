@@ -133,8 +133,8 @@ def test_a_call_is_no_content_and_the_reason_to_finish() -> None:
     assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
 
 
-def test_arguments_are_streamed_as_they_grow() -> None:
-    chunks = chunks_of(tokens_of(CALL), demo().vocabulary)
+def test_long_arguments_are_streamed_as_they_grow() -> None:
+    chunks = chunks_of(tokens_of(CALL.replace("Oslo", "Oslo " * 30)), demo().vocabulary)
     events, answer = answers(TOOLS, [chunks])
     deltas = [
         call
@@ -149,11 +149,16 @@ def test_arguments_are_streamed_as_they_grow() -> None:
 
 
 def test_a_call_that_is_cut_off_stays_a_call() -> None:
-    for finish, reason in (("length", "length"), ("stop", "stop")):
-        choice = said(CALL[:-17], TOOLS, finish=finish)
-        (call,) = choice["message"]["tool_calls"]
-        assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Os'}
-        assert choice["finish_reason"] == reason and choice["message"]["content"] is None
+    choice = said(CALL[:-17], TOOLS, finish="length")
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Os'}
+    assert choice["finish_reason"] == "length" and choice["message"]["content"] is None
+
+
+def test_half_a_call_at_the_end_of_an_answer_is_text() -> None:
+    choice = said(CALL[:-17], TOOLS)
+    assert choice["finish_reason"] == "stop" and choice["message"]["content"] == CALL[:-17]
+    assert "tool_calls" not in choice["message"]
 
 
 def test_calls_have_names_of_their_own_that_do_not_change() -> None:

@@ -425,7 +425,7 @@ def test_one_call_is_the_end_where_calls_may_not_be_parallel() -> None:
     assert isinstance(spec_of(one), After)
     unknown = demo().dialect.tools
     assert unknown is not None
-    model = with_dialect(demo(), tools=replace(unknown, style="unheard_of"))
+    model = with_dialect(demo(), tools=replace(unknown, enforced=False))
     assert options_of(one, model).stop == ("</tool_call>",)
 
 
@@ -456,7 +456,7 @@ def test_tools_that_cannot_be_called_are_refused(fields: dict[str, Any], param: 
 def test_a_format_without_a_grammar_refuses_what_it_cannot_enforce() -> None:
     tools = demo().dialect.tools
     assert tools is not None
-    model = with_dialect(demo(), tools=replace(tools, style="unheard_of"))
+    model = with_dialect(demo(), tools=replace(tools, enforced=False))
     body = {"tools": [WEATHER]}
     assert refusal({**body, "tool_choice": "required"}, model).param == "tool_choice"
     assert refusal({**body, "regex": "a"}, model).param == "regex"
@@ -466,7 +466,7 @@ def test_a_format_without_a_grammar_refuses_what_it_cannot_enforce() -> None:
 def test_strict_arguments_are_checked_if_no_grammar_can_hold_them() -> None:
     tools = demo().dialect.tools
     assert tools is not None
-    model = with_dialect(demo(), tools=replace(tools, style="unheard_of"))
+    model = with_dialect(demo(), tools=replace(tools, enforced=False))
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     options = options_of({"tools": [strict]}, model)
     assert not options.filters and [type(hook) for hook in options.hooks] == [CheckedCalls]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from .calls.reader import ToolCall
+from .calls.call import ToolCall
 from .events import (
     WITH_TEXT,
     CallArguments,

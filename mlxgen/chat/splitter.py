@@ -30,8 +30,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import regex
 
-from .calls.reader import Call, ToolCall, ToolReader
-from .calls.styles import Style
+from .calls.call import Call, ToolCall
+from .calls.reader import ToolReader
+from .calls.styles import Style, any_of
 from .calls.values import BrokenError, Source, Waiting
 
 Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
@@ -128,7 +129,6 @@ class Splitter:
         self._call: Call | None = None  # that is being read
         self._tries = False  # whether something is read that may be a call
         self._reads = False  # whether calls are read
-        self._begun = False  # whether the call was passed on, as far as it goes
         self._shows = True  # whether the client gets it
         self._ids: set[str] = set()
         self._finders: dict[tuple[str, bool], _Finder] = {}
@@ -343,9 +343,9 @@ class Splitter:
             begin = yield from source.passed(place, pieces, often=True)
             begin = yield from source.space(begin)
             self._tries = True
-            call = Call(tools, source)
-            self._call, self._begun, source.kept = call, False, 0
-            reading = call.read(style, begin)
+            call = Call(source, tools.offered, tools.marks)
+            self._call, source.kept = call, 0
+            reading = call.read(style.read(call, begin))
             try:
                 while True:
                     next(reading)
@@ -380,10 +380,10 @@ class Splitter:
 
     def _start(self, call: Call) -> tuple[ToolCall, ...]:
         """The call, if it has not begun yet, without its arguments."""
-        if self._begun:
+        if call.is_begun:
             return ()
         assert self._tools is not None and call.name is not None
-        self._begun = True
+        call.is_begun = True
         space = len(self._source.text) - len(self._source.text.lstrip())
         if space and not call.is_long:
             self._release("mark", space)
@@ -426,19 +426,21 @@ class _Finder:
     def __init__(self, edges: Mapping[str, str]) -> None:
         self.edges = edges
         self.firsts = frozenset(mark[:1] for mark in edges)
-        longest = sorted(edges, key=len, reverse=True)
-        self._pattern = regex.compile("|".join(map(regex.escape, longest)) or "(?!)")
+        self._longest = max(map(len, edges), default=0)
+        self._pattern = regex.compile(any_of(edges))
 
     def find(self, text: str, *, final: bool) -> tuple[int, str]:
         """Where it is, and the mark; or where one may begin, and ""."""
         match = self._pattern.search(text, partial=not final)
         if match is None:
             return len(text), ""
-        start, rest = match.start(), text[match.start() :]
-        if match.partial:
-            return start, ""
-        may_grow = any(mark != match[0] and mark.startswith(rest) for mark in self.edges)
-        return start, "" if may_grow and not final else match[0]
+        start, mark = match.start(), "" if match.partial else match[0]
+        if mark and not final:  # the text may end inside one that is longer, or begins before it
+            for place in range(max(0, len(text) - self._longest), start + 1):
+                rest = text[place:]
+                if any(mark != each and each.startswith(rest) for each in self.edges):
+                    return place, ""
+        return start, mark
 
 
 def _edges(marks: Marks, tools: ToolReader | None, part: str, section: bool) -> dict[str, str]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from mlxgen.chat.calls.call import ToolCall
 from mlxgen.chat.calls.formats import FORMATS, CallFormat
-from mlxgen.chat.calls.reader import ToolCall, ToolReader
+from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import Dialect
 from mlxgen.chat.splitter import Reading, Splitter
 from mlxgen.filters import Constraint, EndSearch

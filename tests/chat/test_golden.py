@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from mlxgen.chat.calls.call import HELD
 from mlxgen.chat.calls.formats import FORMATS
-from mlxgen.chat.calls.reader import HELD, ToolReader
+from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.families import HARMONY
 from mlxgen.chat.splitter import Marks, Reading, Splitter
 

@@ -7,15 +7,15 @@ is a new record here, and a few golden answers in ``tests/chat/golden.jsonl``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from ...tokens import Token
-from .styles import ARGUMENTS, Headed, Literals, Objects, Pieces, Style, Tagged
+from .styles import ARGUMENTS, Headed, Literals, Objects, Style, Tagged
 from .values import PYTHON, Notation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CallFormat:
     """How a model writes calls, and how that is told from its template and its added tokens.
 
@@ -27,24 +27,27 @@ class CallFormat:
     - ``bare``: how a call begins without any mark, anywhere in the answer; ``{name}`` stands for
       the names of tools. ``lines``: the same at the beginning of a line; ``alone``: only if nothing
       or the ``end`` follows.
-    - ``paired``: every call has marks of its own; ``enforced``: a grammar can be made of it.
+    - ``paired``: every call has marks of its own; ``space`` comes after the first and before the
+      second; ``enforced``: a grammar can be made of it.
     - ``template``, ``tokens``: texts that must all be in the chat template, and tokens that the
       vocabulary must have.
     - ``start_tokens``, ``end_tokens`` spell the marks in a model's vocabulary.
     """
 
     style: str
-    start: str = ""
-    end: str = ""
+    start: str
+    end: str
     body: Style
+    _: KW_ONLY
     others: tuple[Style, ...] = ()
     also: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     borders: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    alone: bool = False
+    lines: tuple[str, ...] = ("{", "[")
+    alone: bool = True
     paired: bool = False
+    space: str = ""
     enforced: bool = True
     template: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
@@ -63,12 +66,9 @@ class CallFormat:
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Calls as the model itself writes them, with their marks."""
-        if not self.paired:
-            return f"{self.start}{self.body.write(calls)}{self.end}"
-        space = "\n" if isinstance(self.body, Objects) else ""
-        return "\n".join(
-            f"{self.start}{space}{self.body.write([call])}{space}{self.end}" for call in calls
-        )
+        groups = [[call] for call in calls] if self.paired else [calls]
+        inner = [f"{self.space}{self.body.write(group)}{self.space}" for group in groups]
+        return "\n".join(f"{self.start}{text}{self.end}" for text in inner)
 
     @classmethod
     def of(cls, tokenizer: Any, template: str, tokens: Collection[str]) -> CallFormat | None:
@@ -99,24 +99,48 @@ class CallFormat:
 
 
 _ANY = Objects()  # what other models write, read between the marks of any format
+_LIST = Objects(is_list=True)
 _PARAMETERS = ("name", "parameters")
 _TOOLS = ("tool_name", "parameters")
 _NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]+)"
-_OBJECT_MARKS = ("<tool_call>", "<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>")
-_OBJECT_ENDS = ("</tool_call>", "</tool_calls>", "</TOOLCALL>", "</function_call>")
+_UP_TO_SEP = r"(?:(?!<\|sep\|>)(?s:.))*<\|sep\|>"  # the rest of one of Kimi's tags
 
-_FUNCTION = Tagged(  # Qwen3-Coder
-    open=("<function={name}>\n",),
-    key=("<parameter={key}>\n",),
-    after=("\n</parameter>\n",),
-    close=("</function>",),
-    head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?\s*>",
-    tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"']+)[\"']?\s*>",
-    end="</parameter>",
-    over="</function>",
-    lines=True,
-    begins=("<function=",),
-)
+
+def _function(lines: bool) -> Tagged:
+    """Qwen3-Coder's; ``lines``: a value has lines of its own."""
+    line = "\n" if lines else ""
+    return Tagged(
+        open=("<function={name}>\n",),
+        key=(f"<parameter={{key}}>{line}",),
+        after=(f"{line}</parameter>\n",),
+        close=("</function>",),
+        head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?\s*>",
+        tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"']+)[\"']?\s*>",
+        end="</(?:parameter|{key})>",
+        over="</function>",
+        lines=True,
+        begins=("<function=",),
+    )
+
+
+def _invoke(prefix: str, parameter: str, kind: str = "") -> Tagged:
+    """Tags with names as attributes; the ``prefix`` begins those of all elements."""
+    invoke, over = f"{prefix}invoke", f"</{prefix}invoke>"
+    return Tagged(
+        open=(f'<{invoke} name="{{name}}">\n',),
+        key=(f'<{prefix}{parameter} name="{{key}}"{kind}>',),
+        after=(f"</{prefix}{parameter}>\n",),
+        close=(over,),
+        head=rf"<{invoke}\s(?:[^<>]*\s)?name\s*=\s*[\"']?{_NAME}[\"']?[^<>]*>",
+        tag=(
+            rf"<{prefix}{parameter}\s(?:[^<>]*\s)?name\s*=\s*[\"']?(?P<key>[^\"'<>]+)[\"']?"
+            r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
+        ),
+        end=f"</(?:{prefix}{parameter}|{{key}})>",
+        over=over,
+        exact=bool(kind),
+        begins=(f"<{invoke}",),
+    )
 
 
 def _glm(prefix: str) -> Tagged:
@@ -134,34 +158,17 @@ def _glm(prefix: str) -> Tagged:
     )
 
 
-def _headed(*pieces: str, head: str, close: Pieces, begins: str) -> Headed:
-    return Headed(pieces=pieces, head=head, close=close, begins=(begins,))
-
-
-_DEEPSEEK_HEAD = (
-    r"<｜tool▁call▁begin｜>\s*(?:function\s*<｜tool▁sep｜>\s*)?"
-    rf"{_NAME}\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"
-    r"\s*(?=\{|<｜tool▁call▁end｜>)"
-)
-_DEEPSEEK_CLOSE = ("```", "<｜tool▁call▁end｜>")
-_DEEPSEEK_MARKS: Mapping[str, Any] = {
-    "start": "<｜tool▁calls▁begin｜>",
-    "end": "<｜tool▁calls▁end｜>",
-    "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>"),
-    "bare": ("<｜tool▁call▁begin｜>",),
-}
-_PYTHON = Literals(
-    head=rf"{_NAME}\s*\(",
-    brackets="()",
-    signs=("=", ", "),
-    notation=PYTHON,
-    around=("[", "]"),
-    between=", ",
-    first=("[",),
-    again=(",", ";"),
-    tail=(",", "]"),
-    begins=("{name}(",),
-)
+def _deepseek(*pieces: str) -> Headed:
+    return Headed(
+        pieces=("<｜tool▁call▁begin｜>", *pieces, "<｜tool▁call▁end｜>"),
+        head=(
+            r"<｜tool▁call▁begin｜>\s*(?:function\s*<｜tool▁sep｜>\s*)?"
+            rf"{_NAME}\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"
+            r"\s*(?=\{|<｜tool▁call▁end｜>)"
+        ),
+        close=("```", "<｜tool▁call▁end｜>"),
+        begins=("<｜tool▁call▁begin｜>",),
+    )
 
 
 def _gemma(quote: str) -> Literals:
@@ -175,375 +182,267 @@ def _gemma(quote: str) -> Literals:
     )
 
 
+_PYTHON = Literals(
+    head=rf"{_NAME}\s*\(",
+    brackets="()",
+    signs=("=", ", "),
+    notation=PYTHON,
+    around=("[", "]"),
+    between=", ",
+    first=("[",),
+    again=(",", ";"),
+    tail=(",", "]"),
+    begins=("{name}(",),
+)
+_HARMONY = Headed(
+    pieces=(
+        *("<|channel|>", "commentary to=functions.{name} ", "<|constrain|>", "json"),
+        *("<|message|>", ARGUMENTS, "<|call|>"),
+    ),
+    between="<|start|>assistant",
+    head=rf"(?:functions\.)?{_NAME}(?:(?!<\|(?:message|start|end|call)\|>)(?s:.))*<\|message\|>",
+    close=("<|call|>",),
+)
+_KIMI_K2 = Headed(
+    pieces=(
+        *("<|tool_call_begin|>", "functions.{name}:{index}", "<|tool_call_argument_begin|>"),
+        *(ARGUMENTS, "<|tool_call_end|>"),
+    ),
+    head=(
+        rf"<\|tool_call_begin\|>\s*(?P<id>{_NAME})\s*"
+        r"(?:<\|tool_call_argument_begin\|>|(?=\{|<\|tool_call_end\|>))"
+    ),
+    close=("<|tool_call_end|>",),
+    begins=("<|tool_call_begin|>",),
+)
+_KIMI_K3 = Tagged(
+    open=('<|open|>call tool="{name}" index="{index}"<|sep|>',),
+    key=('<|open|>argument key="{key}" type="{kind}"<|sep|>',),
+    after=("<|close|>argument<|sep|>",),
+    close=("<|close|>call<|sep|>",),
+    head=rf"<\|open\|>call\s(?:(?:(?!<\|sep\|>)(?s:.))*\s)?tool=\"{_NAME}\"{_UP_TO_SEP}",
+    tag=(
+        r"<\|open\|>argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
+        rf"{_UP_TO_SEP}"
+    ),
+    half="(?!)",
+    end=r"<\|close\|>argument<\|sep\|>",
+    over=r"<\|close\|>call<\|sep\|>",
+    body=rf"<\|open\|>json{_UP_TO_SEP}",
+    body_end=("<|close|>json<|sep|>", "<|close|>call<|sep|>"),
+    kinds=("string", "object"),
+    exact=True,
+    begins=("<|open|>call",),
+)
+_MINICPM = Tagged(
+    open=('<function name="{name}">',),
+    key=('<param name="{key}">',),
+    after=("</param>",),
+    close=("</function>",),
+    head=rf"<function\s*(?:name)?\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*<param|\s+\w+=))",
+    tag=(
+        r"<param\s*(?:name)?\s*=\s*(?:[\"'](?P<key>[^\"'<>]+)[\"'](?:\s*>|(?=[^\s>]))|(?P<key>[^\"'<>]+)>)"
+        r"(?:\s*(?P<raw><!\[CDATA\[)|(?=\s*[^\s<]|\s*<[^!]))"
+    ),
+    end="</(?:param|{key})>",
+    over="</function>",
+    begins=("<function",),
+)
+_MISTRAL = Headed(
+    pieces=("{name}", "[ARGS]", ARGUMENTS),
+    between="[TOOL_CALLS]",
+    head=rf"{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{{))",
+    again=("[TOOL_CALLS]", ","),
+    begins=("{name}[ARGS]", "{name}{"),
+)
+_OBJECT_MARKS = ("<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>")
+_OBJECT_ENDS = ("</tool_calls>", "</TOOLCALL>", "</function_call>")
+_FUNCTION = _function(lines=True)
+_DEEPSEEK: Mapping[str, Any] = {
+    "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>"),
+    "bare": ("<｜tool▁call▁begin｜>",),
+}
+_LLAMA: Mapping[str, Any] = {
+    "also": ("<|python_start|>", "<|python_tag|>"),
+    "ends": ("<|python_end|>",),
+    "bare": ("[{name}(",),
+    "alone": False,
+}
+
 _FORMATS = (
     CallFormat(  # gpt-oss
-        style="harmony",
-        body=Headed(
-            pieces=(
-                *("<|channel|>", "commentary to=functions.{name} ", "<|constrain|>", "json"),
-                *("<|message|>", ARGUMENTS, "<|call|>"),
-            ),
-            between="<|start|>assistant",
-            head=(
-                rf"(?:functions\.)?{_NAME}"
-                r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.))*<\|message\|>"
-            ),
-            close=("<|call|>",),
-        ),
+        *("harmony", "", "", _HARMONY),
         borders=("<|call|>", "<|end|>", "<|start|>", "<|channel|>"),
+        lines=(),
         tokens=("<|channel|>", "<|message|>", "<|call|>"),
     ),
     CallFormat(  # DeepSeek V3.2 and later
-        style="dsml",
-        start="<｜DSML｜function_calls>",
-        end="</｜DSML｜function_calls>",
-        body=Tagged(
-            open=('\n<｜DSML｜invoke name="{name}">\n',),
-            key=('<｜DSML｜parameter name="{key}" string="{kind}">',),
-            after=("</｜DSML｜parameter>\n",),
-            close=("</｜DSML｜invoke>\n",),
-            head=rf"<｜DSML｜invoke\s+name\s*=\s*[\"']?{_NAME}[\"']?\s*>",
-            tag=(
-                r"<｜DSML｜parameter\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]+)[\"']?"
-                r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
-            ),
-            half="(?!)",
-            end="</｜DSML｜parameter>",
-            over="</｜DSML｜invoke>",
-            exact=True,
-            begins=("<｜DSML｜invoke",),
-        ),
+        *("dsml", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+        _invoke("｜DSML｜", "parameter", ' string="{kind}"'),
         also=("<｜DSML｜tool_calls>",),
         ends=("</｜DSML｜tool_calls>",),
         bare=("<｜DSML｜invoke",),
         enforced=False,
         tokens=("｜DSML｜",),
+        space="\n",
     ),
     CallFormat(  # DeepSeek V3 and R1, and what was distilled from it
-        style="deepseek_v3",
-        **_DEEPSEEK_MARKS,
-        body=_headed(
-            *("<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>", "{name}\n```json\n"),
-            *(ARGUMENTS, "\n```", "<｜tool▁call▁end｜>"),
-            head=_DEEPSEEK_HEAD,
-            close=_DEEPSEEK_CLOSE,
-            begins="<｜tool▁call▁begin｜>",
-        ),
+        *("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        _deepseek("function", "<｜tool▁sep｜>", "{name}\n```json\n", ARGUMENTS, "\n```"),
+        **_DEEPSEEK,
         template=("<｜tool▁calls▁begin｜>", "```json"),
     ),
     CallFormat(
-        style="deepseek_v31",
-        **_DEEPSEEK_MARKS,
-        body=_headed(
-            *(
-                "<｜tool▁call▁begin｜>",
-                "{name}",
-                "<｜tool▁sep｜>",
-                ARGUMENTS,
-                "<｜tool▁call▁end｜>",
-            ),
-            head=_DEEPSEEK_HEAD,
-            close=_DEEPSEEK_CLOSE,
-            begins="<｜tool▁call▁begin｜>",
-        ),
+        *("deepseek_v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        _deepseek("{name}", "<｜tool▁sep｜>", ARGUMENTS),
+        **_DEEPSEEK,
         template=("<｜tool▁calls▁begin｜>",),
     ),
     CallFormat(  # Command R7B, Command A
-        style="command",
-        start="<|START_ACTION|>",
-        end="<|END_ACTION|>",
-        body=Objects(keys=_TOOLS, is_list=True),
+        *("command", "<|START_ACTION|>", "<|END_ACTION|>", Objects(_TOOLS, is_list=True)),
         template=("<|START_ACTION|>",),
     ),
     CallFormat(  # Command R, Command R+
-        style="command_r",
-        end="```",
-        body=Objects(keys=_TOOLS, is_list=True, opening="Action: ```json\n"),
+        *("command_r", "", "```"),
+        Objects(_TOOLS, is_list=True, opening="Action: ```json\n"),
         also=("Action:",),
         template=("Action:", "```json", '"tool_name"'),
     ),
     CallFormat(
-        style="apertus",
-        start="<|tools_prefix|>",
-        end="<|tools_suffix|>",
-        body=Objects(keys=("", ""), is_list=True),
+        *("apertus", "<|tools_prefix|>", "<|tools_suffix|>", Objects(("", ""), is_list=True)),
         others=(_ANY,),
+        lines=(),
         template=("<|tools_prefix|>",),
     ),
     CallFormat(
-        style="seed",
-        start="<seed:tool_call>",
-        end="</seed:tool_call>",
-        body=replace(
-            _FUNCTION, key=("<parameter={key}>",), after=("</parameter>\n",), close=("</function>",)
-        ),
+        *("seed", "<seed:tool_call>", "</seed:tool_call>", _function(lines=False)),
         bare=("<function=",),
         paired=True,
         template=("<seed:tool_call>",),
+        space="\n",
     ),
     CallFormat(  # Hermes, and the many that write as it does
-        style="json_tools",
-        start="<tool_call>",
-        end="</tool_call>",
-        body=Objects(),
+        *("json_tools", "<tool_call>", "</tool_call>", _ANY),
         others=(_FUNCTION,),
-        also=_OBJECT_MARKS[1:],
-        ends=_OBJECT_ENDS[1:],
-        lines=("{", "["),
-        alone=True,
+        also=_OBJECT_MARKS,
+        ends=_OBJECT_ENDS,
         paired=True,
         template=("<tool_call>",),
+        space="\n",
     ),
     CallFormat(  # Phi-4-mini, which has two ways
-        style="phi",
-        start="<|tool_call|>",
-        end="<|/tool_call|>",
-        body=Objects(is_list=True),
+        *("phi", "<|tool_call|>", "<|/tool_call|>", _LIST),
         also=("functools", "<tool_call>"),
         ends=("</tool_call>",),
         tokens=("<|tool_call|>", "<|/tool_call|>"),
     ),
     CallFormat(  # Granite 3
-        style="granite",
-        start="<|tool_call|>",
-        body=Objects(is_list=True),
+        *("granite", "<|tool_call|>", "", _LIST),
         also=("<tool_call>",),
         ends=("</tool_call>", "<|/tool_call|>"),
-        lines=("{", "["),
-        alone=True,
         template=("<|tool_call|>",),
     ),
     CallFormat(  # Granite's 20B for function calling
-        style="granite_20b",
-        start="<function_call>",
-        body=Objects(),
+        *("granite_20b", "<function_call>", "", _ANY),
         ends=("</function_call>",),
         template=("<function_call>",),
     ),
     CallFormat(
-        style="nemotron",
-        start="<TOOLCALL>",
-        end="</TOOLCALL>",
-        body=Objects(is_list=True),
+        *("nemotron", "<TOOLCALL>", "</TOOLCALL>", _LIST),
         also=("<tool_call>", "<tool_calls>"),
         ends=("</tool_call>", "</tool_calls>"),
         template=("<TOOLCALL>",),
     ),
     CallFormat(  # Jamba, Hunyuan, MiniMax M1, Apriel
-        style="tool_calls",
-        start="<tool_calls>",
-        end="</tool_calls>",
-        body=Objects(is_list=True),
+        *("tool_calls", "<tool_calls>", "</tool_calls>", _LIST),
         also=("<tool_call>",),
         ends=("</tool_call>",),
         template=("<tool_calls>",),
     ),
     CallFormat(
-        style="internlm",
-        start="<|action_start|><|plugin|>",
-        end="<|action_end|>",
-        body=Objects(keys=_PARAMETERS),
+        *("internlm", "<|action_start|><|plugin|>", "<|action_end|>", Objects(_PARAMETERS)),
         also=("<|action_start|> <|plugin|>", "<|action_start|>\n<|plugin|>"),
         paired=True,
         tokens=("<|action_start|>", "<|plugin|>", "<|action_end|>"),
     ),
     CallFormat(
-        style="olmo",
-        start="<function_calls>",
-        end="</function_calls>",
-        body=replace(_PYTHON, around=("\n", "\n"), between="\n"),
+        *("olmo", "<function_calls>", "</function_calls>"),
+        replace(_PYTHON, around=("\n", "\n"), between="\n"),
         template=("<function_calls>",),
     ),
     CallFormat(  # Llama 3.2 and 4, if they are asked for Python
-        style="llama_pythonic",
-        body=_PYTHON,
-        also=("<|python_start|>", "<|python_tag|>"),
-        ends=("<|python_end|>",),
-        bare=("[{name}(",),
-        lines=("{", "["),
-        template=("func_name1(",),
+        *("llama_pythonic", "", "", _PYTHON), **_LLAMA, template=("func_name1(",)
     ),
     CallFormat(  # Llama 3.1 and later
-        style="llama_json",
-        body=Objects(keys=_PARAMETERS),
+        *("llama_json", "", "", Objects(_PARAMETERS)),
         others=(_PYTHON,),
-        also=("<|python_start|>", "<|python_tag|>"),
-        ends=("<|python_end|>",),
-        bare=("[{name}(",),
-        lines=("{", "["),
+        **_LLAMA,
         template=('"parameters": dictionary of argument name and its value',),
     ),
-    # Those for which mlx-lm has a parser, which tells them.
-    CallFormat(  # Mistral: a name and arguments, or a list of objects in older models
-        style="mistral",
-        start="[TOOL_CALLS]",
-        body=Headed(
-            pieces=("{name}", "[ARGS]", ARGUMENTS),
-            between="[TOOL_CALLS]",
-            head=rf"{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{{))",
-            again=("[TOOL_CALLS]", ","),
-            begins=("{name}[ARGS]", "{name}{"),
-        ),
-        others=(Objects(is_list=True),),
+    # Those for which mlx-lm has a parser, which tells them:
+    CallFormat(  # a name and arguments, or a list of objects in older models
+        *("mistral", "[TOOL_CALLS]", "", _MISTRAL), others=(_LIST,)
     ),
     CallFormat(
-        style="kimi_k2",
-        start="<|tool_calls_section_begin|>",
-        end="<|tool_calls_section_end|>",
-        body=_headed(
-            *("<|tool_call_begin|>", "functions.{name}:{index}", "<|tool_call_argument_begin|>"),
-            *(ARGUMENTS, "<|tool_call_end|>"),
-            head=(
-                rf"<\|tool_call_begin\|>\s*(?P<id>{_NAME})\s*"
-                r"(?:<\|tool_call_argument_begin\|>|(?=\{|<\|tool_call_end\|>))"
-            ),
-            close=("<|tool_call_end|>",),
-            begins="<|tool_call_begin|>",
-        ),
+        *("kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _KIMI_K2),
         also=("<|tool_call_section_begin|>",),
         ends=("<|tool_call_section_end|>",),
         bare=("<|tool_call_begin|>",),
     ),
     CallFormat(
-        style="kimi_k3",
-        start="<|open|>tools<|sep|>",
-        end="<|close|>tools<|sep|>",
-        body=Tagged(
-            open=('<|open|>call tool="{name}" index="{index}"<|sep|>',),
-            key=('<|open|>argument key="{key}" type="{kind}"<|sep|>',),
-            after=("<|close|>argument<|sep|>",),
-            close=("<|close|>call<|sep|>",),
-            head=(
-                rf"<\|open\|>call\s(?:(?:(?!<\|sep\|>)(?s:.))*\s)?tool=\"{_NAME}\""
-                r"(?:(?!<\|sep\|>)(?s:.))*<\|sep\|>"
-            ),
-            tag=(
-                r"<\|open\|>argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
-                r"(?:(?!<\|sep\|>)(?s:.))*<\|sep\|>"
-            ),
-            half="(?!)",
-            end=r"<\|close\|>argument<\|sep\|>",
-            over=r"<\|close\|>call<\|sep\|>",
-            body=r"<\|open\|>json(?:(?!<\|sep\|>)(?s:.))*<\|sep\|>",
-            body_end=("<|close|>json<|sep|>", "<|close|>call<|sep|>"),
-            kinds=("string", "object"),
-            exact=True,
-            begins=("<|open|>call",),
-        ),
+        *("kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _KIMI_K3),
         bare=("<|open|>call",),
         enforced=False,
     ),
     CallFormat(
-        style="qwen3_coder",
-        start="<tool_call>",
-        end="</tool_call>",
-        body=_FUNCTION,
+        *("qwen3_coder", "<tool_call>", "</tool_call>", _FUNCTION),
         bare=("<function=",),
         paired=True,
+        space="\n",
     ),
     CallFormat(
-        style="minimax_m2",
-        start="<minimax:tool_call>",
-        end="</minimax:tool_call>",
-        body=Tagged(
-            open=('<invoke name="{name}">\n',),
-            key=('<parameter name="{key}">',),
-            after=("</parameter>\n",),
-            close=("</invoke>",),
-            head=rf"<invoke\s+name\s*=\s*[\"']?{_NAME}[\"']?\s*>",
-            tag=r"<parameter\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]+)[\"']?\s*>",
-            end="</parameter>",
-            over="</invoke>",
-            begins=("<invoke",),
-        ),
+        *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", _invoke("", "parameter")),
         bare=("<invoke name=",),
         paired=True,
+        space="\n",
     ),
     CallFormat(
-        style="minicpm5",
-        body=Tagged(
-            open=('<function name="{name}">',),
-            key=('<param name="{key}">',),
-            after=("</param>",),
-            close=("</function>",),
-            head=rf"<function\s*(?:name)?\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*<param|\s+\w+=))",
-            tag=(
-                r"<param\s*(?:name)?\s*=\s*[\"']?(?P<key>[^\"'<>]+)[\"']?\s*>"
-                r"(?:\s*(?P<raw><!\[CDATA\[)|(?=\s*[^\s<]|\s*<[^!]))"
-            ),
-            end="</param>",
-            over="</function>",
-            begins=("<function",),
-        ),
+        *("minicpm5", "", "", _MINICPM),
         bare=("<function name=", "<functionname=", "<function="),
         enforced=False,
     ),
     CallFormat(
-        style="muse_spark",
-        start="<atem:function_calls>",
-        end="</atem:function_calls>",
-        body=Tagged(
-            open=('<atem:invoke name="{name}">\n',),
-            key=('<atem:parameter name="{key}">',),
-            after=("</atem:parameter>\n",),
-            close=("</atem:invoke>",),
-            head=rf"<atem:invoke\s(?:[^<>]*\s)?name=\"{_NAME}\"\s*>",
-            tag=r"<atem:parameter\s(?:[^<>]*\s)?name=\"(?P<key>[^\"]+)\"[^<>]*>",
-            end="</atem:parameter>",
-            over="</atem:invoke>",
-            begins=("<atem:invoke",),
-        ),
+        *("muse_spark", "<atem:function_calls>", "</atem:function_calls>"),
+        _invoke("atem:", "parameter"),
         bare=("<atem:invoke",),
         enforced=False,
+        space="\n",
     ),
     CallFormat(
-        style="glm47",
-        start="<tool_call>",
-        end="</tool_call>",
-        body=_glm(""),
-        others=(_FUNCTION,),
-        paired=True,
+        *("glm47", "<tool_call>", "</tool_call>", _glm("")), others=(_FUNCTION,), paired=True
     ),
     CallFormat(
-        style="laguna",
-        start="<tool_call>",
-        end="</tool_call>",
-        body=_glm(""),
-        others=(_FUNCTION,),
-        paired=True,
+        *("laguna", "<tool_call>", "</tool_call>", _glm("")), others=(_FUNCTION,), paired=True
     ),
     CallFormat(
-        style="longcat",
-        start="<longcat_tool_call>",
-        end="</longcat_tool_call>",
-        body=_glm("longcat_"),
+        *("longcat", "<longcat_tool_call>", "</longcat_tool_call>", _glm("longcat_")),
         paired=True,
         enforced=False,
     ),
     CallFormat(
-        style="function_gemma",
-        start="<start_function_call>",
-        end="<end_function_call>",
-        body=_gemma("<escape>"),
+        *("function_gemma", "<start_function_call>", "<end_function_call>", _gemma("<escape>")),
         bare=("call:{name}",),
         paired=True,
         enforced=False,
     ),
     CallFormat(
-        style="gemma4",
-        start="<|tool_call>",
-        end="<tool_call|>",
-        body=_gemma('<|"|>'),
+        *("gemma4", "<|tool_call>", "<tool_call|>", _gemma('<|"|>')),
         bare=("call:",),
-        enforced=False,
         paired=True,
+        enforced=False,
     ),
     CallFormat(  # LFM2
-        style="pythonic",
-        start="<|tool_call_start|>",
-        end="<|tool_call_end|>",
-        body=_PYTHON,
-        bare=("[{name}(",),
+        *("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON), bare=("[{name}(",)
     ),
 )
 

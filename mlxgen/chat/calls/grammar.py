@@ -212,7 +212,7 @@ def _tagged_value(
     if options and all(isinstance(option, str) for option in options):
         return f"({' | '.join(map(quoted, options))}) {after}"
     kinds = kinds_of(schema, function.schema)
-    if options is not None or (kinds is not None and "string" not in kinds):
+    if options is not None or (kinds and "string" not in kinds):
         return f"{_json_argument(function, name, schema)} {after}"
     if function.strict:
         _check_text(schema, f"{function.at}.properties.{name}")

@@ -7,7 +7,6 @@ what fits in no way stays what the model wrote.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -20,6 +19,7 @@ _NAMES: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
     int: "integer",
+    float: "number",
     Number: "number",
     type(None): "null",
     dict: "object",
@@ -27,66 +27,60 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-def kinds_of(schema: Schema, root: Schema, depth: int = 0) -> frozenset[str] | None:
-    """The types that a schema allows; None: any."""
+def variants(schema: Schema, root: Schema, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """A schema, those that it refers to, and those of which it is made."""
     if not isinstance(schema, Mapping) or depth > _DEEP:
-        return None
-    found: frozenset[str] | None = None
-    written = schema.get("type")
-    if isinstance(written, str):
-        found = frozenset({written})
-    elif isinstance(written, list):
-        found = frozenset(kind for kind in written if isinstance(kind, str)) or None
-    elif (options := options_of(schema)) is not None:
-        found = frozenset(_NAMES.get(type(_exact(option)), "object") for option in options)
-    elif "properties" in schema:
-        found = frozenset({"object"})
-    elif "items" in schema:
-        found = frozenset({"array"})
-    if isinstance(schema.get("$ref"), str):
-        found = _both(found, kinds_of(_referred(schema["$ref"], root), root, depth + 1))
-    for part in _parts(schema, "allOf"):
-        found = _both(found, kinds_of(part, root, depth + 1))
-    for keyword in ("anyOf", "oneOf"):
-        parts = [kinds_of(part, root, depth + 1) for part in _parts(schema, keyword)]
-        if parts and None not in parts:
-            found = _both(found, frozenset().union(*(part for part in parts if part)))
-    return found
+        return
+    yield schema
+    reference = schema.get("$ref")
+    inner = [_referred(reference, root)] if isinstance(reference, str) else []
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        parts = schema.get(keyword)
+        inner += parts if isinstance(parts, list) else []
+    for part in inner:
+        yield from variants(part, root, depth + 1)
 
 
-def options_of(schema: Schema) -> list[Any] | None:
+def kinds_of(schema: Schema, root: Schema) -> frozenset[str]:
+    """The types that a schema names; none: it allows any."""
+    found: set[str] = set()
+    for each in variants(schema, root):
+        kinds = each.get("type")
+        if isinstance(kinds, str):
+            found.add(kinds)
+        elif isinstance(kinds, list):
+            found.update(kind for kind in kinds if isinstance(kind, str))
+        elif (options := options_of(each)) is not None:
+            found.update(_NAMES.get(type(option), "object") for option in options)
+        elif "properties" in each:
+            found.add("object")
+        elif "items" in each:
+            found.add("array")
+    return frozenset(found)
+
+
+def options_of(schema: Mapping[str, Any]) -> list[Any] | None:
     """The values to choose from; None: there is no choice."""
-    if not isinstance(schema, Mapping):
-        return None
     if "const" in schema:
         return [schema["const"]]
     options = schema.get("enum")
     return options if isinstance(options, list) else None
 
 
-def property_of(schema: Schema, key: str, root: Schema, depth: int = 0) -> Schema:
+def property_of(schema: Schema, key: str, root: Schema) -> Schema:
     """The schema of a property; True if nothing is known of it."""
-    if isinstance(schema, Mapping) and depth < _DEEP:
-        own = schema.get("properties")
-        if isinstance(own, Mapping) and key in own:
-            return own[key]
-        for part in _inner(schema, root):
-            found = property_of(part, key, root, depth + 1)
-            if found is not True:
-                return found
-        if isinstance(schema.get("additionalProperties"), Mapping):
-            return schema["additionalProperties"]
-    return True
+    if key in (known := properties_of(schema, root)):
+        return known[key]
+    others = (each.get("additionalProperties") for each in variants(schema, root))
+    return next((other for other in others if isinstance(other, Mapping)), True)
 
 
-def names_of(schema: Schema, root: Schema, depth: int = 0) -> dict[str, Schema]:
+def properties_of(schema: Schema, root: Schema) -> dict[str, Schema]:
     """All properties that a schema names."""
     found: dict[str, Schema] = {}
-    if isinstance(schema, Mapping) and depth < _DEEP:
-        for part in _inner(schema, root):
-            found |= names_of(part, root, depth + 1)
-        own = schema.get("properties")
-        found |= own if isinstance(own, Mapping) else {}
+    for each in variants(schema, root):
+        own = each.get("properties")
+        found = {**own, **found} if isinstance(own, Mapping) else found
     return found
 
 
@@ -95,150 +89,88 @@ def grows(schema: Schema, root: Schema, *, quoted: bool) -> bool:
 
     ``quoted``: it has quotes that say so. Without them it may still turn out to be ``null``.
     """
-    if options_of(schema) is not None:
+    if any(options_of(each) is not None for each in variants(schema, root)):
         return False
     kinds = kinds_of(schema, root)
     if quoted:
-        return kinds is None or "string" in kinds
-    return kinds is not None and "string" in kinds and kinds <= {"string", "null"}
+        return not kinds or "string" in kinds
+    return "string" in kinds and kinds <= {"string", "null"}
 
 
 def of_text(text: str, schema: Schema, root: Schema) -> Any:
     """The value that a text without quotes stands for."""
     kinds = kinds_of(schema, root)
-    options = _all_options(schema, root)
-    if options is not None and any(option == text for option in options if _is_text(option)):
+    may_be_text = not kinds or "string" in kinds
+    if kinds == {"string"} or _chosen(text, schema, root):
         return text
-    others = None if kinds is None else kinds - {"string"}
-    if others is not None and not others:
-        return text
-    try:
-        value = plain_json(text) if kinds is None or "string" in kinds else literal(text)
+    try:  # a text is only what looks like nothing else
+        value = plain_json(text) if may_be_text else literal(text)
     except ValueError:
         return text
-    if options is not None and any(_same(option, value) for option in options):
+    if _chosen(value, schema, root):
         return value
-    if isinstance(value, str):  # it has quotes: a string, unless a string may have them
-        return text if kinds is None or "string" in kinds else settled(value, schema, root)
-    if others is None or _fits(value, others) or "string" not in (kinds or ()):
-        return settled(value, schema, root)
-    return text
+    if may_be_text and (isinstance(value, str) or not _fits(value, kinds)):
+        return text
+    return settled(value, schema, root)
 
 
 def settled(value: Any, schema: Schema, root: Schema, depth: int = 0) -> Any:
     """A value as its schema wants it."""
-    if depth > _DEEP or not isinstance(schema, Mapping):
+    kinds = kinds_of(schema, root)
+    if depth > _DEEP or _chosen(value, schema, root):
         return value
-    kinds, options = kinds_of(schema, root), _all_options(schema, root)
-    if options is not None and any(_same(option, value) for option in options):
-        return value
-    read = value
-    if isinstance(value, str) and (options is not None or not _fits(value, kinds)):
+    if isinstance(value, str):
         try:
             read = literal(value)
         except ValueError:
             return value
-        chosen = options is not None and any(_same(option, read) for option in options)
-        if not chosen and not _fits(read, (kinds or frozenset()) - {"string"}):
+        if not _chosen(read, schema, root) and (_fits(value, kinds) or not _fits(read, kinds)):
             return value
-    elif value is not None and not _fits(value, kinds) and "string" in (kinds or ()):
+        value = read
+    elif value is not None and "string" in kinds and not _fits(value, kinds):
         return dumped(value)
-    if isinstance(read, Number) and kinds is not None and "number" not in kinds:
-        return int(read) if float(read).is_integer() else read
-    if isinstance(read, dict):
+    if isinstance(value, Number) and kinds and "number" not in kinds and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
         return {
             key: settled(each, property_of(schema, key, root), root, depth + 1)
-            for key, each in read.items()
+            for key, each in value.items()
         }
-    if isinstance(read, list):
-        items = _items_of(schema, root)
-        return [settled(each, items, root, depth + 1) for each in read]
-    return read
+    if isinstance(value, list):
+        items = (each.get("items") for each in variants(schema, root))
+        of_items = next((item for item in items if isinstance(item, Mapping)), True)
+        return [settled(each, of_items, root, depth + 1) for each in value]
+    return value
 
 
-def _fits(value: Any, kinds: frozenset[str] | None) -> bool:
-    if kinds is None:
-        return True
-    name = _NAMES.get(type(value), "object")
-    if name == "integer" and "number" in kinds:
-        return True
-    return name in kinds or (name == "number" and "integer" in kinds and float(value).is_integer())
+def _fits(value: Any, kinds: frozenset[str]) -> bool:
+    name = _NAMES[type(value)]
+    is_whole = name == "number" and value.is_integer()
+    return (
+        not kinds
+        or name in kinds
+        or (name == "integer" and "number" in kinds)
+        or (is_whole and "integer" in kinds)
+    )
 
 
-def _same(option: Any, value: Any) -> bool:
-    """Whether two values are equal, and of the same type."""
-    if isinstance(option, bool) or isinstance(value, bool):
-        return option is value
-    if isinstance(option, str) or isinstance(value, str):
-        return _is_text(option) and _is_text(value) and option == value
-    if option is None or value is None:
-        return option is value
-    return bool(option == value)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _exact(value: Any) -> Any:
-    return Number(repr(value)) if isinstance(value, float) else value
-
-
-def _all_options(schema: Schema, root: Schema, depth: int = 0) -> list[Any] | None:
-    """The values to choose from, in a schema and in those that it refers to."""
-    own = options_of(schema)
-    if own is not None or not isinstance(schema, Mapping) or depth > _DEEP:
-        return own
-    found = [_all_options(part, root, depth + 1) for part in _inner(schema, root)]
-    chosen = [option for options in found if options is not None for option in options]
-    return chosen if chosen and (None not in found or "allOf" in schema) else None
-
-
-def _items_of(schema: Schema, root: Schema, depth: int = 0) -> Schema:
-    if isinstance(schema, Mapping) and depth < _DEEP:
-        if isinstance(schema.get("items"), Mapping):
-            return schema["items"]
-        for part in _inner(schema, root):
-            found = _items_of(part, root, depth + 1)
-            if found is not True:
-                return found
-    return True
-
-
-def _inner(schema: Mapping[str, Any], root: Schema) -> Iterator[Schema]:
-    """The schemas of which a schema is made."""
-    if isinstance(schema.get("$ref"), str):
-        yield _referred(schema["$ref"], root)
-    for keyword in ("allOf", "anyOf", "oneOf"):
-        yield from _parts(schema, keyword)
-
-
-def _parts(schema: Mapping[str, Any], keyword: str) -> list[Schema]:
-    parts = schema.get(keyword)
-    return parts if isinstance(parts, list) else []
-
-
-def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    narrow = other | ({"integer"} if "number" in other else set())
-    return (one & narrow) or one
+def _chosen(value: Any, schema: Schema, root: Schema) -> bool:
+    """Whether a value is one of those to choose from, of the same type."""
+    for each in variants(schema, root):
+        for option in options_of(each) or ():
+            names = {_NAMES.get(type(option)), _NAMES.get(type(value))}
+            if option == value and (len(names) == 1 or names == {"integer", "number"}):
+                return True
+    return False
 
 
 def _referred(reference: str, root: Schema) -> Schema:
     """What a reference inside the schema refers to; True if there is nothing."""
-    if not reference.startswith("#"):
-        return True
-    found = root
-    for step in reference[1:].split("/")[1:]:
+    found: Any = root if reference.startswith("#") else True
+    for step in reference.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
         try:
             found = found[int(step)] if isinstance(found, list) else found[step]
         except (KeyError, IndexError, TypeError, ValueError):
             return True
     return found
-
-
-def written(value: Any) -> str:
-    """A value as text between tags: a string as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

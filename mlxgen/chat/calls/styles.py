@@ -2,93 +2,28 @@
 
 Each style has the pieces that its makers publish, of which ``write`` makes text and the grammar
 makes rules, and the patterns by which it is read, which know the slips. A piece is a mark or text;
-``{name}`` in it is the function's name, and ``{index}`` the number of the call. Invariant: what
-``write`` writes is read as what was written.
+``{name}`` in it is the function's name, and ``{index}`` the number of the call.
+
+In all styles, ``first``, ``again`` and ``tail`` are what may come before the first call, between
+two and after the last, besides white space, and ``begins`` how a call begins. ``read`` reads the
+call at a place and returns where it ends, and ``write`` writes calls without the marks around them
+all.
+Invariant: what ``write`` writes is read as what was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import regex
 
-from .schema import written
+from .call import Call
 from .values import JSON, BrokenError, Follow, Notation, Source, Waiting, compiled, dumped, literal
 
 Pieces: TypeAlias = tuple[str, ...]
 ARGUMENTS = "{arguments}"  # the piece that is replaced by all arguments
-
-
-class Given(Protocol):
-    """Takes the arguments of a call, one after the other; see ``values.Fields``."""
-
-    @property
-    def keys(self) -> Sequence[str]:
-        """The arguments that the schema knows."""
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """Those of them that were not given so far, not even in part."""
-
-    def begin(self, key: str, *, quoted: bool = True) -> Any: ...
-    def end(self, key: str, value: Any, *, quoted: bool = True) -> None: ...
-
-
-class Call(Protocol):
-    """A call that is being read."""
-
-    source: Source
-    id: str | None
-
-    @property
-    def given(self) -> Given: ...
-
-    @property
-    def name(self) -> str | None:
-        """The tool that is called, once it is known."""
-
-    def named(self, name: str, id: str | None = None) -> None:
-        """Its tool is the one that the name can mean. ``BrokenError`` if there is no such tool."""
-
-    def ends(self, place: int) -> Waiting[bool]:
-        """Whether the call, or the text, ends at a place."""
-
-    @property
-    def borders(self) -> str:
-        """A pattern of what may come after a call: the marks of its format, and other calls."""
-
-    @property
-    def starts_with(self) -> str:
-        """A pattern of the marks with which calls begin, and ``ends_with`` one of their ends."""
-
-    @property
-    def ends_with(self) -> str: ...
-
-
-class Style(Protocol):
-    """A way of writing calls.
-
-    - ``first``, ``again`` and ``tail``: what may come before the first call, between two, and after
-      the last, besides white space.
-    - ``begins``: how the text of a call begins, with ``{name}`` in it for the name of a tool.
-    """
-
-    @property
-    def first(self) -> Pieces: ...
-    @property
-    def again(self) -> Pieces: ...
-    @property
-    def tail(self) -> Pieces: ...
-    @property
-    def begins(self) -> Pieces: ...
-
-    def read(self, call: Call, place: int) -> Waiting[int]:
-        """Reads the call at a place; returns where it ends. ``BrokenError`` if there is none."""
-
-    def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """Calls as the makers publish it, without the marks around them all."""
 
 
 def filled(pieces: Pieces, name: str, index: int = 0, arguments: str = "") -> str:
@@ -97,7 +32,7 @@ def filled(pieces: Pieces, name: str, index: int = 0, arguments: str = "") -> st
     return text.replace(ARGUMENTS, arguments)
 
 
-def any_of(texts: Sequence[str]) -> str:
+def any_of(texts: Iterable[str]) -> str:
     """A pattern of some texts, the longest first."""
     return "|".join(map(regex.escape, sorted(texts, key=len, reverse=True))) or "(?!)"
 
@@ -115,7 +50,7 @@ def _follow(call: Call, close: str) -> Follow:
     """What comes after a string that is an argument of a call."""
     close = regex.escape(close)
     key = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w$.-]+)\s*[:=]"""
-    return Follow(rf"\s*(?:,\s*(?:{key}|{close})|{close}|{call.borders}|{{end}})")
+    return Follow(rf"\s*(?:,\s*(?:{key}|{close})|{close}|{call.marks.borders}|{{end}})")
 
 
 def _object(call: Call, place: int) -> Waiting[int]:
@@ -168,7 +103,8 @@ class Objects:
     begins: Pieces = ("{",)
 
     def read(self, call: Call, place: int) -> Waiting[int]:
-        source, wrapped, held, others = call.source, 0, None, False
+        source, wrapped, held = call.source, 0, None
+        done = others = False  # whether its arguments were read, and whether there was more
         place = (yield from _matched(source, r"\s*\{", place)).end()
         while True:
             place = yield from source.space(place)
@@ -187,10 +123,9 @@ class Objects:
                     continue
                 if not self.keys[0] and call.name is None:
                     call.named(key)
-                    place = yield from _object(call, place)
-                elif key in _HOLDS and call.name is not None:
-                    place = yield from _object(call, place)
-                    others = held = False
+                    place, done = (yield from _object(call, place)), True
+                elif key in _HOLDS and call.name is not None and not done:
+                    place, done = (yield from _object(call, place)), True
                 elif call.name is None and key not in _KNOWN:
                     raise BrokenError("an object that is no call")
                 else:
@@ -202,18 +137,18 @@ class Objects:
                     elif key in _IDS and isinstance(value, str):
                         call.id = value
                     elif key not in _SAYS_NOTHING:
-                        others = others or held is None
+                        others = True
             place = yield from source.space(place)
             after = yield from source.at(place)
             if after == ",":
                 place += 1
             elif after != "}":
-                if not (yield from call.ends(place)):
+                if not (done and (yield from call.ends(place))):
                     raise BrokenError("the call does not go on")
                 break
-        if call.name is None or others:
+        if call.name is None or (others and not done and held is None):
             raise BrokenError("the call has no name, or its arguments are somewhere else")
-        if held:
+        if held and not done:
             give(call, literal(held) if isinstance(held, str) else held)
         return place
 
@@ -279,7 +214,7 @@ class Tagged:
       and perhaps ``{kind}``, one of the two ``kinds``, in it; ``after``: after the value.
     - ``head`` and ``tag``: the patterns of what is read as ``open`` and as ``key``; a tag may say
       the ``kind`` of its value. ``half``: a tag of which something is missing, if its key is known.
-    - ``end`` and ``over``: the tags after a value and after all of them.
+    - ``end`` and ``over``: the tags after a value, with its ``{key}``, and after all of them.
     - ``body`` and ``body_end``: around arguments that are one JSON object instead.
     - ``lines``: a value has lines of its own; else the white space around it means nothing, unless
       it is ``exact``.
@@ -310,7 +245,7 @@ class Tagged:
         source = call.source
         head = yield from _matched(source, rf"\s*{self.head}", place)
         call.named(head["name"])
-        keys = [*call.given.keys]
+        keys = call.given.known
         place = head.end()
         body = yield from source.match(compiled(rf"\s*(?:{self.body})\s*(?=\{{)"), place)
         if body is not None and not body.partial:
@@ -335,7 +270,9 @@ class Tagged:
             if found is None or found.partial:
                 raise BrokenError("the call does not go on")
             call.given.end(found["key"], "".join(found.captures("short")), quoted=False)
-            place = found.end()
+            place = yield from source.passed(found.end(), ("/>", ">"))
+            if source.text.endswith("/>", 0, place):
+                return place
 
     def _value(self, call: Call, tag: regex.Match[str]) -> Waiting[int]:
         """The value after a tag; returns where it ends, with the tag that ends it."""
@@ -344,11 +281,11 @@ class Tagged:
         is_json = groups.get("kind") not in (None, self.kinds[0])
         grow = None if is_json else call.given.begin(key, quoted=False)
         missing = [each for each in call.given.missing if each != key]
-        end = r"\]\]>\s*</param>" if is_raw else self.end
+        end = r"\]\]>\s*</param>" if is_raw else self.end.replace("{key}", regex.escape(key))
         stops = compiled(
-            rf"(?P<end>{end})|(?P<over>{self.over})|(?P<close>{call.ends_with})"
+            rf"(?P<end>{end})|(?P<over>{self.over})|(?P<close>{call.marks.ends})"
             rf"|(?P<tag>{self.tag})|(?P<half>{self.half})|(?P<begin>{any_of(self.begins)})"
-            rf"|(?P<start>{call.starts_with})",
+            rf"|(?P<start>{call.marks.starts})",
             missing,
         )
         search, sent, quoted = start, -1, {"end": 0, "over": 0, "close": 0}
@@ -410,10 +347,10 @@ class Tagged:
         if quoted[kind]:
             quoted[kind] -= 1
             return False
-        nexts = rf"{call.borders}|{{end}}"
+        nexts = rf"{call.marks.borders}|{{end}}"
         if kind == "end":
             nexts = rf"{self.tag}|{self.half}|{self.over}|{nexts}"
-        after = Follow(rf"\s*(?:{nexts})", [*call.given.keys])
+        after = Follow(rf"\s*(?:{nexts})", call.given.known)
         return (yield from after.comes(call.source, stop.end()))
 
     def _pass_on(
@@ -450,7 +387,7 @@ class Tagged:
     def _written(self, key: str, value: Any) -> str:
         kind = self.kinds[not isinstance(value, str)]
         tag = "".join(self.key).replace("{key}", key).replace("{kind}", kind)
-        return f"{tag}{written(value)}{''.join(self.after)}"
+        return f"{tag}{value if isinstance(value, str) else dumped(value)}{''.join(self.after)}"
 
 
 _SHORT = r"""(?:"(?P<short>[^"]*)"|'(?P<short>[^']*)'|(?P<short>[^\s<>"']+))"""
@@ -485,7 +422,7 @@ class Literals:
         call.named(head["name"])
         close = regex.escape(self.brackets[1])
         key = rf"(?:[\w$.-]+|\"[^\"\n]*\"|'[^'\n]*')\s*{self.signs[0]}"
-        ended = rf"{close}[^\S\n]*(?:[,;\]\n]|{call.borders}|{{end}})"
+        ended = rf"{close}[^\S\n]*(?:[,;\]\n]|{call.marks.borders}|{{end}})"
         follow = Follow(rf"\s*(?:,\s*(?:{key}|{close})|{ended})")
         return (
             yield from self.notation.members(
@@ -517,3 +454,6 @@ class Literals:
         if isinstance(value, list):
             return f"[{','.join(map(self._literal, value))}]"
         return f"{quote}{value}{quote}" if isinstance(value, str) else dumped(value)
+
+
+Style: TypeAlias = Objects | Headed | Tagged | Literals

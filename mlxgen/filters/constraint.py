@@ -20,6 +20,7 @@ from ..errors import DeadEndError, FilterError, OptionError, RewindError
 from ..forks import forked
 from ..tokens import Token, Vocabulary
 from .compose import AllOf, Intersection, bind_opening, hint
+from .matcher import GrammarFilter
 from .protocol import (
     Filter,
     Int32Words,
@@ -76,6 +77,7 @@ class Constraint:
         self._ends: list[int] = []  # how many had been fed after each position
         self._rows = _Rows.of(vocabulary, vocab_size)
         self.outlook: Outlook | None = None  # of this position, as soon as it is known
+        self._may_end: bool | None = None  # whether the text may end here, as soon as it is known
         self._row = np.empty(self._rows.words, dtype=np.int32)  # what filters write to
 
     @property
@@ -119,7 +121,7 @@ class Constraint:
         rows = self._rows
         row = self._row
         filled = self.filter.fill(row)
-        can_end = self.filter.can_end()
+        can_end = self.can_end()
         is_open = True
         mask: Int32Words | None
         if filled:
@@ -167,17 +169,22 @@ class Constraint:
 
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        return self.filter.can_end() if self.outlook is None else self.outlook.can_end
+        if self._may_end is None:
+            self._may_end = self.filter.can_end()
+        return self._may_end
 
     def ended(self) -> bool:
-        """Whether nothing but the end is possible."""
+        """Whether nothing but the end is possible. A mask is computed only where it may end."""
+        if not self.can_end():
+            return False
         return not (self._look() if self.outlook is None else self.outlook).is_open
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.
 
         They are spelled as the tokenizer spells the forced text here. An empty list only means
-        that none are known.
+        that none are known: filters that know nothing of this are asked for a mask, of which a
+        single token is forced, and grammars are not, because they know.
         """
         if self.can_end():
             return []
@@ -185,6 +192,8 @@ class Constraint:
             run = list(takewhile(self._rows.is_ordinary, forced))
             if run:
                 return run
+        if isinstance(self.filter, GrammarFilter) and self.outlook is None:
+            return []
         only = self.only()
         return [] if only is None else [only]
 
@@ -217,7 +226,7 @@ class Constraint:
         self.filter.advance(token)
         self._fed.append(token)
         self._ends.append(len(self._fed))
-        self.outlook = None
+        self.outlook = self._may_end = None
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: () for a token that was withheld."""
@@ -235,7 +244,7 @@ class Constraint:
             raise
         self._ends.append(len(self._fed))
         if fed:
-            self.outlook = None
+            self.outlook = self._may_end = None
 
     def _refused(self, token: Token) -> FilterError:
         if token in self.vocabulary.eos:
@@ -254,7 +263,7 @@ class Constraint:
             self.filter.rewind(fed)
             del self._fed[fed:]
         del self._ends[to:]
-        self.outlook = None
+        self.outlook = self._may_end = None
 
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""

@@ -175,7 +175,7 @@ class TextDrafter(Drafter):
             if match is not None:
                 self._walk = Walk(len(history), history.moment, most)
                 self._go(request, self._walk, match)
-        elif constraint.rewinds and (match is not None or constraint.outlook is not None):
+        elif constraint.rewinds:
             self._walk = Walk(len(history), history.moment, most, not request.options.hooks)
             with contextlib.suppress(Exception):  # the draw that needs it raises it again
                 self._enter(request, self._walk, match)

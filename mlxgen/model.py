@@ -104,9 +104,10 @@ class LanguageModel:
       may use, as for ``load``.
 
     Several threads may generate with one model at the same time. A stream, batch or control
-    belongs to the thread that uses it first, and raises ``StateError`` in others. A thread that
-    has generated should call ``mlx.core.clear_streams()`` before it ends; otherwise MLX can
-    abort a process that exits soon after.
+    belongs to the thread that uses it first, and raises ``StateError`` in others. Let threads that
+    generate live on: MLX keeps a stream for each, and on a CPU a native thread. One that ends
+    should call ``mlx.core.clear_streams()`` before, or MLX can abort a process that exits soon
+    after; meanwhile no other thread may free compiled functions, or both wait for ever.
     """
 
     watch: Watch | None = None

@@ -19,7 +19,7 @@ ROOT = ""
 """``mlxgen/__init__.py``."""
 
 FLOORS = (
-    ("errors", "forks", "open_files", "recent"),
+    ("errors", "forks", "open_files", "recent", "workers"),
     ("tokens",),
     ("text", "filters", "sampling", "images"),
     ("options",),

@@ -1,4 +1,4 @@
-"""How the server's threads end: tidily, or because somebody else wants them to.
+"""How work in the server's threads is broken off, and what is freed after it.
 
 Python has no way to end a thread. What can be done is to raise an exception in it: that ends code
 in Python, but not code that waits in C.
@@ -9,30 +9,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import threading
 
 from ..errors import MachineError
 from ..load import join
+from ..workers import Work
 
 
 class Stopped(BaseException):
     """Raised in a thread of the operator's code that took too long."""
 
 
-def stop_thread(thread: threading.Thread) -> None:
-    """Raise ``Stopped`` in a thread as soon as it runs Python code."""
-    if thread.ident is not None and thread.is_alive():
+def stop(work: Work) -> None:
+    """Raise ``Stopped`` in a worker's thread as soon as it runs Python code."""
+    work.abandon()
+    if work.ident and not work.is_over:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped)
+            ctypes.c_ulong(work.ident), ctypes.py_object(Stopped)
         )
-
-
-def leave_mlx() -> None:
-    """Clean up after compiled functions, as a thread must before it ends."""
-    with contextlib.suppress(Exception):
-        import mlx.core as mx
-
-        mx.clear_streams()
 
 
 def free_memory() -> None:

@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
-import mlx.core as mx
-
+from ...workers import workers
 from .entry import Entry
 from .folder import Folder
 from .piece import Piece
@@ -120,8 +119,7 @@ class Fetch:
         self._whole = self._ends = self._cancelled = False
         self.came = self._reached = 0
         self.goal: int | None = None
-        self._thread = threading.Thread(target=self._run, name="prefix cache reader", daemon=True)
-        self._thread.start()
+        self._work = workers().start(self._run, "prefix cache reader")
 
     @property
     def is_over(self) -> bool:
@@ -178,8 +176,7 @@ class Fetch:
 
     def is_running(self, timeout: float = 0.0) -> bool:
         """Whether its thread does not end within so many seconds."""
-        self._thread.join(timeout)
-        return self._thread.is_alive()
+        return not self._work.wait(timeout)
 
     def _run(self) -> None:
         try:
@@ -187,7 +184,6 @@ class Fetch:
         except Exception as error:
             logger.warning("a prefix could not be read from the disk: %s", error)
         finally:
-            mx.clear_streams()
             with self._moved:
                 self._ends = True
                 self._moved.notify_all()

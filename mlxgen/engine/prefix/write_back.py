@@ -20,11 +20,12 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-import mlx.core as mx
 import numpy as np
 
+from ...workers import Work, workers
 from .entry import CELL
 from .folder import Folder
 from .segments import Placed, Snapshot, spliced
@@ -90,7 +91,7 @@ class WriteBack:
         self._changed = threading.Condition(lock)
         self._limit = limit
         self.room: float = math.inf
-        self._thread: threading.Thread | None = None
+        self._work: Work | None = None
         self._writes = False
         self._rescued: deque[Job] = deque()
         self._bytes = 0  # of these
@@ -102,10 +103,7 @@ class WriteBack:
         """Have written what is to be written now."""
         if not self._writes and (job := self._next()) is not None:
             self._writes = True
-            self._thread = threading.Thread(
-                target=self._run, args=(job,), name="prefix cache writer", daemon=True
-            )
-            self._thread.start()
+            self._work = workers().start(partial(self._run, job), "prefix cache writer")
 
     def rescue(self, node: Node) -> None:
         """Have a node written that is about to be dropped, with what leads to it, as far as there
@@ -141,9 +139,9 @@ class WriteBack:
         done = self.wait(timeout)
         with self._changed:
             self._closed = True
-            thread = self._thread
-        if thread is not None:
-            thread.join(LAST_FILE)
+            work = self._work
+        if work is not None:
+            work.wait(LAST_FILE)
         return done
 
     def _next(self) -> Job | None:
@@ -192,6 +190,5 @@ class WriteBack:
                     self._writes = job is not None
                     self._flushes = self._flushes and self._writes
         finally:
-            mx.clear_streams()
             with self._changed:
                 self._changed.notify_all()

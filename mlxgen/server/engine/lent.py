@@ -36,6 +36,7 @@ class Lent:
     @property
     def busy(self) -> bool:
         if self.guest.has_left:  # its sequences were ended, and not by the program
+            self._has_left = True
             raise Left
         self._handles = [handle for handle in self._handles if not handle.closed]
         return any(handle not in self._waiting for handle in self._handles)

@@ -28,14 +28,13 @@ import asyncio
 import contextlib
 import enum
 import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ...engine import Handle, Request, Scheduler, Stats
-from ..threads import leave_mlx
+from ...workers import Work, workers
 from .boot import Engine, EngineBoot
 from .guest import GRACE, Guest, Guests, Wish
 from .lent import Lent
@@ -122,7 +121,7 @@ class EngineThread:
         self._published = 0.0
         self._turns = 0
         self._rests = True  # it is loading, or has nothing to do
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._work: Work | None = None
         self.stats: Stats | None = None
         """The scheduler's last figures; ``None`` while it loads."""
 
@@ -133,7 +132,7 @@ class EngineThread:
 
     def start(self) -> None:
         """Start loading."""
-        self._thread.start()
+        self._work = workers().start(self._run, "engine")
 
     def submit(self, sequences: Sequence[Request], mailbox: Mailbox, owner: str = "") -> None:
         """Generate sequences; what comes of them, errors included, goes to the mailbox."""
@@ -177,9 +176,7 @@ class EngineThread:
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread to end; returns whether it did."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._work is None or self._work.wait(timeout)
 
     # ---- in the thread -----------------------------------------------------------------------
 
@@ -195,7 +192,6 @@ class EngineThread:
         self._reading.clear()
         self._ahead.clear()
         self._guests.close()
-        leave_mlx()
         self._call(self._deliver)
         self._call(self._listener, state, news)
 

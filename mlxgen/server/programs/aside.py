@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import HookError
 from ...sampling import Hook, PostSamplingResult
+from ...workers import Work, workers
 from ..logs import log
-from ..threads import leave_mlx, stop_thread
+from ..threads import stop
 
 MOST_STUCK = 8
 
@@ -29,56 +29,35 @@ class _Done(NamedTuple):
     error: BaseException | None = None
 
 
-class _Helper:
-    """A thread that carries out one call after the other."""
-
-    def __init__(self) -> None:
-        self.todo: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self.done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._run, name="hooks", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            while (work := self.todo.get()) is not None:
-                try:
-                    done = _Done(work())
-                except Exception as error:
-                    done = _Done(error=error)
-                self.done.put(done)
-        except BaseException as error:
-            self.done.put(_Done(error=error))
-        finally:
-            leave_mlx()
-
-
 class Aside:
     """Calls functions for at most ``seconds``. It belongs to one thread."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._helper: _Helper | None = None
-        self._stuck: list[_Helper] = []
+        self._stuck: list[Work] = []
 
     def call(self, what: str, work: Callable[[], T]) -> T:
         """What a function returns or raises; ``HookError`` if it does neither in time."""
-        if self._helper is None or not self._helper.thread.is_alive():
-            self._stuck = [helper for helper in self._stuck if helper.thread.is_alive()]
-            if len(self._stuck) >= MOST_STUCK:
-                raise HookError(
-                    f"{what} is not called: {MOST_STUCK} calls of hooks have never returned; "
-                    "restart the server"
-                )
-            self._helper = _Helper()
-        helper = self._helper
-        helper.todo.put(work)
+        self._stuck = [call for call in self._stuck if not call.is_over]
+        if len(self._stuck) >= MOST_STUCK:
+            raise HookError(
+                f"{what} is not called: {MOST_STUCK} calls of hooks have never returned; "
+                "restart the server"
+            )
+        done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
+
+        def call() -> None:
+            try:
+                done.put(_Done(work()))
+            except BaseException as error:
+                done.put(_Done(error=error))
+
+        called = workers().start(call, "hooks")
         try:
-            value, error = helper.done.get(timeout=self.seconds)
+            value, error = done.get(timeout=self.seconds)
         except queue.Empty:
-            self._helper = None
-            self._stuck.append(helper)
-            helper.todo.put(None)  # if it returns after all
-            stop_thread(helper.thread)
+            self._stuck.append(called)
+            stop(called)
             log(logging.ERROR, f"{what} was given up", seconds=self.seconds)
             raise HookError(f"{what} took more than {self.seconds:g} s") from None
         if error is not None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,13 +21,14 @@ from typing import Any
 
 from ...engine import Control, Controller, Path, Request, bound_controller
 from ...errors import CapacityError, MlxgenError, ModelError, QueueFullError
+from ...workers import workers
 from ..call import Steered
 from ..engine.guest import Left
 from ..engine.mailbox import Delivery, Mailbox
 from ..engine.thread import EngineThread
 from ..errors import RequestError
 from ..logs import log
-from ..threads import Stopped, leave_mlx, stop_thread
+from ..threads import Stopped, stop
 
 MOST_STUCK = 8
 _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)
@@ -50,8 +50,8 @@ class Programs:
 
     def start(self, steered: Steered, request: Request, *, opens_text: bool, box: Mailbox) -> None:
         """Let a program write the text of a request; what comes of it goes to the mailbox."""
-        self._runs = [run for run in self._runs if run.thread.is_alive()]
-        self._stuck = [run for run in self._stuck if run.thread.is_alive()]
+        self._runs = [run for run in self._runs if not run.work.is_over]
+        self._stuck = [run for run in self._stuck if not run.work.is_over]
         if len(self._stuck) >= MOST_STUCK:
             raise RequestError(
                 f"{MOST_STUCK} programs have not returned and never will; restart the server",
@@ -65,14 +65,13 @@ class Programs:
                 code="rate_limit_exceeded",
             )
         run = Run(self._engine, steered, request, opens_text, box, most=self._most)
-        run.thread.start()
         self._runs.append(run)
         if self._timeout:
             asyncio.get_running_loop().call_later(self._timeout, self._look, run)
 
     def _look(self, run: Run) -> None:
         """Fail a program that thinks for too long, and look again otherwise."""
-        if not run.thread.is_alive():
+        if run.work.is_over:
             return
         left = self._timeout - run.seconds
         if left > 0:
@@ -86,7 +85,7 @@ class Programs:
                 code="program_timeout",
             )
         )
-        stop_thread(run.thread)
+        stop(run.work)
         self._stuck.append(run)
 
 
@@ -111,7 +110,7 @@ class Run:
         self._opens_text = opens_text
         self._lent = engine.lend(box, most=most)
         self._places: dict[Path, int] = {}
-        self.thread = threading.Thread(target=self._run, name=f"program {self.name}", daemon=True)
+        self.work = workers().start(self._run, f"program {self.name}")
 
     @property
     def seconds(self) -> float:
@@ -128,7 +127,6 @@ class Run:
             self._engine.tell(self.box, self._failure(error))
         finally:
             self._engine.dismiss(self._lent)
-            leave_mlx()
 
     def _drive(self) -> None:
         root = bound_controller(self._make(), self._request, opens_text=self._opens_text)

@@ -6,9 +6,12 @@ too many bytes. Must never know what keeps pieces in memory, or when it is worth
 A file is a piece (see ``piece``), named by its key and what is needed to find it (see ``entry``),
 so a listing of the folder is its index. There is no other file, and nothing to repair: a piece is
 written under another name and then renamed, and a broken one is removed when it is read. Nothing
-but files with names of pieces, and parts that some process left, is ever removed or counted.
+but files with names of pieces, and parts that some process left, is ever removed or counted. One
+process writes at a time: it locks the folder, lists it again if another one has changed it, and
+makes room before it writes.
 
-The time of a file's modification is that of its last use, for every process that uses the folder.
+The time of a file's modification is that of its last use, for every process that uses the folder; a
+time in the future, from before a clock was set back, becomes that of the next listing.
 A piece is of no use without those before it, so these are always as recent: a use renews a chain
 from its beginning to its end, and of pieces that were used at the same time the last one of the
 chain goes first.
@@ -19,6 +22,7 @@ so it belongs in that model's thread. The arrays that are written have to be com
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
@@ -26,7 +30,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import compress
 from operator import not_
@@ -55,6 +59,9 @@ _SHARE = 100  # and so many times what a listing takes
 _RECENT = 10.0  # seconds for which a use need not be noted again
 _PAUSE = 60.0  # seconds without writing after a write that failed
 _LAST = (1 << 63, 0)  # a rank after those of all files
+_AHEAD = 60 * 10**9  # nanoseconds by which the clocks of machines may differ
+_TICK = 50 * 10**6  # nanoseconds in which two changes may have the same time
+_HEADER = 4096  # bytes of a file beside its arrays, about
 _SPARE = 32  # evict this part of the limit more than has to go, so that few writes have to
 
 
@@ -92,6 +99,7 @@ class Folder:
         self._counts: dict[str, Counter[int]] = defaultdict(Counter)
         self._nbytes = 0
         self._scan_at = self._paused = -float("inf")
+        self._seen = 0  # when the folder had changed last, as far as is known here
         self._warned: set[str] = set()
         try:
             self._scan()
@@ -185,26 +193,48 @@ class Folder:
         assert segment.count == len(entry.tokens) and (snapshot is not None) == entry.has_state
         piece = Piece(entry.start, entry.tokens, segment, snapshot, entry.parent)
         path = self.path / str(entry.name)
-        with self._lock:
-            if self._file(entry) is not None:
-                return True
-            used = self._use_of(entry)
-            if used is None or time.monotonic() < self._paused:
-                return False
-            if not self._make_room(piece.nbytes, (used, -entry.start)):
-                return False
+        if time.monotonic() < self._paused:
+            return False
         try:
             self._make()  # somebody may have removed it
-            size = write(path, piece, self._layout, mode=0o600, modified=used)
+            with self._alone():
+                with self._lock:
+                    if self._file(entry) is not None:
+                        return True
+                    used = self._use_of(entry)
+                    rank = (used or 0, -entry.start)
+                    if used is None or not self._make_room(piece.nbytes + _HEADER, rank):
+                        return False
+                size = write(path, piece, self._layout, mode=0o600, modified=used)
+                with self._lock:
+                    self._warned.discard("writing")
+                    self._add(_File(entry.name, size, used))
+                    self._make_room(0, _LAST)
+                    self._seen = self._changed_at()
+                    return self._file(entry) is not None
         except OSError as error:
             with self._lock:
                 self._pause(error)
             return False
-        with self._lock:
-            self._warned.discard("writing")
-            self._add(_File(entry.name, size, used))
-            self._make_room(0, _LAST)
-            return self._file(entry) is not None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A context in which no other process writes, and what others have written is known."""
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # some file systems cannot lock
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            with self._lock:
+                changed = self._changed_at()
+                if changed != self._seen or time.time_ns() - changed < _TICK:
+                    self._scan()
+            yield
+        finally:
+            os.close(folder)
+
+    def _changed_at(self) -> int:
+        """When a file last came to the folder, or went."""
+        return self.path.stat().st_mtime_ns
 
     # ---- below, the lock is held ---------------------------------------------------------------
 
@@ -275,7 +305,6 @@ class Folder:
 
     def _make_room(self, nbytes: int, rank: tuple[int, int]) -> bool:
         """Remove files before this rank until there is room for so many bytes; whether there is."""
-        self._rescanned()  # others may have written more
         if self._nbytes + nbytes > self._max_bytes >= nbytes:
             limit = self._max_bytes - nbytes
             for file in sorted(self._files.values(), key=lambda file: file.rank):
@@ -295,18 +324,24 @@ class Folder:
         return True
 
     def _scan(self) -> None:
-        started = time.monotonic()
+        started, today = time.monotonic(), time.time_ns()
         self._scan_at = started + _RESCAN
         self._make()
+        self._seen = self._changed_at()
         found = list(_listing(self.path))
         self._files.clear()
         self._counts.clear()
         self._nbytes = 0
         for text, stat in found:
             name = Name.parsed(text)
+            used = stat.st_mtime_ns
             if name is not None:
-                self._add(_File(name, stat.st_size, stat.st_mtime_ns))
-            elif _PART.fullmatch(text) and time.time() - stat.st_mtime > _ABANDONED:
+                if used > today + _AHEAD:
+                    used = today
+                    with suppress(OSError):
+                        os.utime(self.path / text, ns=(today, today))
+                self._add(_File(name, stat.st_size, used))
+            elif _PART.fullmatch(text) and abs(today - used) > _ABANDONED * 1e9:
                 with suppress(OSError):
                     (self.path / text).unlink()
         now = time.monotonic()

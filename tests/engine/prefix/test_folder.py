@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import threading
+import time
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -533,3 +534,39 @@ def test_entries_say_how_many_tokens_and_bytes(tmp_path: Path) -> None:
     found: list[Entry] = folder.find(LONG, CELL + 10)
     assert [(entry.start, entry.stop) for entry in found] == [(0, CELL)]
     assert [entry.nbytes for entry in found] == [sizes[str(entry.name)] for entry in found]
+
+
+# ---- a folder of several, and clocks -------------------------------------------------------------
+
+
+def test_several_processes_hold_to_the_limit_at_every_moment(tmp_path: Path) -> None:
+    """Each knows what the others have written since it listed the folder."""
+    one = keep(folder_of(tmp_path / "probe"), plain_layers, LONG)
+    assert one == 3
+    limit = 4 * sum(path.stat().st_size for path in files_in(tmp_path / "probe"))
+    shared = tmp_path / "shared"
+    folders = [folder_of(shared, max_bytes=limit) for _ in range(3)]
+    for turn in range(tries(40)):
+        for number, folder in enumerate(folders):
+            keep(folder, plain_layers, (turn, number, *LONG))
+            held = sum(path.stat().st_size for path in files_in(shared))
+            assert held <= limit, (turn, number)
+    assert len(files_in(shared)) >= 6, "it was full"
+
+
+def test_files_from_the_future_do_not_stop_the_folder(tmp_path: Path) -> None:
+    """As after a clock was set back: they are as old as anything else from then on."""
+    probe = filled(tmp_path / "probe").nbytes
+    path = tmp_path / "kept"
+    before = folder_of(path, max_bytes=2 * probe)
+    for number in range(4):
+        keep(before, plain_layers, (90 + number, *LONG))
+    later = time.time() + 86_400
+    for file in files_in(path):
+        os.utime(file, (later, later))
+    folder = folder_of(path, max_bytes=2 * probe)
+    assert all(abs(file.stat().st_mtime - time.time()) < 60 for file in files_in(path))
+    for number in range(3):
+        ids = (number, *LONG)
+        assert keep(folder, plain_layers, ids) == 3
+        assert restored(folder, plain_layers, ids) == len(ids)

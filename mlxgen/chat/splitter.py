@@ -99,6 +99,7 @@ class Reading:
     - ``thinking``: whether the text begins inside the reasoning.
     - ``tools``: reads calls; None: calls stay text.
     - ``trim``: white space after the thinking is part of its end mark.
+    - ``exact``: the answer has a form, in which nothing is a slip.
     - ``given``: the beginning of the text, which the client gave and does not get back.
     """
 
@@ -106,6 +107,7 @@ class Reading:
     thinking: Thinking = "closed"
     tools: ToolReader | None = None
     trim: bool = True
+    exact: bool = False
     given: str = ""
 
 
@@ -117,6 +119,7 @@ class Splitter:
         self._tools = reading.tools
         self._marks = marks
         self._trim = reading.trim
+        self._exact = reading.exact
         self._part = first_part(marks, reading.thinking)
         self._section: Section = "none"
         self._skips = self._part == "reasoning"  # whether white space starts this part
@@ -252,10 +255,12 @@ class Splitter:
             self._release(self._kind, text)
         start, end = start - text, start - text + len(mark)
         if to in ("call", "bare", "line"):
-            alone = to == "line" and self._tools is not None and self._tools.format.alone
-            inner = end if to == "call" else start
+            assert self._tools is not None
+            alone = to == "line" and self._tools.format.alone
+            holds = alone or (mark != self._tools.format.start and bool(self._tools.strict))
             self._reads = True
-            are_calls = yield from self._read_calls(inner, alone=alone)
+            inner = end if to == "call" else start
+            are_calls = yield from self._read_calls(inner, alone=alone, holds=holds)
             self._reads = False
             if not are_calls:
                 self._release(self._kind, end if to != "line" else start + 1)
@@ -295,17 +300,18 @@ class Splitter:
 
     # ---- calls ---------------------------------------------------------------------------------
 
-    def _read_calls(self, place: int, *, alone: bool) -> Waiting[bool]:
+    def _read_calls(self, place: int, *, alone: bool, holds: bool) -> Waiting[bool]:
         """Reads the calls at a place of the held text; returns whether there are any.
 
-        ``alone``: they are calls only if nothing follows but the end mark.
+        ``alone``: they are calls only if nothing follows but the end mark. ``holds``: nothing of a
+        call is passed on before it is whole.
         """
         tools, source = self._tools, self._source
         assert tools is not None
         count, self._tries = 0, True
         held: list[Call] = []
         while True:
-            read = yield from self._read_call(place, again=count > 0, holds=alone)
+            read = yield from self._read_call(place, again=count > 0, alone=alone, holds=holds)
             if read is None:
                 break
             call, style = read
@@ -334,7 +340,7 @@ class Splitter:
         return True
 
     def _read_call(
-        self, place: int, *, again: bool, holds: bool
+        self, place: int, *, again: bool, alone: bool, holds: bool
     ) -> Waiting[tuple[Call, Style] | None]:
         tools, source = self._tools, self._source
         assert tools is not None
@@ -354,7 +360,9 @@ class Splitter:
                     yield
             except StopIteration:
                 self._call = None
-                if not holds:
+                if holds and not tools.accepts(call):
+                    continue
+                if not alone:
                     self._finish(call, call.place)
                 return call, style
             except BrokenError:
@@ -399,7 +407,7 @@ class Splitter:
     def _finder(self) -> _Finder:
         key = self._part, self._section != "none"
         if key not in self._finders:
-            self._finders[key] = _Finder(_edges(self._marks, self._tools, *key))
+            self._finders[key] = _Finder(_edges(self._marks, self._tools, *key, exact=self._exact))
         return self._finders[key]
 
     @property
@@ -443,13 +451,17 @@ class _Finder:
         return start, mark
 
 
-def _edges(marks: Marks, tools: ToolReader | None, part: str, section: bool) -> dict[str, str]:
+def _edges(
+    marks: Marks, tools: ToolReader | None, part: str, section: bool, *, exact: bool
+) -> dict[str, str]:
     """The marks that end a part, or begin a call in it, and to what they lead.
 
     ``section``: calls have begun there, so that the next may come without a mark.
     """
     edges = dict(marks.edges(None if tools is None else tools.starts).get(part, {}))
     start, end = marks.think_start, marks.think_end
+    if exact and part == "content":
+        return edges
     if start and end and marks.initial is None and part in _KINDS:
         edges.setdefault(start, "reasoning")
         edges.setdefault(end, "content")

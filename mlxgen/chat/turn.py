@@ -104,6 +104,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         thinking=thinking,
         tools=tools.reader,
         trim=turn.form is None or turn.form.is_json,
+        exact=turn.form is not None,
     )
     return Plan(
         ids=tuple(ids),

@@ -7,6 +7,7 @@ came never matters, nothing of it is lost, and arguments are JSON of the right t
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -144,6 +145,48 @@ def test_what_a_format_writes_is_read_as_what_was_written(style: str) -> None:
     found = read(reading_of({"style": style, "channels": style == "harmony"}), [written])
     assert [(name, json.loads(arguments)) for name, arguments in found["calls"]] == calls
     assert not found["content"].replace("assistant", "")
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_mark_that_is_only_named_swallows_nothing(style: str) -> None:
+    format, call = FORMATS[style], ("get_weather", {"city": "Oslo", "days": 3})
+    case = {"style": style, "think": ("<think>", "</think>"), "thinking": "possible"}
+    for mark in (*format.starts, *format.ends, format.end, *format.bare):
+        if not mark or style == "harmony":
+            continue
+        mark = mark.replace("{name}", "get_weather")
+        named = f"I may write {mark} later."
+        said = "The answer is yes."
+        text = f"<think>{named}</think>{said} {named}\n{format.write([call])}"
+        reading = reading_of(case)
+        whole = read(reading, [text])
+        assert read(reading, list(text)) == whole
+        assert whole["reasoning"] == named, (mark, whole)
+        assert whole["content"].startswith(said), (mark, whole)
+        assert [(name, json.loads(given)) for name, given in whole["calls"]] == [call], (
+            mark,
+            whole,
+        )
+        shown = [len(read(reading, [text[:end]], cut=True)["content"]) for end in range(len(text))]
+        assert shown[text.index(said) + len(said) + 2] >= len(said) - 1  # it came at once
+
+
+def test_a_strict_call_without_the_published_mark_fits_its_schema_or_is_text() -> None:
+    strict = tool("get_weather", city={"type": "string"}, days={"type": "integer", "maximum": 5})
+    format = format_of("qwen3_coder", plain().vocabulary)
+    reading = Reading(tools=ToolReader(format, [strict], strict={"get_weather"}))
+    for days, fits in ((3, True), (9, False)):
+        call = ("get_weather", {"city": "Oslo " * 30, "days": days})
+        text = format.write([call]).removeprefix("<tool_call>\n")
+        found = read(reading, list(text))
+        assert bool(found["calls"]) == fits and bool(found["content"]) != fits
+
+
+def test_in_an_answer_with_a_form_nothing_is_a_slip() -> None:
+    text = '{"a": "</think> <function=get_time></function>"}'
+    case = {"style": "qwen3_coder", "think": ("<think>", "</think>"), "thinking": "closed"}
+    found = read(replace(reading_of(case), exact=True), list(text))
+    assert found == {"content": text, "reasoning": "", "calls": []}
 
 
 def pieces_to_mutate(case: dict[str, Any]) -> list[str]:

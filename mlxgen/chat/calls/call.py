@@ -120,9 +120,14 @@ class Arguments:
             self._parts.append('"')
         self._parts.append("}" if self._given else "{}")
 
+    @property
+    def text(self) -> str:
+        """What is new in their text."""
+        return "".join(self._parts)
+
     def take(self) -> str:
-        """What is new in the text."""
-        more, self._parts = "".join(self._parts), []
+        """What is new in their text, once."""
+        more, self._parts = self.text, []
         return more
 
 

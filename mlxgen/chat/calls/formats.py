@@ -103,7 +103,7 @@ _LIST = Objects(is_list=True)
 _PARAMETERS = ("name", "parameters")
 _TOOLS = ("tool_name", "parameters")
 _NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]+)"
-_UP_TO_SEP = r"(?:(?!<\|sep\|>)(?s:.))*<\|sep\|>"  # the rest of one of Kimi's tags
+_MORE = r"(?:\s+[\w:]+\s*=\s*\"[^\"<>]*\")*?"  # other attributes of a tag
 
 
 def _function(lines: bool) -> Tagged:
@@ -131,9 +131,9 @@ def _invoke(prefix: str, parameter: str, kind: str = "") -> Tagged:
         key=(f'<{prefix}{parameter} name="{{key}}"{kind}>',),
         after=(f"</{prefix}{parameter}>\n",),
         close=(over,),
-        head=rf"<{invoke}\s(?:[^<>]*\s)?name\s*=\s*[\"']?{_NAME}[\"']?[^<>]*>",
+        head=rf"<{invoke}{_MORE}\s+name\s*=\s*[\"']?{_NAME}[\"']?[^<>]*>",
         tag=(
-            rf"<{prefix}{parameter}\s(?:[^<>]*\s)?name\s*=\s*[\"']?(?P<key>[^\"'<>]+)[\"']?"
+            rf"<{prefix}{parameter}{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]+)[\"']?"
             r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
         ),
         end=f"</(?:{prefix}{parameter}|{{key}})>",
@@ -200,7 +200,10 @@ _HARMONY = Headed(
         *("<|message|>", ARGUMENTS, "<|call|>"),
     ),
     between="<|start|>assistant",
-    head=rf"(?:functions\.)?{_NAME}(?:(?!<\|(?:message|start|end|call)\|>)(?s:.))*<\|message\|>",
+    head=(
+        rf"(?:functions\.)?{_NAME}"
+        r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}<\|message\|>"
+    ),
     close=("<|call|>",),
 )
 _KIMI_K2 = Headed(
@@ -220,15 +223,15 @@ _KIMI_K3 = Tagged(
     key=('<|open|>argument key="{key}" type="{kind}"<|sep|>',),
     after=("<|close|>argument<|sep|>",),
     close=("<|close|>call<|sep|>",),
-    head=rf"<\|open\|>call\s(?:(?:(?!<\|sep\|>)(?s:.))*\s)?tool=\"{_NAME}\"{_UP_TO_SEP}",
+    head=rf"<\|open\|>call{_MORE}\s+tool=\"{_NAME}\"{_MORE}\s*<\|sep\|>",
     tag=(
         r"<\|open\|>argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
-        rf"{_UP_TO_SEP}"
+        rf"{_MORE}\s*<\|sep\|>"
     ),
     half="(?!)",
     end=r"<\|close\|>argument<\|sep\|>",
     over=r"<\|close\|>call<\|sep\|>",
-    body=rf"<\|open\|>json{_UP_TO_SEP}",
+    body=rf"<\|open\|>json{_MORE}\s*<\|sep\|>",
     body_end=("<|close|>json<|sep|>", "<|close|>call<|sep|>"),
     kinds=("string", "object"),
     exact=True,

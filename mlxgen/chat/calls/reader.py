@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cached_property
 
-from .call import Marks, Offered, Tool
+from .call import Call, Marks, Offered, Tool
 from .formats import CallFormat
 from .styles import any_of
 
@@ -13,19 +13,37 @@ from .styles import any_of
 class ToolReader:
     """Reads the calls of these tools in a format; for one request.
 
-    ``most``: how many of them are passed on.
+    ``most``: how many of them are passed on. ``strict``: the tools whose arguments a grammar holds
+    to their schemas, after the published mark.
     """
 
     def __init__(
-        self, format: CallFormat, tools: Sequence[Tool], *, most: int | None = None
+        self,
+        format: CallFormat,
+        tools: Sequence[Tool],
+        *,
+        most: int | None = None,
+        strict: Set[str] = frozenset(),
     ) -> None:
         self.format = format
         self.offered = Offered.of(tools)
+        self.strict = strict
         self._most = most
 
     def passes_on(self, before: int) -> bool:
         """Whether another call is passed on, after ``before`` of them."""
         return self._most is None or before < self._most
+
+    def accepts(self, call: Call) -> bool:
+        """Whether a call that no grammar held is one: a strict tool's has to fit its schema."""
+        if call.name is None or call.name not in self.strict:
+            return True
+        from .fitting import Fitting, UncheckedError  # jsonschema takes a while to import
+
+        try:
+            return Fitting(self.offered[call.name]).objection(call.given.text) is None
+        except UncheckedError:
+            return True
 
     # ---- what the format says of these tools -----------------------------------------------------
 

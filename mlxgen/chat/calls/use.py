@@ -90,7 +90,8 @@ def plan_tools(
         return ToolPlan() if form is None else ToolPlan(spec=form.spec, field=form.field)
     called = frozenset(use.names)
     callable = [tool for tool in use.tools if tool["function"]["name"] in called]
-    reader = ToolReader(format, callable, most=None if use.many else 1)
+    most = None if use.many else 1
+    reader = ToolReader(format, callable, most=most, strict=use.strict)
     if use.mode != "auto":
         _check(is_known(format), format, "tool_choice", f"{use.mode} calls cannot be enforced")
         many = use.many and use.mode == "required"

@@ -156,13 +156,6 @@ class Constraint:
         return str(len(tokens_of(row & self._rows.ordinary)) or "none")
 
     @property
-    def is_wide(self) -> bool:
-        """Whether tokens all over the vocabulary are known to be allowed, as in free text."""
-        if self.outlook is None or self.outlook.mask is None:
-            return self.outlook is not None
-        return bool(2 * np.count_nonzero(self.outlook.mask) > len(self.outlook.mask))
-
-    @property
     def rewinds(self) -> bool:
         """Whether every filter goes back by itself, without being fed the text again."""
         return all(getattr(part, "rewinds", True) for part in self.parts)

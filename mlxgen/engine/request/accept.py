@@ -22,7 +22,7 @@ from . import ending
 from .hooks import hear
 from .leads import fed, forced_run, has_choice, leaves_any
 from .outbox import Accepted
-from .request import Request
+from .request import RECENT, Request
 
 
 class Verdict(enum.Enum):
@@ -118,17 +118,16 @@ def fast_forward(request: Request) -> Verdict:
     """Append the runs that must come next; they go through the model together."""
     if not request.appends_forced:
         return Verdict.NEXT
-    request.unforced += 1
-    while run := forced_run(request):
-        if run[0] in request.retries.excluded(request.position):
-            break
-        request.unforced = 0
+    run = forced_run(request)
+    request.forcing += RECENT * (bool(run) - request.forcing)
+    while run and run[0] not in request.retries.excluded(request.position):
         for token in run:
             verdict = push(request, token)
             if verdict is not Verdict.NEXT:
                 return verdict
             if request.strayed or request.history[-1] != token:  # a hook interfered
                 break
+        run = forced_run(request)
     return Verdict.NEXT
 
 

@@ -28,7 +28,7 @@ from .ending import ends
 from .leads import fed
 from .outbox import Outbox
 from .prompt import Prompt
-from .request import RARELY_FORCED, Request, Tally
+from .request import Request, Tally
 from .retries import Retries
 from .thinking import ThinkingLimit
 
@@ -120,7 +120,7 @@ def assemble(
             and options.top_logprobs is None
             and (constraint is not None or thinking is not None)
         ),
-        unforced=RARELY_FORCED,
+        forcing=0.0,
         strayed=False,
     )
     _take_prefix(request)

@@ -30,7 +30,8 @@ from .retries import Retries
 from .steering import Steering
 from .thinking import ThinkingLimit
 
-RARELY_FORCED = 32  # after that many sampled tokens without a forced run, none is expected
+RECENT = 0.25  # the weight of the latest token in the share of tokens that force a run
+LIKELY = 0.1  # the share from which on one is expected
 
 
 @dataclass(slots=True)
@@ -72,8 +73,7 @@ class Request:
     - ``forks``: how many seeds were given to forks so far.
     - ``appends_forced``: whether runs that must come are appended at once: if there may be any, the
       caller does not push the tokens, and none of them is to have its log-probability.
-    - ``unforced``: how many tokens were sampled since the last run that filters forced; at first,
-      so many that no other one is expected.
+    - ``forcing``: the share of the tokens sampled lately that were followed by a forced run.
     - ``strayed``: whether the last token was withheld from the filters.
     """
 
@@ -102,7 +102,7 @@ class Request:
     match: StopMatch | None
     forks: int
     appends_forced: bool
-    unforced: int
+    forcing: float
     strayed: bool
 
     # ---- the history and its parts ---------------------------------------------------------
@@ -245,16 +245,13 @@ class Request:
     def expects_forced(self) -> bool:
         """Whether a forced run is likely after the next token.
 
-        Then a look-ahead would waste a forward pass: token and run go through in one pass. Filters
-        that have forced a run do so again soon, but not in the middle of free text.
+        Then a look-ahead would waste a forward pass: token and run go through in one pass.
         """
         if self.steering is not None and self.steering.expects_run:
             return True
         if self.thinking is not None and not self.thinking.allows(self.transcript, 2):
             return True
-        if not self.appends_forced or self.constraint is None or self.unforced >= RARELY_FORCED:
-            return False
-        return not self.constraint.is_wide
+        return self.forcing > LIKELY
 
     def is_free(self, count: int) -> bool:
         """Whether the next ``count`` draws depend only on their positions."""

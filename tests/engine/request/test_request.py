@@ -193,7 +193,7 @@ def test_neither_of_two_forks_sees_what_the_other_does(
     assert play(twin, other, [True]) == play(third, other, [True])
 
 
-SHARED = (int, str, bool, type(None), Options, Vocabulary)
+SHARED = (int, float, str, bool, type(None), Options, Vocabulary)
 """What nobody can change."""
 
 

@@ -27,6 +27,7 @@ from . import (
     agents,
     bandwidth,
     batch,
+    calls,
     control,
     disk,
     expected,
@@ -93,6 +94,16 @@ def run_single(turns: int) -> Iterator[Figure]:
         found = bandwidth.share(lm, 60, turns)
         what = f"Llama of 8B shape, {label}, {lm.name}: share of the memory bandwidth"
         yield at_least(what, found.percent, str(found), 70)
+
+
+def run_calls(turns: int) -> Iterator[Figure]:
+    """Python calls for each generated token."""
+    for name, ours, theirs, aim in calls.cases():
+        found = calls.count(ours)
+        text = str(found)
+        if theirs is not None:
+            text += f"; mlx-lm {calls.count(theirs)}"
+        yield at_most(f"{name}: Python calls of mlxgen's a token", found.calls, text, aim)
 
 
 def run_overhead(turns: int) -> Iterator[Figure]:
@@ -571,6 +582,7 @@ MEASUREMENTS: dict[str, Callable[..., Iterator[Figure]]] = {
     "passes": run_passes,
     "batch": run_batch,
     "primitives": run_primitives,
+    "calls": run_calls,
     "prefix": run_prefix,
     "kv": run_kv,
     "speculation": run_speculation,

@@ -1,0 +1,158 @@
+"""Python calls that a generated token costs, beside mlx-lm's: the one figure of speed that no busy
+machine disturbs.
+
+Owns how calls are counted: those of functions of one package, in the thread that generates, from
+the public API alone. Built-in functions and those of other packages do not count, nor does what is
+done once for a generation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import mlx_lm
+from mlx_lm import stream_generate
+from mlx_lm.generate import BatchGenerator
+
+import mlxgen
+
+from .batch import prompt_of
+from .models import tiny
+from .steering import RECORDS
+
+WARM = 12  # tokens of each row before the count begins
+TOKENS = 40  # of each row that are counted
+RAGGED = (8, 25, 60, 120)  # tokens of the prompts of a batch of different lengths
+PROMPT = "Once upon a time there was a"
+OURS = str(Path(mlxgen.__file__).parent)
+THEIRS = str(Path(mlx_lm.__file__).parent)
+
+
+class Case(NamedTuple):
+    """What is counted: the tokens of ``rows`` sequences, given as they come."""
+
+    rows: int
+    run: Callable[[], Iterator[object]]
+    package: str = OURS
+
+
+class Count(NamedTuple):
+    """Calls a token, and the functions that were called most."""
+
+    calls: float
+    functions: int
+    most: Sequence[tuple[str, float]]
+
+    def __str__(self) -> str:
+        return f"{self.calls:.0f} calls of {self.functions} functions"
+
+
+def count(case: Case) -> Count:
+    """The calls of a case for each token, after the first ones of every row."""
+    tokens = iter(case.run())
+    for _ in range(WARM * case.rows):
+        next(tokens)
+    calls: Counter[Any] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(case.package):
+            calls[frame.f_code] += 1
+
+    given, wanted = 0, TOKENS * case.rows
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        while given < wanted and next(tokens, None) is not None:
+            given += 1
+    finally:
+        sys.setprofile(before)
+    if hasattr(tokens, "close"):
+        tokens.close()
+    start = len(case.package) + 1
+    most = [
+        (f"{code.co_filename[start:]}:{code.co_qualname}", number / given)
+        for code, number in calls.most_common()
+    ]
+    return Count(sum(calls.values()) / given, len(calls), most)
+
+
+def stream(lm: mlxgen.LanguageModel, draft: str = "off") -> Case:
+    """One stream."""
+
+    def run() -> Iterator[object]:
+        options: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 120}
+        with lm.stream(PROMPT, draft=draft, **options) as chunks:
+            yield from chunks
+
+    return Case(1, run)
+
+
+def batch(
+    lm: mlxgen.LanguageModel,
+    rows: int,
+    *,
+    schema: bool = False,
+    draft: str = "off",
+    lengths: Sequence[int] = (8,),
+) -> Case:
+    """A batch of prompts of these lengths in turn; with ``schema``, each is held to one."""
+    prompts = [prompt_of(lengths[i % len(lengths)], i) for i in range(rows)]
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 120, "draft": draft}
+    if schema:
+        options["filters"] = [
+            mlxgen.JsonSchema({"type": "array", "items": RECORDS["person"], "minItems": 9})
+        ]
+    else:
+        options["ignore_eos"] = True
+
+    def run() -> Iterator[object]:
+        with lm.batch(prompts, limits=mlxgen.Limits(max_batch=rows), **options) as chunks:
+            yield from chunks
+
+    return Case(rows, run)
+
+
+def peer_stream(lm: mlxgen.LanguageModel) -> Case:
+    """mlx-lm's stream of the same model."""
+
+    def run() -> Iterator[object]:
+        yield from stream_generate(lm.model, lm.tokenizer, PROMPT, max_tokens=120)
+
+    return Case(1, run, THEIRS)
+
+
+def peer_batch(lm: mlxgen.LanguageModel, rows: int, lengths: Sequence[int] = (8,)) -> Case:
+    """mlx-lm's batch of the same prompts."""
+
+    def run() -> Iterator[object]:
+        generator = BatchGenerator(lm.model, stop_tokens=None)
+        prompts = [prompt_of(lengths[i % len(lengths)], i) for i in range(rows)]
+        generator.insert(prompts, max_tokens=[120] * rows)
+        try:
+            while found := generator.next_generated():
+                yield from found
+        finally:
+            generator.close()
+
+    return Case(rows, run, THEIRS)
+
+
+def cases() -> Iterator[tuple[str, Case, Case | None, int]]:
+    """What is measured: its name, ours, mlx-lm's, and the calls a token that are aimed at."""
+    lm = mlxgen.load()
+    yield "a stream", stream(lm), peer_stream(lm), 60
+    yield "a stream, default drafts", stream(lm, "auto"), None, 80
+    yield "4 rows", batch(lm, 4), peer_batch(lm, 4), 50
+    yield "4 rows, a schema", batch(lm, 4, schema=True), None, 90
+    yield "4 rows, a schema, default drafts", batch(lm, 4, schema=True, draft="auto"), None, 80
+    for rows, aim in ((1, 100), (8, 50), (32, 35)):
+        yield f"{rows} rows", batch(lm, rows), peer_batch(lm, rows), aim
+    deep = tiny("llama", layers=48)
+    yield "48 layers, a stream", stream(deep), peer_stream(deep), 110
+    ours, theirs = batch(deep, 4, lengths=RAGGED), peer_batch(deep, 4, RAGGED)
+    yield "48 layers, 4 rows of different length", ours, theirs, 100

@@ -329,9 +329,8 @@ def _ban(request: Request, match: BanMatch) -> Verdict:
     if not retries.spend(target, drawn):
         request.rewind(len(request.history) - 1)
         raise DeadEndError(
-            f"bans have taken back {retries.spent} draws of a text of at most {retries.furthest} "
-            f"tokens, the last one because of {match.pattern!r}: the model finds hardly any text "
-            "without them; ban less"
+            f"bans have taken back {retries.spent} draws of a text of {drawn} tokens, the last one "
+            f"because of {match.pattern!r}: the model finds hardly any text without them; ban less"
         )
     _go_back(request, target, drawn)
     retries.ban(target, token)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
@@ -22,7 +21,7 @@ from ...sampling import Repetitions, TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
 from ...tokens import Token, Vocabulary
 from ..chunk import FinishReason, Usage
-from ..history import History
+from ..history import History, rewind_all
 from ..options import Options
 from .closing import Closing
 from .outbox import Outbox
@@ -47,13 +46,6 @@ class Tally:
     redraws: int = 0
     forked: int = 0
     incomplete: str = ""
-
-
-class Part(Protocol):
-    """State that is derived from the generated tokens."""
-
-    def rewind(self, to: int) -> None:
-        """Go back to the first ``to`` tokens; does nothing at that length or before it."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -107,13 +99,6 @@ class Request:
 
     # ---- the history and its parts ---------------------------------------------------------
 
-    @property
-    def parts(self) -> list[Part]:
-        """All parts that exist, except those that cover the prompt; the filters first, as only
-        their rewind can fail."""
-        every = self.constraint, self.transcript, self.healer, self.closing
-        return [*(part for part in every if part is not None), self.outbox, self.retries]
-
     def advance(
         self, token: Token, fed: Tokens[Token] | None = None
     ) -> BanMatch | StopMatch | None:
@@ -153,12 +138,10 @@ class Request:
         Parts that an interrupt left ahead of the history go back to it as well.
         """
         count = max(0, to - self.base)
-        for part in self.parts:
-            part.rewind(count)
-        if self.counts is not None:
-            self.counts.rewind(to)
-        if self.repetitions is not None:
-            self.repetitions.rewind(to)
+        # The filters first: only their rewind can fail
+        parts = self.constraint, self.transcript, self.healer, self.closing
+        rewind_all((*parts, self.outbox, self.retries), count)
+        rewind_all((self.counts, self.repetitions), to)  # which cover the prompt as well
         if to < len(self.history):
             self.history.cut(to)
             self.finish_reason = self.match = None

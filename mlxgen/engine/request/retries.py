@@ -26,7 +26,7 @@ class Retries:
     - ``asked``: how often hooks have asked for another draw at a position.
     - ``banned``: the tokens that bans have excluded there.
     - ``rejected``: what was drawn there and is not, in order.
-    - ``spent``, ``furthest``: how many draws bans have taken back, and the most tokens there were.
+    - ``spent``: how many draws bans have taken back.
     - ``exclude``, ``temperature``: what a hook wants of the next draw. ``unmet``: it excluded
       every token that could be drawn.
     """
@@ -37,7 +37,6 @@ class Retries:
     banned: dict[int, frozenset[Token]] = field(default_factory=dict)
     rejected: dict[int, tuple[Rejected, ...]] = field(default_factory=dict)
     spent: int = 0
-    furthest: int = 0
     exclude: frozenset[Token] = frozenset()
     temperature: float | None = None
     unmet: bool = False
@@ -75,12 +74,11 @@ class Retries:
     def spend(self, position: int, drawn: int) -> bool:
         """Note that a ban goes back from ``drawn`` tokens to ``position``; false if it may not.
 
-        The allowance grows with the length that the text has reached. Without a limit, an
-        expression that every text matches would be tried on one text after the other.
+        The allowance grows with the length of the text. Without a limit, an expression that every
+        text matches would be tried on one text after the other.
         """
         self.spent += drawn - position
-        self.furthest = max(self.furthest, drawn)
-        return self.spent <= DRAWS_FOR_BANS * (self.furthest + DRAWS_FOR_BANS)
+        return self.spent <= DRAWS_FOR_BANS * (drawn + DRAWS_FOR_BANS)
 
     def ban(self, position: int, token: Token) -> None:
         """Note that a ban excludes ``token`` at ``position``."""
@@ -119,7 +117,7 @@ class Retries:
         how far the draws had run ahead.
         """
         self.back(target, seen)
-        self.spent, self.furthest = 0, 0
+        self.spent = 0
         self.agreed.update((p, self.attempts[p]) for p in range(target, seen))
         for table in (self.asked, self.banned, self.rejected):
             for later in [p for p in table if p >= seen]:

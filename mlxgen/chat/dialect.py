@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import MlxgenError, OptionError, PromptError
 from ..images import ImageProcessor
@@ -13,6 +13,14 @@ from .calls.formats import CallFormat
 from .families import marks_of
 from .splitter import Marks
 from .template.format import SWITCHES, Chat, ChatFormat
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""How long to think, in order."""
+_OTHER_SWITCHES = ("think", "enable_reasoning", "use_thinking", "use_reasoning", "reasoning")
+_COUNTER_SWITCHES = ("disable_thinking", "no_think", "no_thinking", "skip_thinking")
+_MODES = ("thinking_mode", "think_mode", "reasoning_mode")
+_ON = ("on", "enabled", "think", "thinking", "auto")
+_OFF = ("off", "disabled", "no_think", "nothink", "non-thinking", "chat", "none")
 
 
 class UnsupportedError(OptionError):
@@ -26,9 +34,9 @@ class Dialect:
 
     - ``marks`` and ``tools``: the model's format; ``think_start_tokens`` spell the mark that
       starts thinking.
-    - ``grades_thinking`` and ``switches_thinking``: whether the chat template uses
-      ``reasoning_effort`` and ``enable_thinking``.
-    - ``shows_tools`` and ``shows_calls``: whether it shows tools and earlier calls to the model.
+    - ``grades``: the values of ``reasoning_effort`` that the chat template knows; none if it does
+      not use it. ``on`` and ``off``: its variables that switch thinking, whatever their names.
+    - ``shows_tools``: whether it shows tools to the model.
     - ``images``: what reads the images in its messages, if it takes any.
     """
 
@@ -36,17 +44,17 @@ class Dialect:
     marks: Marks = field(default_factory=Marks)
     think_start_tokens: tuple[Token, ...] = ()
     tools: CallFormat | None = None
-    grades_thinking: bool = False
-    switches_thinking: bool = False
+    grades: tuple[str, ...] = ()
+    on: Mapping[str, Any] = field(default_factory=dict)
+    off: Mapping[str, Any] = field(default_factory=dict)
     shows_tools: bool = False
-    shows_calls: bool = True
     images: ImageProcessor | None = None
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, images: ImageProcessor | None = None) -> Dialect:
         """The dialect of a tokenizer's model; ``images`` reads those that it takes."""
         tokenizer: Any = vocabulary.tokenizer
-        variables = _variables(vocabulary)
+        variables, words = _template_knows(vocabulary)
         template, added = _template(tokenizer), _added(vocabulary)
         marks = marks_of(tokenizer, template, added)
         start = tokenizer.think_start_tokens
@@ -57,10 +65,10 @@ class Dialect:
             marks=marks,
             think_start_tokens=tuple(map(int, start or ())),
             tools=CallFormat.of(tokenizer, template, added),
-            grades_thinking="reasoning_effort" in variables,
-            switches_thinking=not variables.isdisjoint(SWITCHES),
-            shows_tools=_shows(vocabulary, "tools"),
-            shows_calls=_shows(vocabulary, "calls"),
+            grades=_grades(words) if "reasoning_effort" in variables else (),
+            on=_switched(variables, words, on=True),
+            off=_switched(variables, words, on=False),
+            shows_tools=_shows_tools(vocabulary),
             images=images,
         )
 
@@ -70,17 +78,21 @@ class Dialect:
         return self.marks.think_start is not None or "reasoning" in self.marks.transitions
 
     def nearest(self, effort: str | None) -> Mapping[str, Any]:
-        """The variables of the template that come closest to an effort: without grades, only
-        whether to think. None leaves it to the model."""
+        """The variables of the template that come closest to an effort: its nearest grade, the
+        higher of two, and whether to think. None leaves it to the model."""
         if effort is None:
             return {}
-        if self.grades_thinking:
-            return {"reasoning_effort": effort}
-        return {"enable_thinking": effort != "none"} if self.switches_thinking else {}
+        switch = dict(self.off if effort == "none" else self.on)
+        if not self.grades or (effort == "none" and switch and "none" not in self.grades):
+            return switch
+        wanted = EFFORTS.index(effort)
+        grades = sorted(self.grades, key=EFFORTS.index, reverse=True)
+        nearest = min(grades, key=lambda grade: abs(EFFORTS.index(grade) - wanted))
+        return {**switch, "reasoning_effort": nearest}
 
     def follows(self, effort: str | None) -> bool:
         """Whether an effort makes the difference that it asks for, or asks for none."""
-        return effort in (None, "none") or self.grades_thinking or self.thinks
+        return effort in (None, "none") or bool(self.grades) or self.thinks
 
     @property
     def takes_forms(self) -> bool:
@@ -131,18 +143,42 @@ def _added(vocabulary: Vocabulary) -> frozenset[str]:
     return frozenset(vocabulary.piece(token).decode(errors="replace") for token in vocabulary.added)
 
 
-def _variables(vocabulary: Vocabulary) -> frozenset[str]:
-    """The variables of the chat template; none if it cannot be used."""
+def _template_knows(vocabulary: Vocabulary) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables of the chat template, and the words in it; none if it cannot be used."""
     try:
-        return ChatFormat.of(vocabulary).variables
+        format = ChatFormat.of(vocabulary)
     except PromptError:
-        return frozenset()
+        return frozenset(), frozenset()
+    return format.variables, format.words
 
 
-def _shows(vocabulary: Vocabulary, what: Literal["tools", "calls"]) -> bool:
+def _grades(words: Collection[str]) -> tuple[str, ...]:
+    """The grades of thinking in a template. One that only has a default prints what it gets."""
+    known = tuple(effort for effort in EFFORTS if effort in words)
+    return known if len(known) > 1 else ("low", "medium", "high")
+
+
+def _switched(variables: Collection[str], words: Collection[str], *, on: bool) -> dict[str, Any]:
+    """The variables of a template that switch thinking on or off."""
+    switched: dict[str, Any] = {}
+    names = [name for name in SWITCHES if name in variables] or [
+        name for name in _OTHER_SWITCHES if name in variables
+    ]
+    if names:
+        switched[names[0]] = on
+    switched |= {name: not on for name in _COUNTER_SWITCHES if name in variables}
+    for name in _MODES:
+        mode = next((word for word in (_ON if on else _OFF) if word in words), None)
+        if name in variables and mode is not None:
+            switched[name] = mode
+    if "thinking_budget" in variables and not on:
+        switched["thinking_budget"] = 0
+    return switched
+
+
+def _shows_tools(vocabulary: Vocabulary) -> bool:
     """Whether the chat template mentions them; not if it cannot be used."""
     try:
-        format = ChatFormat.of(vocabulary, tools=True)
+        return ChatFormat.of(vocabulary, tools=True).shows_tools
     except PromptError:
         return False
-    return format.shows_tools if what == "tools" else format.shows_calls

@@ -35,7 +35,8 @@ BUDGETS: Mapping[str, int | None] = MappingProxyType(
 
 def budget_of(effort: str | None, usual: int | None, dialect: Dialect) -> int | None:
     """How many tokens a model may think, from an effort and what is usual; None: any number."""
-    meant = None if effort is None or dialect.grades_thinking else BUDGETS[effort]
+    graded = dialect.grades and effort != "none"
+    meant = None if effort is None or graded else BUDGETS[effort]
     if meant is None or usual is None:
         return usual if meant is None else meant
     return min(meant, usual)

@@ -6,7 +6,6 @@ Invariant: what a plan demands of the text is exactly what its reading expects t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -17,9 +16,9 @@ from ..tokens import Token
 from .calls.held import HeldCalls
 from .calls.use import Form, ToolPlan, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
-from .roles import retold, without_calls
 from .splitter import Reading, Thinking
-from .template.format import SWITCHES, Chat, RefusedError
+from .template.format import SWITCHES, Chat, ChatFormat, Told
+from .template.pictures import is_image
 from .template.sandbox import RenderLimits
 from .thinking import after_thinking, budget_of, going_on, in_answer, marks_of, thinking_of
 
@@ -71,18 +70,35 @@ class Plan:
     ignored: tuple[str, ...] = ()
 
 
+def prompt_of(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Told:
+    """The tokens of a turn's prompt, and what of the chat is not in it.
+
+    Images that the model does not take are told as a note. In the newest message of the user they
+    are asked for, and an ``OptionError``.
+    """
+    chat = turn.chat
+    noted: tuple[str, ...] = ()
+    if dialect.images is None:
+        chat, noted = _without_images(chat)
+    chat = replace(
+        chat,
+        tools=None if turn.tools is None else turn.tools.tools,
+        template=_variables(turn, dialect),
+    )
+    write = None if dialect.tools is None else dialect.tools.write
+    told = chat.told(dialect.vocabulary, limits, dialect.images, write)
+    ids = told.tokens[-turn.keep if turn.keep else 0 :]
+    return Told(ids, (*noted, *told.left_out))
+
+
 def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Plan:
     """Plans; ``OptionError``, ``PromptError`` or ``GrammarError`` if that is impossible."""
     form = turn.form
     if form is not None and not turn.chat.continue_final_message:
         form = replace(form, spec=in_answer(form.spec, dialect))
     tools = plan_tools(turn.tools, form, dialect)
-    chat = replace(
-        turn.chat,
-        tools=None if turn.tools is None else turn.tools.tools,
-        template=_variables(turn, dialect),
-    )
-    ids = _rendered(chat, dialect, limits)[-turn.keep if turn.keep else 0 :]
+    ids, left_out = prompt_of(turn, dialect, limits)
+    chat = turn.chat
     continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
     thinking = thinking_of(ids, dialect, continued)
     if continued is not None:
@@ -116,7 +132,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         stop=tools.stop,
         field=tools.field,
         held=_held(turn.tools, form, dialect, tools, reading),
-        ignored=_ignored(turn, dialect),
+        ignored=tuple(dict.fromkeys((*left_out, *_ignored(turn, dialect)))),
     )
 
 
@@ -146,34 +162,50 @@ def _held(
     return HeldCalls(use, reading, tools.loose, spec_of, alone)
 
 
-def _rendered(chat: Chat, dialect: Dialect, limits: RenderLimits | None) -> list[Token]:
-    """The tokens of a chat, in other roles if the template refuses those that it has."""
-    if not dialect.shows_calls:
-        chat = replace(chat, messages=without_calls(chat.messages))
-    try:
-        return chat.tokens(dialect.vocabulary, limits, dialect.images)
-    except RefusedError:
-        for messages in retold(chat.messages):
-            with contextlib.suppress(RefusedError):
-                told = replace(chat, messages=messages)
-                return told.tokens(dialect.vocabulary, limits, dialect.images)
-        raise
+def _effort(turn: Turn, dialect: Dialect) -> Effort | None:
+    """The effort of a turn. Not to think means the same under every name, whether the template has
+    a switch or not."""
+    wishes = [turn.chat.template.get(name) for name in SWITCHES]
+    return "none" if turn.effort is None and False in wishes else turn.effort
 
 
 def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
     """The template's variables, with the effort among them, unless they already say whether to
-    think."""
-    given = turn.chat.template
-    nearest = dict(dialect.nearest(turn.effort))
-    if not given.keys().isdisjoint(SWITCHES):
-        nearest.pop("enable_thinking", None)
-    return {**nearest, **given}
+    think. A switch that the template does not have is a matter of the budget."""
+    known = ChatFormat.of(dialect.vocabulary, tools=turn.tools is not None).variables
+    given = dict(turn.chat.template)
+    said = {name: given[name] for name in SWITCHES if isinstance(given.get(name), bool)}
+    nearest = dict(dialect.nearest(_effort(turn, dialect)))
+    if said and known.isdisjoint(SWITCHES):
+        given = {name: value for name, value in given.items() if name not in said}
+    elif said:
+        nearest = {name: value for name, value in nearest.items() if name not in SWITCHES}
+    return {**{name: value for name, value in nearest.items() if name in known}, **given}
 
 
 def _budget(turn: Turn, dialect: Dialect) -> int | None:
     if turn.thinking_budget is not None:
         return turn.thinking_budget
-    return budget_of(turn.effort, turn.usual_budget, dialect)
+    return budget_of(_effort(turn, dialect), turn.usual_budget, dialect)
+
+
+def _without_images(chat: Chat) -> tuple[Chat, tuple[str, ...]]:
+    """The chat with notes in the places of earlier images, and of those that tools returned; and
+    where these are."""
+    messages = list(chat.messages)
+    last = messages[-1] if messages and messages[-1].get("role") == "user" else None
+    noted = []
+    for i, message in enumerate(messages):
+        content = message.get("content")
+        if message is last or not isinstance(content, (list, tuple)):
+            continue
+        images = [j for j, part in enumerate(content) if is_image(part)]
+        if not images:
+            continue
+        texts = ["[image]" if is_image(part) else str(part.get("text", "")) for part in content]
+        noted += [f"messages[{i}].content[{j}]" for j in images]
+        messages[i] = {**message, "content": "\n".join(texts)}
+    return replace(chat, messages=messages), tuple(noted)
 
 
 def _ignored(turn: Turn, dialect: Dialect) -> tuple[str, ...]:

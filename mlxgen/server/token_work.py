@@ -15,6 +15,7 @@ from pydantic import Field
 
 from ..chat import Chat
 from ..chat.template.sandbox import RenderLimits
+from ..chat.turn import Effort, Turn, prompt_of
 from ..errors import MlxgenError
 from ..images import plain
 from ..tokens import Vocabulary
@@ -23,9 +24,11 @@ from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
 from .http.responses import to_large_json
 from .openai.messages import CHAT_FIELDS, Message, rendered
+from .openai.schemas import Tool
 from .reading import read
 from .replying import read_body
 from .served_model import ServedModel
+from .tool_use import Choice, tool_use
 
 MAX_TOKENS = 1 << 20
 
@@ -39,7 +42,11 @@ class TokenizeRequest(Body):
     prompt: str | None = Field(default=None, description="raw text")
     content: str | None = Field(default=None, description="raw text")
     messages: list[Message] | None = Field(default=None, description="for the chat template")
-    tools: list[Json] | None = Field(default=None, description="for the chat template")
+    tools: list[Tool] | None = Field(default=None, description="for the chat template")
+    reasoning_effort: Effort | None = Field(default=None, description="as in a chat")
+    add_generation_prompt: bool | None = Field(
+        default=None, description="begin an answer after the messages (default: true)"
+    )
     chat_template_kwargs: Json | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = Field(
@@ -129,14 +136,23 @@ def _going_on(text: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
+    """The prompt that a chat with these messages would have."""
+    functions = {
+        f"tools[{i}].function": tool.function for i, tool in enumerate(request.tools or ())
+    }
     chat = Chat(
         rendered(request.messages or []),
-        tools=request.tools,
         template=request.chat_template_kwargs or {},
         continue_final_message=bool(request.continue_final_message),
+        add_generation_prompt=request.add_generation_prompt is not False,
+    )
+    turn = Turn(
+        chat=chat,
+        tools=tool_use(functions, Choice(), many=True),
+        effort=request.reasoning_effort,
     )
     try:
-        return plain(chat.tokens(model.vocabulary, RenderLimits(), model.dialect.images))
+        return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
     except MlxgenError as error:
         raise as_request_error(error, CHAT_FIELDS) from error
 

@@ -123,7 +123,7 @@ def test_the_effort_is_told_in_the_words_of_the_template(
     tokenizer = demo().vocabulary.tokenizer._tokenizer
     shown = "{{ reasoning_effort }}" if graded else "{{ enable_thinking }}"
     monkeypatch.setattr(tokenizer, "chat_template", f"|{shown}|{{{{ messages }}}}")
-    dialect = replace(demo(), grades_thinking=graded)
+    dialect = replace(demo(), grades=("low", "high") if graded else ())
     assert text_of(dialect, Turn(chat=CHAT, effort=effort)).split("|")[1] == variables
 
 

@@ -8,7 +8,6 @@ import copy
 import gc
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,23 +160,6 @@ def test_an_image_of_a_tool_is_shown_where_the_template_has_a_place(model: Serve
     assert "<|im_start|>tool\nhere\n" in text
     told = text[text.index("here") :]
     assert told.index("<|im_start|>user") < told.index("<|patch|>") < told.index("and?")
-
-
-def test_an_image_of_a_tool_is_shown_to_a_model_that_is_told_of_no_calls(
-    lm: LanguageModel, model: ServedModel
-) -> None:
-    told = replace(model, dialect=replace(model.dialect, shows_calls=False))
-    source = {
-        "type": "base64",
-        "media_type": "image/png",
-        "data": base64.b64encode(png(1)).decode(),
-    }
-    parts = [{"type": "text", "text": "here"}, {"type": "image", "source": source}]
-    found = prompt_of(parse_messages(result(parts), told))
-    assert sum(token < 0 for token in found) == 6
-    text = model.vocabulary.decode(plain(found))
-    assert "Result: here" in text and "base64" not in text
-    assert text.index("here") < text.index("<|patch|>") < text.index("and?")
 
 
 def test_an_image_in_the_result_of_a_function_is_taken(model: ServedModel) -> None:

@@ -14,11 +14,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import PromptError
 from ...tokens import Token, Vocabulary
-from .authored import Spans
+
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+"""Where the template's own characters are: (start, end), ascending, and never adjacent."""
 
 
 class _Match(NamedTuple):
@@ -64,6 +66,39 @@ class ControlTokens:
     def tokens(self) -> frozenset[Token]:
         """The control tokens."""
         return frozenset(self._contents)
+
+    def seams(self, text: str) -> list[int]:
+        """The characters of a text of which a control token would be made, with what is before and
+        after them in the text or in what a template writes around it: the first of each control
+        token in it, and its own first or last one if a token may reach over it.
+        """
+        bare = text.strip()
+        if not bare:
+            return []
+        start = text.index(bare)
+        begins, inside, ends = self._pieces
+        places = {match.start() for match in self.pattern.finditer(text)}
+        sizes = range(1, min(len(bare), self._longest) + 1)
+        if bare in inside or any(bare[:size] in ends for size in sizes):
+            places.add(start)
+        if any(bare[-size:] in begins for size in sizes):
+            places.add(start + len(bare) - 1)
+        return sorted(places)
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._contents.values()), default=0)
+
+    @cached_property
+    def _pieces(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """What control tokens begin with, have inside, and end with."""
+        begins, inside, ends = set(), set(), set()
+        for content in map(str.strip, self._contents.values()):
+            size = len(content)
+            begins |= {content[:at] for at in range(1, size)}
+            ends |= {content[at:] for at in range(1, size)}
+            inside |= {content[a:b] for a in range(1, size) for b in range(a + 1, size)}
+        return frozenset(begins), frozenset(inside), frozenset(ends)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:

@@ -2,37 +2,38 @@
 
 Also the variables of the template that may be set, and the last message if it is left open.
 
-Invariant: no text of a message, a name, a tool or a variable becomes a control token, whatever the
-template does with it, unless that was allowed. A Jinja template's own text is tracked through the
-rendering. If that is impossible (a program renders, or a template makes its tokens in a way that
-cannot be tracked), anything in the messages that looks like a control token is broken up before
-the rendering, and put together again after it.
+Two things hold whatever the template does. No text of a message, a name, a tool or a variable
+becomes a control token, unless that was allowed: anything that looks like one, or like the
+beginning or the end of one, is broken up before the rendering and put together again after it. And
+nothing that was said is lost without a word: a first rendering, of which nothing else is used, has
+a mark in every text, and what it leaves out or refuses is told in another way.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import MlxgenError, OptionError, PromptError
 from ...images import ImageProcessor
 from ...tokens import Token, Vocabulary
-from .authored import Authored, own_of, plain
-from .control_tokens import ControlTokens
+from .control_tokens import ControlTokens, Spans
 from .pictures import Pictures
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
+from .telling import Marked, Verdict, Way, WriteCalls, in_order, ways
 from .values import (
     REASONING,
     Values,
-    all_text,
+    for_templates,
     mapped,
     plain_json,
     plain_messages,
@@ -44,10 +45,21 @@ from .values import (
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 SWITCHES = ("enable_thinking", "thinking")  # the two names of one variable
+_LETTERS = range(0x20000, 0x2A6DF)
+"""Letters that hardly anybody writes, and that every way of printing a text prints as they are."""
+_TOOLS = ("xml_tools", "json_tools", "tools_json", "functions")
+"""Names under which templates take tools, besides ``tools``."""
 
 
 class RefusedError(PromptError):
     """The chat template says no to messages, for a reason of its own."""
+
+
+class Told(NamedTuple):
+    """The tokens of a chat, and the places in it that they leave out."""
+
+    tokens: list[Token]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +94,38 @@ class Chat:
     ) -> list[Token]:
         """The tokens of the rendered chat, at least one; ``images`` reads those in the messages.
 
-        PromptError, with the template's reason, if it refuses the messages or renders nothing, or
-        if it exceeds the ``limits``; OptionError if something is wrong with ``template`` or an
-        image, or if the model takes none.
+        What the template refuses or leaves out is told in the nearest way that it takes.
+        PromptError, with the template's reason, if there is none, if it renders nothing, or if it
+        exceeds the ``limits``; OptionError if something is wrong with ``template`` or an image, or
+        if the model takes none.
         """
+        return self.told(vocabulary, limits, images).tokens
+
+    def told(
+        self,
+        vocabulary: Vocabulary,
+        limits: RenderLimits | None = None,
+        images: ImageProcessor | None = None,
+        write: WriteCalls | None = None,
+    ) -> Told:
+        """The same with what is left out; ``write`` writes calls as the model does, for a template
+        that shows none."""
         if not self.messages or not all(isinstance(each, Mapping) for each in self.messages):
             raise PromptError(
                 "expected a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
             )
-        pictures = Pictures.of(self.messages)
+        pictures = Pictures.of(in_order(self.messages))
         pictures.check(images)
         chat = replace(self, messages=pictures.messages)
         format = ChatFormat.of(vocabulary, tools=bool(self.tools))
-        tokens = format.tokens(chat, limits=limits)
-        if images is None or not pictures.sources:
-            return tokens
-        return format.with_images(tokens, pictures, images)
+        return format.told(chat, pictures, limits=limits, images=images, write=write)
 
 
 class ChatFormat:
     """The chat format of a vocabulary; ``of`` finds it. Any thread may use it."""
 
     def __init__(self, vocabulary: Vocabulary, template: SandboxedTemplate | None) -> None:
+        self._vocabulary = vocabulary
         self._wrapper: Any = vocabulary.tokenizer
         self._tokenizer: Any = vocabulary.tokenizer._tokenizer
         self._template = template
@@ -151,12 +173,15 @@ class ChatFormat:
     @property
     def shows_tools(self) -> bool:
         """Whether tools are shown to the model; for a program, this is not known."""
-        return self._template is None or "tools" in self._template.variables | self._template.keys
+        known = ("tools", *_TOOLS)
+        return self._template is None or not (
+            self._template.variables | self._template.keys
+        ).isdisjoint(known)
 
     @property
-    def shows_calls(self) -> bool:
-        """Whether earlier calls are shown to the model; for a program, this is not known."""
-        return self._template is None or "tool_calls" in self._template.keys
+    def words(self) -> frozenset[str]:
+        """The words in the template, such as the values with which it compares a variable."""
+        return frozenset() if self._template is None else self._template.keys
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The variables as the template takes them. OptionError if it does not use one of them.
@@ -194,35 +219,80 @@ class ChatFormat:
 
     # ---- tokens ----
 
-    def tokens(self, chat: Chat, *, limits: RenderLimits | None) -> list[Token]:
-        """The tokens of a chat. PromptError, with the template's reason, if it refuses."""
+    def told(
+        self,
+        chat: Chat,
+        pictures: Pictures,
+        *,
+        limits: RenderLimits | None,
+        images: ImageProcessor | None,
+        write: WriteCalls | None,
+    ) -> Told:
+        """The tokens of a chat, told in the closest of the ways that leave nothing out, or else as
+        little as possible. PromptError, with the template's reason, if it refuses all of them."""
         chat = replace(chat, template=self.check(chat.template))
-        try:
-            chat = _plain(chat)
-            if self._template is None and _tells_text_apart(self._tokenizer):
-                return [int(token) for token in self._run(chat, limits, tokenize=True)]
-            text = self._rendered(chat, limits)
-        except MlxgenError:
-            raise
-        except Exception as error:  # templates are programs and may raise anything
-            reason = f"{error}" or type(error).__name__
-            refusal = f"the chat template refuses these messages: {reason}"
-            raise RefusedError(refusal) from error
-        own = None if chat.allow_control_tokens else own_of(text)
-        tokens = self._control.encode(plain(text), own)
+        chat = replace(
+            chat,
+            messages=self._without_thoughts(plain_messages(chat.messages), chat),
+            tools=plain_tools(chat.tools),
+        )
+        if self._template is None and _tells_text_apart(self._tokenizer):
+            chat = replace(chat, messages=for_templates(chat.messages))
+            with _refusals():
+                return Told([int(token) for token in self._run(chat, limits, tokenize=True)])
+        broken, letters = self._broken(chat)
+        free = (chr(code) for code in _LETTERS if chr(code) not in letters)
+        marked = Marked.of(chat.messages, chat.tools, free)
+        deadline = None if limits is None else Meter(limits)
+        place = None
+        if images is not None and pictures.sources:
+            place = (self._vocabulary.piece(images.token).decode(), len(pictures.sources))
+        refused: RefusedError | None = None
+        best: tuple[tuple[int, int], Way, Verdict] | None = None
+        seen: list[Messages] = []
+        for way in ways(chat.messages, write):
+            messages = way(marked.messages)
+            if messages in seen:
+                continue
+            seen.append(messages)
+            try:
+                with _refusals():
+                    probe = replace(chat, messages=messages, tools=marked.tools)
+                    text = self._text(probe, limits)
+            except RefusedError as error:
+                refused = refused or error
+                continue
+            verdict = marked.judge(text)
+            images_lost = 0 if place is None else abs(text.count(place[0]) - place[1])
+            faults = (len(verdict.lost) + images_lost, verdict.misplaced)
+            if best is None or faults < best[0]:
+                best = faults, way, verdict
+            if not any(faults):
+                break
+            try:
+                if deadline is not None:
+                    deadline.look()
+            except PromptError:  # the other ways would take too long
+                break
+        if best is None:
+            assert refused is not None
+            raise refused
+        _, way, verdict = best
+        with _refusals():
+            text = self._text(replace(broken, messages=way(broken.messages)), limits)
+        text, own = _mended(text, letters)
+        tokens = self._control.encode(text, None if chat.allow_control_tokens else own)
         if not tokens:
             raise PromptError(
                 "the chat template renders nothing for these messages; pass others, or raw text"
             )
-        return tokens
+        if images is not None and pictures.sources:
+            tokens = self._with_images(tokens, pictures, images)
+        return Told(tokens, (*verdict.lost, *(() if verdict.tools else ("tools",))))
 
-    def with_images(
+    def _with_images(
         self, tokens: list[Token], pictures: Pictures, images: ImageProcessor
     ) -> list[Token]:
-        """The tokens of a chat with its images in their places.
-
-        PromptError if the template has not as many places; OptionError for a faulty image.
-        """
         places, wanted = tokens.count(images.token), len(pictures.sources)
         if places != wanted:
             raise RefusedError(
@@ -231,43 +301,90 @@ class ChatFormat:
             )
         return pictures.put_into(tokens, images, lambda text: self._control.encode(text, None))
 
-    def _rendered(self, chat: Chat, limits: RenderLimits | None) -> str:
-        """The text of a plain chat, which knows what the template wrote."""
-        if self._template is not None and self._is_tracked:
-            return self._filled_in(chat, limits)
-        given = (chat.messages, chat.tools, chat.template)
-        if self._control.pattern.search(all_text(given)) is None:
-            return Authored(self._render_plainly(chat, limits))
-        return self._rendered_broken(chat, limits)
-
-    @cached_property
-    def _is_tracked(self) -> bool:
-        """Whether trials recognise the template's own control tokens as its own."""
-        for messages, tools in _TRIALS:
-            try:
-                text = self._filled_in(_plain(Chat(messages, tools)), RenderLimits(seconds=0.2))
-            except PromptError:  # it takes too long
-                return True
-            except Exception:  # it does not take these roles
+    def _without_thoughts(self, messages: list[Values], chat: Chat) -> list[Values]:
+        """Messages in which the thoughts of an answer that is sent back as it came are parted from
+        its text, as the template itself would part them: it does not see marks that are broken."""
+        template = self._template
+        if template is None or chat.allow_control_tokens:
+            return messages
+        for start, end in {(self._wrapper.think_start, self._wrapper.think_end), _THINK}:
+            takes = not template.keys.isdisjoint(REASONING)
+            if not start or not end or not (takes or end in template.literals):
                 continue
-            whole = self._control.encode(plain(text), None)
-            if self._control.encode(plain(text), own_of(text)) != whole:
-                return False
-        return True
+            for i, message in enumerate(messages):
+                content = message.get("content")
+                if message.get("role") != "assistant" or not isinstance(content, str):
+                    continue
+                if any(message.get(name) for name in REASONING):
+                    continue
+                head, found, rest = content.partition(end)
+                before, opened, thoughts = head.rpartition(start)
+                if before.strip() or not (found or opened):
+                    continue
+                if found:
+                    changed = {"content": rest.lstrip("\n") if takes else rest}
+                elif i == len(messages) - 1 and chat.continue_final_message and takes:
+                    changed = {"content": ""}  # it was still thinking
+                else:
+                    continue
+                messages[i] = {**message, **changed, "reasoning_content": thoughts.strip("\n")}
+        return messages
 
-    def _filled_in(self, chat: Chat, limits: RenderLimits | None) -> str:
-        """The template's text, given the same values as by transformers and mlx-lm."""
-        assert self._template is not None
+    # ---- control tokens ----
+
+    def _broken(self, chat: Chat) -> tuple[Chat, str]:
+        """The chat with two marks around each character of which a control token could be made,
+        and the letters that its text has besides them: the marks are the first two."""
+        given = (chat.messages, chat.tools, chat.template)
+        letters: set[str] = set()
+        seams = False
+
+        def look(text: str) -> str:
+            nonlocal seams
+            letters.update(text)
+            seams = seams or bool(self._control.seams(text))
+            return text
+
+        mapped(given, look)
+        first, last = list(islice((chr(c) for c in _LETTERS if chr(c) not in letters), 2))
+        known = first + last + "".join(each for each in letters if ord(each) in _LETTERS)
+        if not seams or chat.allow_control_tokens:
+            return chat, known
+
+        def broken(text: str) -> str:
+            for at in reversed(self._control.seams(text)):
+                text = f"{text[:at]}{first}{text[at]}{last}{text[at + 1 :]}"
+            return text
+
+        return (
+            replace(
+                chat,
+                messages=mapped(chat.messages, broken),
+                tools=mapped(chat.tools, broken),
+                template=mapped(chat.template, broken),
+            ),
+            known,
+        )
+
+    # ---- rendering ----
+
+    def _text(self, chat: Chat, limits: RenderLimits | None) -> str:
+        """What the template or the program makes of plain messages."""
+        chat = replace(chat, messages=for_templates(chat.messages))
+        if self._template is None:
+            text: str = self._run(chat, limits, tokenize=False)
+            return text
         opened = _Opened.of(chat.messages, chat.continue_final_message)
         messages = opened.messages
-        if chat.tools and "tools" not in self._template.variables and self.shows_tools:
-            messages = with_tools(messages, chat.tools)
-        values: Values = {
-            name: Authored(value) if isinstance(value, str) else value
-            for name, value in self._tokenizer.special_tokens_map.items()
-        }
+        values: Values = dict(self._tokenizer.special_tokens_map)
         values["enable_thinking"] = self._wrapper.has_thinking
         values |= chat.template
+        if chat.tools and "tools" not in self._template.variables:
+            other = next((name for name in _TOOLS if name in self._template.variables), None)
+            if other is not None:
+                values.setdefault(other, chat.tools)
+            elif "tools" in self._template.keys:
+                messages = with_tools(messages, chat.tools)
         values |= {
             "messages": messages,
             "tools": chat.tools,
@@ -275,35 +392,6 @@ class ChatFormat:
             "add_generation_prompt": chat.add_generation_prompt and not opened.tag,
         }
         return opened.cut(self._template.render(values, limits))
-
-    # ---- if the template's own text cannot be tracked ----
-
-    def _rendered_broken(self, chat: Chat, limits: RenderLimits | None) -> str:
-        """Renders with a mark inside every control token of the messages, and takes it out."""
-        known = set(all_text((chat.messages, chat.tools, chat.template)))
-        mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in known)
-
-        def broken(text: str) -> str:
-            return mark.join(self._control.broken(text))
-
-        changed = replace(
-            chat,
-            messages=mapped(chat.messages, broken),
-            tools=mapped(chat.tools, broken),
-            template=mapped(chat.template, broken),
-        )
-        pieces = self._render_plainly(changed, limits).split(mark)
-        text, cuts = "".join(pieces), list(accumulate(map(len, pieces[:-1])))
-        # The characters before and after a mark are not the template's.
-        starts, ends = [0, *(cut + 1 for cut in cuts)], [*(cut - 1 for cut in cuts), len(text)]
-        own = tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
-        return Authored(text, own)
-
-    def _render_plainly(self, chat: Chat, limits: RenderLimits | None) -> str:
-        if self._template is not None:
-            return plain(self._filled_in(chat, limits))
-        text: str = self._run(chat, limits, tokenize=False)
-        return text
 
     def _run(self, chat: Chat, limits: RenderLimits | None, *, tokenize: bool) -> Any:
         """Lets the program render."""
@@ -327,9 +415,40 @@ class ChatFormat:
         )
 
 
-def _plain(chat: Chat) -> Chat:
-    """A chat of plain values, which a template may do with what it wants."""
-    return replace(chat, messages=plain_messages(chat.messages), tools=plain_tools(chat.tools))
+_THINK = ("<think>", "</think>")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Templates are programs and may raise anything, which is their reason to refuse."""
+    try:
+        yield
+    except MlxgenError:
+        raise
+    except Exception as error:
+        reason = f"{error}" or type(error).__name__
+        refusal = f"the chat template refuses these messages: {reason}"
+        raise RefusedError(refusal) from error
+
+
+def _mended(text: str, known: str) -> tuple[str, Spans | None]:
+    """A rendering without the marks, which are the first two of these letters, and the spans that
+    the template wrote: all but what is between two marks. None: all of it."""
+    first, last = known[0], known[1]
+    if first not in text and last not in text:
+        return text, None
+    own: list[tuple[int, int]] = []
+    size = begun = 0
+    pieces = []
+    for piece in re.split(f"([{first}{last}])", text):
+        if piece == first and begun < size:
+            own.append((begun, size))
+        elif piece == last:
+            begun = size
+        elif piece != first:
+            pieces.append(piece)
+            size += len(piece)
+    return "".join(pieces), (*own, *(((begun, size),) if begun < size else ()))
 
 
 class _Opened(NamedTuple):
@@ -407,28 +526,3 @@ def _watched(limits: RenderLimits | None) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(before)
-
-
-_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "d",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
-    },
-}
-_TALK: list[Values] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-_ASKED: list[Values] = [{"role": "user", "content": "c"}]
-_CALLED: list[Values] = [
-    *_ASKED,
-    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-    {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": "d"},
-]
-_TRIALS: tuple[tuple[list[Values], list[Values] | None], ...] = (
-    (_ASKED, None),
-    ([*_TALK, *_ASKED], None),
-    ([{"role": "system", "content": "s"}, *_TALK, *_ASKED], None),
-    (_CALLED, [_TOOL]),
-)
-"""Chats without forged control tokens."""

@@ -1,13 +1,10 @@
-"""Jinja templates that track what they wrote themselves, and that can be stopped.
+"""Jinja templates that can be stopped.
 
-Chat templates render in the environment of transformers, with its filters and globals, but their
-code keeps ``Authored`` text apart from the text of messages, and checks the limits whenever a
-template loops, calls or makes something larger.
-
-Invariant: under limits a rendering ends, whatever the template does with whatever values. Every
-way to repeat something goes through ``pace`` (the bodies of loops, and calls, so macros too);
-between two of those a template runs a bounded number of operations, and none of them may give
-more than the limits allow or count further than the sandbox does.
+Chat templates render in the environment of transformers, with its filters and globals. A rendering
+has one limit of time, which is looked at whenever a template loops or calls something. Between two
+looks it runs a few operations in C, which nothing can stop; so an operation whose result may be as
+large as the product of its values is refused before it begins, and so is text made of a list that
+is too large: a list that doubles itself is small in memory and endless on paper.
 """
 
 from __future__ import annotations
@@ -23,20 +20,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.environment import Environment, Template
-from jinja2.filters import make_attrgetter
 from jinja2.meta import find_undeclared_variables
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
-from jinja2.utils import pass_eval_context
 
 from ...errors import PromptError
-from .authored import Authored, joined
 from .values import Unsaid
 
 _MOST_BITS = 1 << 16  # of an integer
+_MOST_ITEMS = 1 << 20  # of a list
 _COUNTING = {
     *("batch", "center", "format", "indent", "round", "slice", "tojson", "truncate", "wordwrap"),
     *("ljust", "rjust", "zfill", "expandtabs", "to_bytes"),
@@ -67,12 +61,32 @@ class Meter:
                 "for these messages; send fewer or shorter ones"
             )
 
-    def check(self, size: int) -> None:
-        if size > self._limits.characters:
+    def check(self, size: int, most: int = sys.maxsize) -> None:
+        """Refuse a text of so many characters, or a list of more items than ``most``."""
+        if size > min(most, self._limits.characters):
             raise PromptError(
                 f"the chat template renders more than {self._limits.characters} characters for "
                 "these messages; send fewer or shorter ones"
             )
+
+    def weigh(self, value: Any) -> int:
+        """How long the text of a value is, at least; refuses one that is too long."""
+        total, waiting = 0, [value]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, str):
+                total += len(one)
+            elif isinstance(one, Mapping):
+                waiting.extend(one)
+                waiting.extend(one.values())
+            elif isinstance(one, (list, tuple)):
+                waiting.extend(one)
+            total += 1
+            self.check(total)
+            self.check(len(waiting), _MOST_ITEMS)
+            if not total & 0xFFF:
+                self.look()
+        return total
 
 
 class SandboxedTemplate:
@@ -106,7 +120,7 @@ class SandboxedTemplate:
         self.taken = frozenset(self._environment.globals)
 
     def render(self, values: Mapping[str, Any], limits: RenderLimits | None) -> str:
-        """The text, ``Authored`` unless none of it is the template's. Raises what it raises."""
+        """The text. Raises what the template raises, and PromptError if it exceeds the limits."""
         environment, template = self._environment, self._template
         with environment.limited(limits):
             pieces = template.root_render_func(template.new_context(dict(values)))
@@ -122,38 +136,7 @@ def _set_anyway(tree: nodes.Template) -> frozenset[str]:
     return frozenset(names - asked)
 
 
-class _Code(CodeGenerator):
-    """Marks the template's strings as its own, and checks the limits in loops."""
-
-    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802
-        if isinstance(node.value, str):
-            self.write(f"environment.own({node.value!r})")
-        else:
-            super().visit_Const(node, frame)
-
-    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
-        self.write(f"environment.own({node.data!r})")
-
-    def _output_const_repr(self, group: Iterable[Any]) -> str:
-        return f"environment.own({''.join(map(str, group))!r})"
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        self.write("environment.concat(map(str, (")
-        for argument in node.nodes:
-            self.visit(argument, frame)
-            self.write(", ")
-        self.write(")))")
-
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
-        look = nodes.ExprStmt(
-            nodes.Call(nodes.EnvironmentAttribute("pace"), [], [], None, None), lineno=node.lineno
-        )
-        node.body.insert(0, look.set_environment(self.environment))
-        super().visit_For(node, frame)
-
-
 class _Environment(ImmutableSandboxedEnvironment):
-    code_generator_class = _Code
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
     @classmethod
@@ -170,16 +153,27 @@ class _Environment(ImmutableSandboxedEnvironment):
         made.globals.update(model.globals)
         made.globals.pop("lipsum", None)  # it repeats as often as it is told to
         made.filters.update(model.filters)
-        made.filters["join"] = _join
         made.filters = {name: _watched(made, name, f) for name, f in made.filters.items()}
         made.tests.update(model.tests)
         made.tests["none"] = _is_none
+        made.finalize = made.weighed
         return made
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._here = threading.local()
-        self._owned: dict[str, Authored] = {}  # the template's own strings
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """The tree, with a look at the clock in each loop, and at what ``~`` makes text of."""
+        tree = super()._parse(source, name, filename)
+        for loop in list(tree.find_all(nodes.For)):
+            loop.body.insert(0, nodes.ExprStmt(self._own("pace"), lineno=loop.lineno))
+        for joined in list(tree.find_all(nodes.Concat)):
+            joined.nodes = [self._own("weighed", each) for each in joined.nodes]
+        return tree.set_environment(self)  # type: ignore[return-value]
+
+    def _own(self, name: str, *arguments: nodes.Expr) -> nodes.Call:
+        return nodes.Call(nodes.EnvironmentAttribute(name), [*arguments], [], None, None)
 
     # ---- limits ----
 
@@ -201,67 +195,66 @@ class _Environment(ImmutableSandboxedEnvironment):
         """Checks the limits, as every call from a template does."""
         return ""
 
-    def check_counts(self, name: str, arguments: Iterable[Any]) -> None:
-        if name in _COUNTING and self.meter is not None:
-            for argument in arguments:
-                if isinstance(argument, int) and argument > MAX_RANGE:
-                    raise PromptError(
-                        f"the chat template calls {name} with {argument}; at most {MAX_RANGE} is "
-                        "allowed"
-                    )
+    def weighed(self, value: Any) -> Any:
+        """A value that is about to become text."""
+        if self.meter is not None and isinstance(value, (list, tuple, Mapping)):
+            self.meter.weigh(value)
+        return value
 
     # ---- what the code of a template calls ----
-
-    def own(self, text: str) -> Authored:
-        """A string of the template."""
-        known = self._owned.get(text)
-        if known is None:
-            known = self._owned[text] = Authored(text)
-        return known
 
     def concat(self, parts: Iterable[str]) -> str:
         """The parts as one text: of blocks, of macros, and of the whole template."""
         meter = self.meter
         if meter is None:
-            return joined(list(parts))
+            return "".join(parts)
         known, size = [], 0
         for part in parts:
             known.append(part)
             size += len(part)
             meter.check(size)
-        return joined(known)
+        return "".join(known)
 
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls a function, a macro or a method."""
         meter = self.meter
-        receiver = getattr(called, "__self__", None)
         if meter is not None:
             meter.look()
+            receiver = getattr(called, "__self__", None)
             if isinstance(receiver, (str, bytes, int)):
                 name = getattr(called, "__name__", "")
-                self.check_counts(name, (*args, *kwargs.values()))
                 if name == "join" and args:
                     args = (list(args[0]), *args[1:])
-                self.check_growth(name, receiver, args)
-        result = super().call(context, called, *args, **kwargs)
-        if isinstance(receiver, Authored):
-            return _credited(result, (receiver, *args, *kwargs.values()))
-        return result
+                self.check(name, receiver, args, kwargs)
+        return super().call(context, called, *args, **kwargs)
 
-    def check_growth(self, name: str, text: Any, args: tuple[Any, ...]) -> None:
-        """Checks operations whose result can be as long as the product of their values."""
+    def check(self, name: str, text: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Checks filters and methods whose result can be as long as the product of their values."""
         meter = self.meter
-        if meter is None or not isinstance(text, str):
+        if meter is None:
             return
-        if name == "join" and args:
-            parts = args[0]
-            meter.check(sum(len(part) + len(text) for part in parts if isinstance(part, str)))
-        elif name == "replace" and len(args) > 1:
+        given = (*args, *kwargs.values())
+        counts = [value for value in given if isinstance(value, int)] if name in _COUNTING else []
+        if counts and max(counts) > MAX_RANGE:
+            raise PromptError(
+                f"the chat template calls {name} with {max(counts)}; at most {MAX_RANGE} is allowed"
+            )
+        if name in ("format", "format_map"):
+            meter.weigh(given)
+            _check_format(str(text), given)
+        elif name == "join":
+            parts = args[0] if args else ()
+            meter.check(meter.weigh(parts) + len(parts) * len(str(text)))
+        elif name == "replace" and isinstance(text, str) and len(args) > 1:
             old, new = str(args[0]), str(args[1])
             meter.check(text.count(old) * max(0, len(new) - len(old)) + len(text))
         elif name == "translate" and args and isinstance(args[0], Mapping):
             longest = max((len(v) for v in args[0].values() if isinstance(v, str)), default=1)
-            meter.check(len(text) * longest)
+            meter.check(len(str(text)) * longest)
+        elif name in ("indent", "wordwrap", "expandtabs", "tojson"):
+            longest = max([0, *counts, *(len(value) for value in given if isinstance(value, str))])
+            times = str(text).count("\n") + 1 if name == "indent" else meter.weigh(text)
+            meter.check(times * longest)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -280,13 +273,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         """Runs an operator whose result can be much larger than its values."""
         meter = self.meter
         if meter is not None:
+            most = sys.maxsize if isinstance(left, str) else _MOST_ITEMS
             if operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
-                meter.check(len(left) + len(right))
+                meter.check(len(left) + len(right), most)
             elif operator == "*":
-                meter.check(_product(left, right))
+                meter.check(_product(left, right), most)
             elif operator == "**" and isinstance(left, int) and isinstance(right, int):
                 meter.check(0 if left.bit_length() * right <= _MOST_BITS else sys.maxsize)
             elif operator == "%" and isinstance(left, str):
+                meter.weigh(right)
                 _check_format(left, right if isinstance(right, tuple) else (right,))
         return super().call_binop(context, operator, left, right)
 
@@ -311,54 +306,29 @@ def _is_none(value: Any) -> bool:
     return value is None or isinstance(value, Unsaid)
 
 
-@pass_eval_context
-def _join(
-    context: EvalContext, value: Iterable[Any], d: str = "", attribute: str | int | None = None
-) -> str:
-    """Jinja's filter ``join``, for ``Authored`` text."""
-    environment = context.environment
-    assert isinstance(environment, _Environment)
-    if attribute is not None:
-        value = map(make_attrgetter(environment, attribute), value)
-    parts = [str(part) for part in value]
-    environment.check_growth("join", str(d), (parts,))
-    return joined(parts, str(d))
-
-
 def _watched(
     environment: _Environment, name: str, function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A filter under the limits, whose text is the template's if all that it got was."""
+    """A filter under the limits."""
 
     @functools.wraps(function)
     def filtered(*args: Any, **kwargs: Any) -> Any:
         meter = environment.meter
-        given = [a for a in args if not isinstance(a, (Context, EvalContext, Environment))]
-        if meter is not None and given:
-            meter.look()
-            environment.check_counts(name, (*given[1:], *kwargs.values()))
-            if name == "format":
-                _check_format(str(given[0]), (*given[1:], *kwargs.values()))
-            if name == "sum" and not isinstance(
-                kwargs.get("start", (*given, 0, 0)[2]), (int, float)
-            ):
-                raise PromptError("the chat template sums up values that are not numbers")
-            environment.check_growth(
-                "replace" if name == "replace" else "", given[0], tuple(given[1:])
-            )
-        return _credited(function(*args, **kwargs), (*given, *kwargs.values()))
+        if meter is None:
+            return function(*args, **kwargs)
+        meter.look()
+        at = isinstance(args[0], (Context, EvalContext, Environment)) if args else 0
+        context, given = args[:at], list(args[at:])
+        if name == "sum" and not isinstance(kwargs.get("start", (*given, 0, 0)[2]), (int, float)):
+            raise PromptError("the chat template sums up values that are not numbers")
+        if given and name == "join":
+            given[0] = list(given[0])
+            between = str((*given, "")[1] if len(given) > 1 else kwargs.get("d", ""))
+            environment.check("join", between, (given[0],), {})
+        elif given and name in ("string", "pprint", "urlencode", "escape", "e", "forceescape"):
+            meter.weigh(given[0])
+        elif given:
+            environment.check(name, given[0], tuple(given[1:]), kwargs)
+        return function(*context, *given, **kwargs)
 
     return filtered
-
-
-def _credited(result: Any, made_of: tuple[Any, ...]) -> Any:
-    """The result; if it was made only of the template's own text, it is its own, too."""
-    if type(result) is not str or not isinstance(made_of[0], Authored):
-        return result
-    for value in made_of:
-        if isinstance(value, Authored):
-            if not value.is_whole:
-                return result
-        elif value is not None and not isinstance(value, (bool, int, float)):
-            return result
-    return Authored(result)

@@ -1,7 +1,7 @@
 """Plain copies of what callers pass to a chat: messages, tools and variables.
 
 Invariant: a copy contains only strings, numbers, booleans, None, lists and dictionaries, whatever
-it was made of (among them ``Arguments`` and ``Unsaid``); only well-known roles are ``Authored``.
+it was made of.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import asdict, is_dataclass
 from typing import Any, TypeAlias
 
 from ...errors import OptionError, PromptError
-from .authored import Authored, plain
 
 Values: TypeAlias = dict[str, Any]
 
@@ -52,9 +51,8 @@ class Unsaid(str):
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
-    """Copies of plain values, as transformers makes them: without nulls, and with reasoning under
-    all of its names. Calls and results have what some templates need of them."""
-    copies, called = [], {}
+    """Copies of plain values, without nulls as transformers makes them."""
+    copies = []
     for i, message in enumerate(messages):
         _check_message(message, f"messages[{i}]")
         copy: Values = {
@@ -62,26 +60,39 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
             for key, value in message.items()
             if value is not None
         }
-        reasoning = next((copy[name] for name in REASONING if copy.get(name) is not None), None)
-        if reasoning is not None:
-            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
-        for call in _calls_of(copy):
-            function = call.get("function", call)
-            if isinstance(function, dict):
-                called[call.get("id")] = function.get("name")
-                if isinstance(function.get("arguments"), dict):
-                    function["arguments"] = Arguments(function["arguments"])
-        if "tool_calls" in copy and not copy.get("content"):
-            copy["content"] = Unsaid()
-        if copy.get("role") == "tool" and called.get(copy.get("tool_call_id")):
-            copy.setdefault("name", called[copy["tool_call_id"]])
-        if copy.get("role") in ROLES:
-            copy["role"] = Authored(copy["role"])
         copies.append(copy)
     return copies
 
 
-def _calls_of(message: Values) -> list[Values]:
+def for_templates(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
+    """Plain messages with what templates want of them: reasoning under all of its names, arguments
+    that are text as well, no content where there are only calls, and the names of results."""
+    told, called = [], {}
+    for message in messages:
+        copy = dict(message)
+        reasoning = next((copy[name] for name in REASONING if copy.get(name) is not None), None)
+        if reasoning is not None:
+            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+        calls = []
+        for call in calls_of(copy):
+            function = call.get("function", call)
+            if isinstance(function, dict):
+                called[call.get("id")] = function.get("name")
+                if isinstance(function.get("arguments"), dict):
+                    function = {**function, "arguments": Arguments(function["arguments"])}
+                call = {**call, "function": function} if "function" in call else function
+            calls.append(call)
+        if calls:
+            copy["tool_calls"] = calls
+        if "tool_calls" in copy and not copy.get("content"):
+            copy["content"] = Unsaid()
+        if copy.get("role") == "tool" and called.get(copy.get("tool_call_id")):
+            copy.setdefault("name", called[copy["tool_call_id"]])
+        told.append(copy)
+    return told
+
+
+def calls_of(message: Mapping[str, Any]) -> list[Values]:
     calls = message.get("tool_calls")
     return [c for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
 
@@ -120,7 +131,7 @@ def _plain(value: Any, at: str) -> Any:
     if isinstance(value, str):
         if not _is_text(value):
             raise PromptError(f"{at}: contains a lone surrogate, which is not a character")
-        return plain(value)
+        return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
@@ -145,7 +156,7 @@ def plain_json(value: Any, name: str, depth: int) -> Any:
             raise OptionError(
                 "template", f"{name} contains a lone surrogate, which is not a character"
             )
-        return plain(value)
+        return str(value)
     if isinstance(value, (int, float)):
         if not math.isfinite(value) or abs(value) >= _LARGEST:
             raise OptionError("template", f"{name} contains a number that is out of range")
@@ -155,7 +166,7 @@ def plain_json(value: Any, name: str, depth: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain_json(inner, name, depth + 1) for inner in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {plain(key): plain_json(inner, name, depth + 1) for key, inner in value.items()}
+        return {str(key): plain_json(inner, name, depth + 1) for key, inner in value.items()}
     kind = type(value).__name__
     raise OptionError("template", f"{name}: expected plain JSON, got {kind} in it")
 
@@ -169,17 +180,24 @@ def _is_text(value: str) -> bool:
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A plain value with every string changed, keys included."""
-    if isinstance(value, (Authored, Unsaid)):  # a role
-        return value
+    """A plain value with every string changed. Words are left alone where a template looks for
+    them: as keys, roles and kinds."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        changed = {mapped(key, change): mapped(inner, change) for key, inner in value.items()}
-        return Arguments(changed) if isinstance(value, Arguments) else changed
+        return {
+            key if _is_word(key) else mapped(key, change): inner
+            if (key == "role" and inner in ROLES) or (key == "type" and _is_word(inner))
+            else mapped(inner, change)
+            for key, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [mapped(inner, change) for inner in value]
     return value
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value.isidentifier()
 
 
 def with_tools(
@@ -191,7 +209,7 @@ def with_tools(
     told = list(messages)
     if told[0].get("role") != "system":
         told.insert(0, {"content": ""})
-    told[0] = {**told[0], "role": Authored("system"), "tools": described}
+    told[0] = {**told[0], "role": "system", "tools": described}
     return told
 
 
@@ -202,14 +220,3 @@ def with_spelled_arguments(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: with_spelled_arguments(inner) for key, inner in value.items()}
     return [with_spelled_arguments(inner) for inner in value] if isinstance(value, list) else value
-
-
-def all_text(value: Any) -> str:
-    texts: list[str] = []
-
-    def take(text: str) -> str:
-        texts.append(text)
-        return text
-
-    mapped(value, take)
-    return "\0".join(texts)

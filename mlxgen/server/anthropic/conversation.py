@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...chat.roles import Content, joined
+from ...chat.template.telling import Content, joined
 from ..errors import RequestError
 from ..parts import image_part
 from .schemas import (

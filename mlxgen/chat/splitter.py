@@ -132,6 +132,7 @@ class Splitter:
         self._call: Call | None = None  # that is being read
         self._tries = False  # whether something is read that may be a call
         self._reads = False  # whether calls are read
+        self._is_alone = False  # whether they are calls only if nothing follows but the end mark
         self._shows = True  # whether the client gets it
         self._ids: set[str] = set()
         self._finders: dict[tuple[str, bool], _Finder] = {}
@@ -177,13 +178,13 @@ class Splitter:
             self._source.final = True
             return self._run()
         call, held = self._call, len(self._source.text)
-        if call is not None and call.name is not None:
+        if call is not None and call.name is not None and not self._is_alone:
             self.is_unfinished = True
             self._finish(call, held, ended=False)
         elif held:
-            text = self._source.text
-            ended = self._reads or (self.calls and not text.strip())
-            self._release("mark" if ended else self._kind, held)
+            blank = self.calls and not self._source.text.strip()
+            is_mark = blank or (self._reads and not self._is_alone)
+            self._release("mark" if is_mark else self._kind, held)
         return self._taken()
 
     def _run(self) -> list[Span]:
@@ -256,12 +257,11 @@ class Splitter:
         start, end = start - text, start - text + len(mark)
         if to in ("call", "bare", "line"):
             assert self._tools is not None
-            alone = to == "line" and self._tools.format.alone
-            holds = alone or (mark != self._tools.format.start and bool(self._tools.strict))
-            self._reads = True
-            inner = end if to == "call" else start
-            are_calls = yield from self._read_calls(inner, alone=alone, holds=holds)
-            self._reads = False
+            is_alone = to == "line" and self._tools.format.alone
+            holds = is_alone or (mark != self._tools.format.start and bool(self._tools.strict))
+            self._reads, self._is_alone = True, is_alone
+            are_calls = yield from self._read_calls(end if to == "call" else start, holds=holds)
+            self._reads = self._is_alone = False
             if not are_calls:
                 self._release(self._kind, end if to != "line" else start + 1)
                 if to == "call" and self._section == "none" and self._part in _KINDS:
@@ -284,11 +284,11 @@ class Splitter:
             return is_first
         if self._part == "content" and mark == self._marks.think_start:
             return on_line or "|" in mark
-        if self._part == "content" and mark == self._marks.think_end:
-            if self._named_only and not is_quoted:
+        if self._part == "content" and to == "content":
+            if mark == self._marks.think_end and self._named_only and not is_quoted:
                 self._named_only -= 1
                 return False
-            return not is_quoted
+            return not is_quoted or "|" in mark
         return True
 
     def _enter(self, part: str) -> None:
@@ -300,18 +300,15 @@ class Splitter:
 
     # ---- calls ---------------------------------------------------------------------------------
 
-    def _read_calls(self, place: int, *, alone: bool, holds: bool) -> Waiting[bool]:
-        """Reads the calls at a place of the held text; returns whether there are any.
-
-        ``alone``: they are calls only if nothing follows but the end mark. ``holds``: nothing of a
-        call is passed on before it is whole.
-        """
-        tools, source = self._tools, self._source
+    def _read_calls(self, place: int, *, holds: bool) -> Waiting[bool]:
+        """Reads the calls at a place of the held text; returns whether there are any. ``holds``:
+        nothing of a call is passed on before it is whole."""
+        tools, source, alone = self._tools, self._source, self._is_alone
         assert tools is not None
         count, self._tries = 0, True
         held: list[Call] = []
         while True:
-            read = yield from self._read_call(place, again=count > 0, alone=alone, holds=holds)
+            read = yield from self._read_call(place, again=count > 0, holds=holds)
             if read is None:
                 break
             call, style = read
@@ -340,7 +337,7 @@ class Splitter:
         return True
 
     def _read_call(
-        self, place: int, *, again: bool, alone: bool, holds: bool
+        self, place: int, *, again: bool, holds: bool
     ) -> Waiting[tuple[Call, Style] | None]:
         tools, source = self._tools, self._source
         assert tools is not None
@@ -362,7 +359,7 @@ class Splitter:
                 self._call = None
                 if holds and not tools.accepts(call):
                     continue
-                if not alone:
+                if not self._is_alone:
                     self._finish(call, call.place)
                 return call, style
             except BrokenError:

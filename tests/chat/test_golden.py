@@ -182,6 +182,13 @@ def test_a_strict_call_without_the_published_mark_fits_its_schema_or_is_text() -
         assert bool(found["calls"]) == fits and bool(found["content"]) != fits
 
 
+def test_text_that_might_have_been_a_call_is_not_lost_if_the_answer_is_cut_off() -> None:
+    reading = reading_of({"style": "json_tools"})
+    text = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+    for end in range(1, len(text) + 1):
+        assert read(reading, [text[:end]], cut=True)["content"] == text[:end]
+
+
 def test_in_an_answer_with_a_form_nothing_is_a_slip() -> None:
     text = '{"a": "</think> <function=get_time></function>"}'
     case = {"style": "qwen3_coder", "think": ("<think>", "</think>"), "thinking": "closed"}

@@ -25,6 +25,7 @@ T = TypeVar("T")
 Waiting: TypeAlias = Generator[None, None, T]
 """Yields to wait for more text, and returns what was read."""
 
+_MOST = 100  # characters of marks in a row; a model that writes one for ever is no caller
 _DEEP = 48  # levels of lists and objects; Python's stack bears no more than some hundred
 _DIGITS = 4000  # of an integer; Python converts no more than 4,300
 
@@ -92,17 +93,17 @@ class Source:
     def passed(self, place: int, pieces: Sequence[str], *, often: bool = False) -> Waiting[int]:
         """Where the last of some pieces of text ends that begin at a place, with white space before
         each of them. If they do not come ``often``, nothing follows the last of them."""
-        end = place
-        while pieces:
-            place = yield from self.space(place)
-            rest = self.text[place:]
+        end, longest = place, max(map(len, pieces), default=0)
+        while pieces and end - place < _MOST:
+            start = yield from self.space(end)
+            rest = self.text[start : start + longest]
             piece = next((each for each in pieces if rest.startswith(each)), None)
             if not self.final and any(each != rest and each.startswith(rest) for each in pieces):
                 yield
             elif piece is None:
                 break
             else:
-                place = end = place + len(piece)
+                end = start + len(piece)
                 if piece == pieces[-1] and not often:
                     break
         return end

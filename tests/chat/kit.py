@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mlxgen.chat.calls.call import ToolCall
-from mlxgen.chat.calls.formats import FORMATS, CallFormat
+from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import Dialect
 from mlxgen.chat.splitter import Reading, Splitter
@@ -28,16 +27,6 @@ STYLES = sorted(FORMATS)
 def plain() -> Dialect:
     """That of a model that neither thinks nor calls tools."""
     return Dialect.of(Vocabulary.of(byte_level_tokenizer()))
-
-
-def format_of(style: str, vocabulary: Vocabulary) -> CallFormat:
-    """A format of calls, with its marks spelled in a vocabulary."""
-    format = FORMATS[style]
-    return replace(
-        format,
-        start_tokens=tuple(tokens_of(format.start, vocabulary)),
-        end_tokens=tuple(tokens_of(format.end, vocabulary)),
-    )
 
 
 def calls_of(reader: ToolReader, text: str) -> list[ToolCall]:

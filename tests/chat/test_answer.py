@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.chat.answer import AnswerReader
+from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.events import (
     CallArguments,
@@ -26,9 +27,9 @@ from mlxgen.chat.splitter import Marks, Reading
 from mlxgen.engine import Chunk, FinishReason, Usage
 
 from ..effort import tries
-from .kit import SIZES, format_of, pieces_of, plain, tool
+from .kit import SIZES, pieces_of, tool
 
-FORMAT = format_of("json_tools", plain().vocabulary)
+FORMAT = FORMATS["json_tools"]
 TOOLS = [tool("look"), tool("leave")]
 CALL = '<tool_call>\n{"name": "look", "arguments": {"city": "Oslo"}}\n</tool_call>'
 OTHER = '<tool_call>{"name": "leave", "arguments": {"city": "R\\u00f8st"}}</tool_call>'

@@ -10,13 +10,14 @@ import pytest
 
 from mlxgen.chat.calls.checked import LONGEST, TRIES, CheckedCalls
 from mlxgen.chat.calls.fitting import Fitting
+from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.splitter import Reading
 from mlxgen.engine.chunk import Chunk
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Speaker
 
-from .kit import format_of, tool
+from .kit import tool
 
 HEAD = ["Hi ", "<tool_call>", '{"name": "count", ', '"arguments": ']
 TAIL = ["}", "</tool_call>", " Bye"]
@@ -37,7 +38,7 @@ class Counter:
             return [speaker.end if piece is None else speaker.token(piece)]
 
         self.speaker = Speaker([*self.script, *choices], say)
-        format = format_of("json_tools", self.speaker.vocabulary)
+        format = FORMATS["json_tools"]
         reading = Reading(tools=ToolReader(format, [tool("count", n={})]))
         hook = CheckedCalls(
             reading,

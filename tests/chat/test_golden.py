@@ -21,7 +21,7 @@ from mlxgen.chat.families import HARMONY
 from mlxgen.chat.splitter import Marks, Reading, Splitter
 
 from ..effort import tries
-from .kit import STYLES, format_of, pieces_of, plain, tool
+from .kit import STYLES, pieces_of, tool
 
 GOLDEN: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "golden.jsonl").read_text().splitlines()
@@ -54,7 +54,7 @@ def reading_of(case: dict[str, Any]) -> Reading:
     return Reading(
         marks=HARMONY if case.get("channels") else marks,
         thinking=case.get("thinking", "closed"),
-        tools=ToolReader(format_of(case["style"], plain().vocabulary), tools),
+        tools=ToolReader(FORMATS[case["style"]], tools),
     )
 
 
@@ -173,7 +173,7 @@ def test_a_mark_that_is_only_named_swallows_nothing(style: str) -> None:
 
 def test_a_strict_call_without_the_published_mark_fits_its_schema_or_is_text() -> None:
     strict = tool("get_weather", city={"type": "string"}, days={"type": "integer", "maximum": 5})
-    format = format_of("qwen3_coder", plain().vocabulary)
+    format = FORMATS["qwen3_coder"]
     reading = Reading(tools=ToolReader(format, [strict], strict={"get_weather"}))
     for days, fits in ((3, True), (9, False)):
         call = ("get_weather", {"city": "Oslo " * 30, "days": days})

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.splitter import Kind, Marks, Reading, Span, Splitter, Thinking
 
-from .kit import SIZES, STYLES, format_of, pieces_of, plain, tool
+from .kit import SIZES, STYLES, pieces_of, tool
 
 MARKS = Marks(think_start="<think>", think_end="</think>")
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
 
 
 def reader(style: str = "json_tools", most: int | None = None) -> ToolReader:
-    return ToolReader(format_of(style, plain().vocabulary), [tool()], most=most)
+    return ToolReader(FORMATS[style], [tool()], most=most)
 
 
 def split(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlxgen.chat.calls.formats import CallFormat
+from mlxgen.chat.calls.formats import FORMATS, CallFormat
 from mlxgen.chat.calls.grammar import calls_grammar, is_known
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import UnsupportedError
@@ -16,7 +16,7 @@ from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, Lark
 
 from . import kit
-from .kit import calls_of, format_of, plain, walk
+from .kit import calls_of, plain, walk
 
 VOCABULARY = plain().vocabulary
 SIZE = VOCABULARY.size
@@ -123,7 +123,7 @@ def grammar_of(
 
 @pytest.mark.parametrize("style", TEXTS)
 def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
-    format, texts = format_of(style, VOCABULARY), TEXTS[style]
+    format, texts = FORMATS[style], TEXTS[style]
     assert is_known(format)
     many = grammar_of(format, TOOLS, many=True)
     assert takes(many, texts[0])
@@ -145,7 +145,7 @@ def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
 
 @pytest.mark.parametrize("style", TEXTS)
 def test_wrong_names_and_arguments_are_not_allowed(style: str) -> None:
-    spec = grammar_of(format_of(style, VOCABULARY), TOOLS, many=True)
+    spec = grammar_of(FORMATS[style], TOOLS, many=True)
     text = TEXTS[style][0]
     assert not takes(spec, text.replace("get_weather", "get_whether"))
     assert not takes(spec, text.replace("3", "three"))
@@ -154,7 +154,7 @@ def test_wrong_names_and_arguments_are_not_allowed(style: str) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
-    format = format_of("json_tools", VOCABULARY)
+    format = FORMATS["json_tools"]
 
     def allows(parameters: Any, arguments: str) -> bool:
         tools = [function("f", parameters, strict=strict)]
@@ -178,7 +178,7 @@ def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
 @pytest.mark.parametrize("style", CLOSING)
 def test_arguments_between_tags_have_no_keys_that_nobody_asked_for(style: str) -> None:
     tools = [function("f", {"properties": {"box": {"$ref": "#/$defs/Box"}}, "$defs": {"Box": BOX}})]
-    format = format_of(style, VOCABULARY)
+    format = FORMATS[style]
     spec = grammar_of(format, tools, many=False)
     text = TEXTS[style][0].replace("get_weather", "f")
     begun, _, rest = text.partition("city")
@@ -191,13 +191,13 @@ def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
     for _ in range(2000):
         deep = {"properties": {"x": deep}}
     with pytest.raises(GrammarError) as caught:
-        grammar_of(format_of("json_tools", VOCABULARY), [function("f", deep)], many=False)
+        grammar_of(FORMATS["json_tools"], [function("f", deep)], many=False)
     assert caught.value.field == "tools[0].function.parameters"
 
 
 @pytest.mark.parametrize("style", TEXTS)
 def test_whatever_a_grammar_allows_is_read(style: str) -> None:
-    format = format_of(style, VOCABULARY)
+    format = FORMATS[style]
     reader = ToolReader(format, TOOLS)
     spec = grammar_of(format, TOOLS, many=False)
     for seed in range(16):
@@ -214,7 +214,7 @@ def test_whatever_a_grammar_allows_is_read(style: str) -> None:
 
 
 def test_texts_between_tags_may_be_anything_but_the_tag() -> None:
-    spec = grammar_of(format_of("qwen3_coder", VOCABULARY), TOOLS, many=True)
+    spec = grammar_of(FORMATS["qwen3_coder"], TOOLS, many=True)
     head, tail = (
         "<tool_call>\n<function=get_weather>\n<parameter=city>\n",
         "</function>\n</tool_call>",
@@ -226,7 +226,7 @@ def test_texts_between_tags_may_be_anything_but_the_tag() -> None:
 
 def test_parameters_that_were_left_out_are_none() -> None:
     bare = {"type": "function", "function": {"name": "f"}}
-    spec = grammar_of(format_of("json_tools", VOCABULARY), [bare], many=False)
+    spec = grammar_of(FORMATS["json_tools"], [bare], many=False)
     assert takes(spec, '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
     assert not takes(spec, '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')
 
@@ -235,6 +235,6 @@ def test_strict_texts_with_a_form_are_refused_between_tags() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x+"}}}
     strict = [function("f", schema, strict=True)]
     with pytest.raises(UnsupportedError) as info:
-        grammar_of(format_of("qwen3_coder", VOCABULARY), strict, many=False)
+        grammar_of(FORMATS["qwen3_coder"], strict, many=False)
     assert info.value.field == "tools[0].function.parameters.properties.a"
-    grammar_of(format_of("json_tools", VOCABULARY), strict, many=False)
+    grammar_of(FORMATS["json_tools"], strict, many=False)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from ...tokens import Token
 from .styles import ARGUMENTS, Headed, Literals, Objects, Style, Tagged
 from .values import PYTHON, Notation
 
@@ -31,7 +30,6 @@ class CallFormat:
       second; ``enforced``: a grammar can be made of it.
     - ``template``, ``tokens``: texts that must all be in the chat template, and tokens that the
       vocabulary must have.
-    - ``start_tokens``, ``end_tokens`` spell the marks in a model's vocabulary.
     """
 
     style: str
@@ -51,8 +49,6 @@ class CallFormat:
     enforced: bool = True
     template: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
-    start_tokens: tuple[Token, ...] = ()
-    end_tokens: tuple[Token, ...] = ()
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -74,28 +70,15 @@ class CallFormat:
     def of(cls, tokenizer: Any, template: str, tokens: Collection[str]) -> CallFormat | None:
         """The format of a model: as mlx-lm knows it, else as its ``template`` and its added
         ``tokens`` tell it. None if nothing does."""
-        known = None
         if tokenizer.has_tool_calling and tokenizer.tool_parser is not None:
             style = tokenizer.tool_parser.__module__.rpartition(".")[2]
-            known = FORMATS.get(style)
-        if known is None:
-            known = next(
-                (
-                    format
-                    for format in FORMATS.values()
-                    if (format.template or format.tokens)
-                    and all(text in template for text in format.template)
-                    and all(token in tokens for token in format.tokens)
-                ),
-                None,
-            )
-        if known is None:
-            return None
-
-        def spelled(mark: str) -> tuple[Token, ...]:
-            return tuple(map(int, tokenizer.encode(mark, add_special_tokens=False)))
-
-        return replace(known, start_tokens=spelled(known.start), end_tokens=spelled(known.end))
+            if style in FORMATS:
+                return FORMATS[style]
+        for format in FORMATS.values():
+            texts = all(text in template for text in format.template)
+            if (format.template or format.tokens) and texts and set(format.tokens) <= {*tokens}:
+                return format
+        return None
 
 
 _ANY = Objects()  # what other models write, read between the marks of any format

@@ -48,17 +48,9 @@ class _Writer:
         self._added = {vocabulary.piece(token): token for token in vocabulary.added}
         self._vocabulary = vocabulary
         self.format = format
+        self.start = self.mark(format.start)  # before a call
+        self.end = self.mark(format.end)  # after it
         self.rules: list[str] = []
-
-    @property
-    def start(self) -> str:
-        """The mark before a call."""
-        return self._spelled(self.format.start, self.format.start_tokens)
-
-    @property
-    def end(self) -> str:
-        """The mark after a call."""
-        return self._spelled(self.format.end, self.format.end_tokens)
 
     def is_special(self, text: str) -> bool:
         """Whether this text is a token that is never part of plain text."""
@@ -69,9 +61,15 @@ class _Writer:
         return text.encode() in self._added
 
     def mark(self, text: str) -> str:
-        """The token with this text, or else the text."""
-        token = self._added.get(text.encode())
-        return f"<[{token}]>" if token is not None else quoted(text)
+        """The added tokens of which a text is made, or else the text."""
+        rest, tokens = text.encode(), []
+        while rest:
+            found = max((p for p in self._added if p and rest.startswith(p)), key=len, default=b"")
+            if not found:
+                return quoted(text)
+            tokens.append(f"<[{self._added[found]}]>")
+            rest = rest[len(found) :]
+        return " ".join(tokens)
 
     def add(self, rule: str) -> None:
         self.rules.append(rule)
@@ -79,14 +77,6 @@ class _Writer:
     def arguments(self, function: _Function) -> str:
         """Arguments as one JSON text."""
         return json_value(function.schema, strict=function.strict, at=function.at)
-
-    def _spelled(self, text: str, tokens: Sequence[int]) -> str:
-        """A mark as added tokens, or as text if the vocabulary has none for it."""
-        if not text:
-            return ""
-        if tokens and all(token in self._vocabulary.added for token in tokens):
-            return " ".join(f"<[{token}]>" for token in tokens)
-        return self.mark(text)
 
 
 def _any_of(functions: Sequence[_Function]) -> str:

@@ -15,6 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 import mlxgen
+from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.splitter import Marks
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason, Usage
 from mlxgen.server.call import Call, Event, Sent
@@ -23,7 +24,6 @@ from mlxgen.server.http.responses import to_text
 from mlxgen.server.served_model import ServedModel
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
-from tests.chat.kit import format_of
 from tests.fakes import byte_level_tokenizer
 
 DEMO = Path(mlxgen.__file__).parent / "demo" / "model"
@@ -54,7 +54,7 @@ def plain() -> ServedModel:
 def thinker() -> ServedModel:
     """A model whose marks are single tokens of the fake vocabulary, and that thinks."""
     marks = Marks(think_start="<think>", think_end="</think>")
-    return with_dialect(plain(), marks=marks, tools=format_of("json_tools", plain().vocabulary))
+    return with_dialect(plain(), marks=marks, tools=FORMATS["json_tools"])
 
 
 def with_dialect(model: ServedModel, **changes: Any) -> ServedModel:

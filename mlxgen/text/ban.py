@@ -2,7 +2,7 @@
 
 A ban is matched on characters; case counts unless the expression says otherwise. The
 winner is the ban that completes first; if several complete at the same character, the one
-that starts first. How the text was cut into steps does not matter. The matcher knows no
+that starts first, and of these the shortest. How the text was cut into steps does not matter. The matcher knows no
 tokens, and not what happens to a match.
 
 Literal strings run through one automaton. An expression is searched for from the first
@@ -87,7 +87,7 @@ class BanMatcher(Steps[_Step]):
                     found.append((base + hit.certain, match))
             undecided = tuple(after)
         if found:
-            match = min(found, key=lambda item: (item[0], item[1].start))[1]
+            match = min(found, key=lambda item: (item[0], item[1].start, item[1].end))[1]
         self._steps.append((start + len(text), text, state, undecided, match))
         return match
 

@@ -92,6 +92,14 @@ def test_which_ban_wins_does_not_depend_on_how_the_text_comes_nor_on_their_order
         assert (other.start, other.end) == (found.start, found.end)
 
 
+def test_of_bans_that_start_and_complete_together_the_shortest_wins() -> None:
+    looking, longer = re.compile(r"b\B"), re.compile("(?<!a)bc")
+    for patterns in ([looking, longer], [longer, looking]):
+        for chunks in (["bc"], ["b", "c"]):
+            found = run(patterns, chunks)
+            assert found is not None and (found.start, found.end) == (0, 1)
+
+
 @given(PATTERNS, operations(st.text("aaabc ", max_size=3)))
 @settings(max_examples=tries(100))
 def test_a_matcher_that_was_rewound_is_a_fresh_one(

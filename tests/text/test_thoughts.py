@@ -71,8 +71,8 @@ def test_the_answer_is_what_is_read_as_content(thinking: Thinking, text: str) ->
     content = "".join([span.text for span in spans if span.kind == "content"])
     begins = thinking == "possible" and "<t>".startswith(text.lstrip())  # it may go on
     given = answer(marks_of(TAGS, thinking), [text])
-    # A reader may see a model think again in its answer, which stays the answer for stops.
-    assert begins or given == content or "<t>" in given
+    # What a reader makes of more marks in the answer does not matter here: it stays the answer.
+    assert begins or given == content or "t>" in given
 
 
 @pytest.mark.parametrize(

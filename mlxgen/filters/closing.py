@@ -53,7 +53,7 @@ class EndSearch:
         return self._constraint if self._bytes is None else self._bytes
 
     def follow(self) -> None:
-        """Catches up with the constraint. Calling it for each token spreads the work."""
+        """Catches up with the constraint: to be called after each token, and after each rewind."""
         kept = max(0, min(len(self._outlines), len(self._constraint)) - 1)
         new = self._constraint.fed_since(kept)
         pieces = self._constraint.vocabulary.pieces
@@ -87,11 +87,11 @@ class EndSearch:
         """
         if limit < 0:
             raise OptionError("limit", f"expected 0 or more, got {limit}")
+        self.follow()
         if self._constraint.can_end():
             return []
         if limit == 0:
             return None
-        self.follow()
         at = self._place
         if self._bytes is None:
             with suppress(StateError):  # if it cannot be copied, it is walked there and back

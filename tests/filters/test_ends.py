@@ -176,6 +176,24 @@ def test_an_end_that_is_far_away_is_found_within_some_looks() -> None:
     assert not constraint.can_end()
 
 
+def test_a_search_stays_in_step_where_the_text_may_end() -> None:
+    vocabulary = byte_level()
+    constraint = constrained(Regex(r"(a|b|\[c{3}\])*"), vocabulary=vocabulary)
+    search = EndSearch(constraint)
+    feed(constraint, "ab[")
+    assert search.find(9) is not None
+    constraint.rewind(0)
+    assert search.find(9) == []
+    for sign in "ba[":
+        feed(constraint, sign)
+        search.find(9)
+    twin = EndSearch(feed(constrained(Regex(r"(a|b|\[c{3}\])*"), vocabulary=vocabulary), "ba["))
+    twin.follow()
+    assert search._bytes is not None and twin._bytes is not None
+    assert search._bytes.fed_since(0) == twin._bytes.fed_since(0)
+    assert search.find(9) == twin.find(9)
+
+
 def test_a_way_may_have_to_begin_otherwise() -> None:
     vocabulary = byte_level()
     search = EndSearch(feed(constrained(Regex("a(b|c*d)"), vocabulary=vocabulary), "a"))

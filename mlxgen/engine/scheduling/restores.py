@@ -73,7 +73,7 @@ class Restores:
 
     def begin(self, handle: Handle) -> bool:
         """Have read what is on disk of a prompt of which nothing has run; whether it waits now."""
-        if handle in self._asked or handle.kv.length or handle.is_scored or handle.retried:
+        if handle in self._asked or handle.kv.length or handle.is_scored or handle.faults:
             return False
         tokens = tuple(handle.history[: len(handle.history) - 1])
         wanted = self._cache.match(handle.history) + WORTH_READING

@@ -11,9 +11,9 @@ Sequences that begin alike and come together share one prefill: the later ones w
 first and take it from the prefix cache. What has no room left starts again later from there:
 its draws are functions of seed and position, so nobody can tell.
 
-So does everybody when the model fails: then each that ran has a few steps alone, one after the
-other, and the one that it fails with again is failed. Only what fails with every one of them,
-and with a single token as well, is raised.
+So does everybody who ran when the model fails: one after the other, each once more has come of the
+one before it. A sequence with which the model fails again and again before that is failed, with the
+reason. Nobody looks for a culprit.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ from ..step.fault import Fault
 from ..step.handle import Handle
 from .memory import Memory
 from .pace import Budget, Pace
-from .places import Places
 from .prefill import Prefill
-from .trial import Trial
 
 SHORT = 1 / 8  # of a prompt that finds no bytes: these may begin before it
 OVERTAKERS = 8  # of them, so that its turn comes
+RETRIES = 2  # of a sequence that the model fails with, before anything more comes of it
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
@@ -76,8 +75,6 @@ class Scheduler:
             self._loop, self.cache, self._room_for_cache, self._memory.leave_for_cache, lm.places
         )
         self._pace = Pace(self.limits, self._loop.meter)
-        self._places = Places(self.limits.max_batch)
-        self._trial: Trial | None = None  # while it is not known whose fault a failure was
         self._sums = dict.fromkeys(_SUMS, 0)
         self._drafted: Mapping[str, DraftCount] = {}
         self._events: list[Event] = []  # of this step, and of one that was interrupted
@@ -184,9 +181,6 @@ class Scheduler:
 
     def resume(self, handle: Handle) -> None:
         """Let a parked sequence take part again."""
-        if self._trial is not None:  # with the others, when it is over
-            self._trial.cleared.append(handle)
-            return
         self._parked.remove(handle)
         if not handle.kv.length:
             self._queue.append(handle)
@@ -198,9 +192,9 @@ class Scheduler:
     def step(self) -> list[Event]:
         """One step of all requests that run, and a piece of a prompt that waits.
 
-        What goes wrong in one sequence is its event, even if the model fails with it; what
-        fails with all of them is raised as a ``ModelError``, and an interrupt as it is: then
-        what had happened before it comes with the next step.
+        What goes wrong in one sequence is its event, also if the model fails with it. What fails
+        while nothing runs is raised as a ``ModelError``, and an interrupt as it is: then what had
+        happened before it comes with the next step.
         """
         self._steps += 1
         events = self._events
@@ -208,8 +202,6 @@ class Scheduler:
             self._step(events)
         except Exception as error:
             self._recover(Fault.of(error), events)
-        if self._trial is not None and self._trial.is_over:
-            self._end_trial(self._trial, events)
         self._events = []
         return events
 
@@ -221,13 +213,10 @@ class Scheduler:
             self._loop.step(ran)
         finally:
             self._deliver(ran, events)
-        if self._trial is not None:
-            self._judge(self._trial, ran)
         if self._send_back():
             self._make_room(events)
         if len(self._prefill):
             self._run_prompts(self._pace.next() if self._loop.handles else self._pace.alone())
-        self._places.ran()
 
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
@@ -243,7 +232,6 @@ class Scheduler:
         for handle in self._everywhere:
             self._take_out(handle)
             self._close(handle)
-        self._trial = None
         self.rest()
         if flush is not None and self.cache is not None:
             self.cache.close(flush)
@@ -268,7 +256,7 @@ class Scheduler:
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
         runs = self._loop.handles or len(self._prefill) or self._queue
-        return bool(runs or self._trial or self._events)
+        return bool(runs or self._events)
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
@@ -320,25 +308,22 @@ class Scheduler:
     @property
     def _open_places(self) -> int:
         """How many may be taken now."""
-        return 0 if self._trial is not None else max(0, self._places.now - self._taken_places)
+        return max(0, self.limits.max_batch - self._taken_places)
 
     @property
     def _taken_places(self) -> int:
         return len(self._loop.handles) + len(self._prefill)
 
     def _next(self) -> Handle | None:
-        """Who may begin now: while a trial is on, one of it at a time.
+        """Who may begin now: nobody beside one that begins again after a fault.
 
         If the first in the queue finds no bytes, a few much shorter ones go before it.
         """
-        trial = self._trial
-        if trial is not None:
-            suspect = next((handle for handle in self._queue if handle in trial), None)
-            alone = suspect is not None and not self._taken_places and self._fits(suspect)
-            return suspect if alone else None
         if not self._queue or not self._open_places:
             return None
         first = self._queue[0]
+        if any(handle.faults for handle in (*self._loop.handles, *self._prefill)):
+            return None  # others would fail with it
         if self._fits(first):
             return first
         if first is not self._held_up:
@@ -438,8 +423,6 @@ class Scheduler:
 
     def _take_out(self, handle: Handle) -> None:
         """From wherever it is; a place in the slots is free then."""
-        if self._trial is not None:
-            self._trial.drop(handle)
         if handle in self._loop.handles:
             self._loop.leave(handle)
         elif handle in self._prefill:
@@ -462,7 +445,9 @@ class Scheduler:
         came = [event for event in came if not event.handle.closed]
         # All of it first, so that nothing is lost if what follows goes wrong
         events += [event for event in came if event.chunks or event.error]
-        for handle, _, error in came:
+        for handle, chunks, error in came:
+            if chunks:
+                handle.faults = 0  # it got on
             reason = handle.request.finish_reason
             if error is None and reason is None:
                 continue
@@ -473,8 +458,6 @@ class Scheduler:
             self._close(handle)
 
     def _close(self, handle: Handle) -> None:
-        if self._trial is not None:
-            self._trial.drop(handle)
         _add(self._sums, handle)
         self._drafted = all_drafts([self._drafted, handle.drafts.counts])
         handle.close()
@@ -504,100 +487,32 @@ class Scheduler:
     # ---- when the model fails --------------------------------------------------------------
 
     def _recover(self, fault: Fault, events: list[Event]) -> None:
-        """Have the one that the model fails with fail, or find out which one it is.
-
-        Raises what happens while nothing runs.
-        """
+        """Have everybody who ran begin again from their history, and those fail that have done so
+        often enough and did not get on. Raises what happens while nothing runs."""
         self._faults += 1
         handle = fault.handle
-        own = handle is not None and not handle.closed and not fault.short_of_memory
-        if handle is not None and own and (self._trial or self._works()):
-            self._blame(handle, fault, events)  # the others were not harmed
-            return
-        self._loop.restart()
-        for handle in (*self._prefill, *self._parked):
-            handle.distrust()
-        for handle in [handle for handle in self._loop.handles if handle.has_ended]:
-            self._deliver([Event(handle, [], fault.error())], events)  # its end was lost
-        running = [*self._loop.handles, *self._prefill]
-        if fault.short_of_memory:
-            self._memory.leave_for_cache(0)
-            mx.clear_cache()
-        if self._trial is not None and len(running) == 1:
-            self._blame(running[0], fault, events)
-            return
-        if not running:
-            raise fault.error_of_all()
-        self._trial = Trial(running)
-        for handle in reversed(running):
-            self._put_back(handle)
-
-    def _put_back(self, handle: Handle) -> None:
-        """Have a sequence begin again, as the next one, from its history."""
-        if self._trial is not None:
-            self._trial.again(handle)
-        if handle in self._loop.handles:
-            self._loop.leave(handle)
+        if handle is not None and not handle.closed and not fault.short_of_memory:
+            ran = [handle]  # the others were not harmed
         else:
-            self._prefill.remove(handle)
-        handle.distrust()
-        self._queue.appendleft(handle)
-
-    def _blame(self, handle: Handle, fault: Fault, events: list[Event]) -> None:
-        """Fail a sequence that the model failed with alone, as soon as it is known to work."""
-        trial = self._trial
-        if not handle.retried and (handle.cached or trial is None):
-            handle.retried = True
-            if handle.cached:  # the fault may be in what it began with
-                self._memory.leave_for_cache(0)
-            self._put_back(handle)
-            return
-        if trial is None or trial.works or self._works():
-            if trial is not None:
-                trial.works = trial.found = True
-            self._deliver([Event(handle, [], fault.error())], events)
-            return
-        self._take_out(handle)
-        self._parked.append(handle)
-        trial.accuse(handle, fault)
-
-    def _works(self) -> bool:
-        """Whether the model runs a single token."""
-        try:
-            mx.eval(KV(self._loop.runner).run([0]))
-        except Exception:
-            return False
-        return True
-
-    def _judge(self, trial: Trial, ran: list[Event]) -> None:
-        """Clear the one that runs alone, once it came through far enough."""
-        if any(o.error is None and o.handle.passes and o.handle.request.finish_reason for o in ran):
-            trial.works = True
-        for handle in list(self._loop.handles):
-            if trial.came_through(handle):
-                self.park(handle)
-                trial.cleared.append(handle)
-
-    def _end_trial(self, trial: Trial, events: list[Event]) -> None:
-        """Have those go on that are cleared; raises if the model fails with everyone."""
-        self._trial = None
-        if trial.accused and not trial.works:
-            for handle in reversed([*(handle for handle, _ in trial.accused), *trial.cleared]):
-                self._parked.remove(handle)
+            self._loop.restart()
+            for handle in (*self._prefill, *self._parked):
+                handle.distrust()
+            ended = [handle for handle in self._loop.handles if handle.has_ended]
+            self._deliver([Event(handle, [], fault.error()) for handle in ended], events)
+            ran = [*self._loop.handles, *self._prefill]
+            if not ran and not ended:
+                raise fault.error_of_all()
+        if fault.short_of_memory or any(handle.cached for handle in ran):
+            self._memory.leave_for_cache(0)  # the fault may be in what they began with
+            mx.clear_cache()
+        failed = [handle for handle in ran if handle.faults == RETRIES]
+        self._deliver([Event(handle, [], fault.error()) for handle in failed], events)
+        for handle in reversed(ran):
+            if not handle.closed:
+                self._take_out(handle)
+                handle.distrust()
+                handle.faults += 1
                 self._queue.appendleft(handle)
-            raise trial.accused[-1][1].error_of_all()
-        self._deliver([Event(handle, [], fault.error()) for handle, fault in trial.accused], events)
-        if trial.size > 1 and not (trial.found or trial.accused):
-            self._places.failed(trial.size)
-        waiting = []
-        for handle in trial.cleared:
-            if handle.kv.length and self._open_places:
-                self.resume(handle)
-            else:
-                self._parked.remove(handle)
-                self._preempt(handle)
-                waiting.append(handle)
-        self._queue.extendleft(reversed(waiting))
 
 
 def _add(sums: dict[str, int], handle: Handle) -> None:

@@ -48,7 +48,7 @@ class Handle:
     - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
       short: a flat distribution rarely stands alone.
     - ``cached``: prompt tokens that were taken from the prefix cache.
-    - ``retried``: the model failed with it, and it was given another chance.
+    - ``faults``: how often the model failed while it ran, since anything came of it.
     - ``scores``: of the prompt's tokens, until they are delivered, if they are wanted.
     - ``closed``: it has given back what it held, and nothing more will come.
     """
@@ -64,7 +64,8 @@ class Handle:
         self.flat = 0
         self.passes = 0
         self.cached = 0
-        self.closed = self.retried = False
+        self.closed = False
+        self.faults = 0
         wanted = request.options.prompt_logprobs
         self.scores: PromptScores | None = None
         if wanted is not None:
@@ -210,6 +211,7 @@ class Handle:
         twin.logits = self.logits  # what is drafted stays with this one
         twin._started = self._started and twin._began
         twin.scores = None  # they are delivered once
+        twin.faults = self.faults
         return twin
 
     def forks(self, seeds: Iterable[int]) -> list[Handle]:

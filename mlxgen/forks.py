@@ -7,18 +7,21 @@ thought of is an error.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from enum import Enum
+from functools import cache
 from types import FunctionType, MappingProxyType, MethodType, NoneType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_VALUES = (NoneType, bool, int, float, str, bytes, tuple, frozenset, Enum, MappingProxyType)
-_CALLABLES = (FunctionType, type)
+_VALUES = (
+    *(NoneType, bool, int, float, str, bytes, tuple, frozenset),
+    *(Enum, MappingProxyType, FunctionType, type),
+)
 _COPIED = (list, dict, set, deque)
+_UNSET = object()
 
 
 def forked(thing: T, *, shared: Collection[str] = (), **given: Any) -> T:
@@ -29,32 +32,34 @@ def forked(thing: T, *, shared: Collection[str] = (), **given: Any) -> T:
     copied. The items of containers are shared: give a field whose items change. TypeError, with
     the name of the field, for anything else.
     """
-    twin = copy.copy(thing)
-    for name in _names(thing):
-        if name in given:
-            object.__setattr__(twin, name, given[name])
-        elif name not in shared:
-            object.__setattr__(twin, name, _copied(thing, name))
+    kind: Any = type(thing)
+    twin = object.__new__(kind)
+    for name in (*_slots(kind), *getattr(thing, "__dict__", ())):
+        value = given[name] if name in given else getattr(thing, name, _UNSET)
+        if value is _UNSET:
+            continue
+        if name not in given and name not in shared and type(value) not in _VALUES:
+            value = _copied(thing, name, value)
+        object.__setattr__(twin, name, value)
     return twin
 
 
-def _names(thing: object) -> Iterator[str]:
-    for kind in type(thing).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(thing, name) and name not in ("__dict__", "__weakref__"):
-                yield name
-    yield from getattr(thing, "__dict__", ())
+@cache
+def _slots(kind: type) -> Sequence[str]:
+    found: list[str] = []
+    for each in kind.__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        found += (slots,) if isinstance(slots, str) else slots
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-def _copied(thing: object, name: str) -> Any:
-    value = getattr(thing, name)
-    if isinstance(value, _CALLABLES):
-        return value
-    fork = getattr(value, "fork", None)
-    if isinstance(fork, MethodType):
-        return fork()
-    if isinstance(value, _VALUES) or _is_frozen(value):
+def _copied(thing: object, name: str, value: Any) -> Any:
+    if type(value) in _COPIED:
+        return value.copy()
+    if isinstance(getattr(value, "fork", None), MethodType):
+        return value.fork()
+    kind: Any = type(value)
+    if isinstance(value, _VALUES) or _is_frozen(kind):
         return value
     if isinstance(value, _COPIED):
         return value.copy()
@@ -64,6 +69,7 @@ def _copied(thing: object, name: str) -> Any:
     )
 
 
-def _is_frozen(value: object) -> bool:
-    parameters = getattr(value, "__dataclass_params__", None)
+@cache
+def _is_frozen(kind: type) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
     return parameters is not None and bool(parameters.frozen)

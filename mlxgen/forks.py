@@ -33,7 +33,7 @@ def forked(thing: T, *, shared: Collection[str] = (), **given: Any) -> T:
     the name of the field, for anything else.
     """
     kind: Any = type(thing)
-    twin = object.__new__(kind)
+    twin: T = object.__new__(kind)
     for name in (*_slots(kind), *getattr(thing, "__dict__", ())):
         value = given[name] if name in given else getattr(thing, name, _UNSET)
         if value is _UNSET:

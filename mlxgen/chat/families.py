@@ -29,6 +29,7 @@ _TOKENS = (  # that mean nothing inside an answer
 _TEXTS = ("[END FINAL RESPONSE]",)
 _ENDS = (
     *(("<|end|>", "header"), ("<|call|>", "header"), ("<|start|>", "header")),
+    ("<|return|>", "header"),
     *(("<|channel|>analysis", "thoughts"), ("<|channel|>", "header")),
 )
 HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a tool
@@ -64,7 +65,9 @@ def marks_of(tokenizer: Any, template: str, tokens: Collection[str]) -> Marks:
     markers += tuple(mark for mark in _TOKENS if mark in tokens and mark not in (start, end))
     markers += tuple(mark for mark in _TEXTS if mark in template)
     for pair in _RESPONSE:
-        if start is not None and all(_is_in(mark, template, tokens) for mark in pair):
+        is_there = all(_is_in(mark, template, tokens) for mark in pair)
+        is_hunyuan = "<tool_calls>" in template and pair == ("<answer>", "</answer>")
+        if start is not None and (is_there or is_hunyuan):  # its template does not show them
             markers += pair
     return Marks(
         think_start=start,

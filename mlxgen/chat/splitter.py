@@ -248,10 +248,12 @@ class Splitter:
             self._release(self._kind, start + len(mark))
             return
         if not self._counts(mark, to, before, is_first, on_line):
-            if mark == self._marks.think_start:
+            if mark == self._marks.think_start and self._part == "content":
                 self._named_only += 1
             self._release(self._kind, start + len(mark))
             return
+        if to == self._part == "content" and not is_first:
+            text = start  # the white space is the answer's
         if text:
             self._release(self._kind, text)
         start, end = start - text, start - text + len(mark)

@@ -343,7 +343,7 @@ MAKERS = {
         NAMED,
         ("<|tool_call|>[", "]<|/tool_call|>"),
         ", ",
-        past='{"name": "get", "arguments": {"city": "Oslo"}}<|im_end|><|im_start|>userResult: cold',
+        past=f"<|tool_call|>[{GET_PAST}]<|/tool_call|><|im_end|><|im_start|>toolcold",
     ),
     "Phi-4-mini, functools": Maker(
         chat("{{- 'functools' }}" + LISTED),

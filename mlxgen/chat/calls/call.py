@@ -16,7 +16,7 @@ from .values import BrokenError, Source, Waiting, compiled, dumped, escaped
 Tool: TypeAlias = Mapping[str, Any]
 
 HELD = 64  # characters of a string before it is passed on while it grows
-_AFFIXES = re.compile(r"^(?:functions?|tools?)[._:/]|[:._][0-9]+$")
+_AFFIXES = re.compile(r"^(?:functions?|tools?)[._:/]|[:._][0-9]+$|\.call$")
 _NAMESPACES = re.compile(r"[.:/]")
 _SEPARATORS = re.compile(r"[-_.:/\s]+")
 _NUMBERED = re.compile(r"(?:(?:call|functions?|tool)[._:]?)?[0-9]+")

@@ -42,7 +42,7 @@ class CallFormat:
     ends: tuple[str, ...] = ()
     borders: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ("{", "[")
+    lines: tuple[str, ...] = ("{", "[", "```")
     alone: bool = True
     paired: bool = False
     space: str = ""
@@ -97,8 +97,8 @@ def _function(lines: bool) -> Tagged:
         key=(f"<parameter={{key}}>{line}",),
         after=(f"{line}</parameter>\n",),
         close=("</function>",),
-        head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?\s*>",
-        tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"']+)[\"']?\s*>",
+        head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*\n\s*<parameter))",
+        tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]+)(?:[\"']?\s*>|(?=\n))",
         end="</(?:parameter|{key})>",
         over="</function>",
         lines=True,
@@ -134,7 +134,7 @@ def _glm(prefix: str) -> Tagged:
         open=("{name}\n",),
         key=(key, "{key}", key_end, "\n", value),
         after=(value_end, "\n"),
-        head=rf"{_NAME}(?=[\s<])",
+        head=rf"{_NAME}(?=[\s<{{])",
         tag=rf"{key}(?P<key>[^<>]+)(?:{key_end}|{value_end})(?:\\n|\s)*{value}",
         half=rf"(?:{key})?\s*(?P<key>\L<keys>)\s*(?:{key_end})?(?:\\n|\s)*{value}",
         end=value_end,
@@ -215,7 +215,7 @@ _KIMI_K3 = Tagged(
     end=r"<\|close\|>argument<\|sep\|>",
     over=r"<\|close\|>call<\|sep\|>",
     body=rf"<\|open\|>json{_MORE}\s*<\|sep\|>",
-    body_end=("<|close|>json<|sep|>", "<|close|>call<|sep|>"),
+    body_end=("<|close|>json<|sep|>",),
     kinds=("string", "object"),
     exact=True,
     begins=("<|open|>call",),
@@ -309,7 +309,7 @@ _FORMATS = (
     ),
     CallFormat(  # Hermes, and the many that write as it does
         *("json_tools", "<tool_call>", "</tool_call>", _ANY),
-        others=(_FUNCTION,),
+        others=(_FUNCTION, _glm("")),
         also=_OBJECT_MARKS,
         ends=_OBJECT_ENDS,
         paired=True,

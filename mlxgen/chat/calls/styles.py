@@ -99,13 +99,13 @@ class Objects:
     opening: str = ""
     first: Pieces = ("[", "```json", "```")
     again: Pieces = (",", ";")
-    tail: Pieces = ("]", "```")
+    tail: Pieces = (",", "]", "}", "```")
     begins: Pieces = ("{",)
 
     def read(self, call: Call, place: int) -> Waiting[int]:
         source, wrapped, held = call.source, 0, None
         done = others = False  # whether its arguments were read, and whether there was more
-        place = (yield from _matched(source, r"\s*\{", place)).end()
+        place = (yield from _matched(source, r"\s*\{(?:\s*\{)?(?=\s*[^\s{])", place)).end()
         while True:
             place = yield from source.space(place)
             if (yield from source.at(place)) == "}":
@@ -215,7 +215,7 @@ class Tagged:
     - ``head`` and ``tag``: the patterns of what is read as ``open`` and as ``key``; a tag may say
       the ``kind`` of its value. ``half``: a tag of which something is missing, if its key is known.
     - ``end`` and ``over``: the tags after a value, with its ``{key}``, and after all of them.
-    - ``body`` and ``body_end``: around arguments that are one JSON object instead.
+    - ``body`` and ``body_end``: around arguments that are one JSON object instead, if anything is.
     - ``lines``: a value has lines of its own; else the white space around it means nothing, unless
       it is ``exact``.
     """
@@ -247,10 +247,10 @@ class Tagged:
         call.named(head["name"])
         keys = call.given.known
         place = head.end()
-        body = yield from source.match(compiled(rf"\s*(?:{self.body})\s*(?=\{{)"), place)
+        body = yield from source.match(compiled(rf"\s*(?:{self.body})?\s*(?=\{{)"), place)
         if body is not None and not body.partial:
             place = yield from _object(call, body.end())
-            return (yield from source.passed(place, self.body_end))
+            place = yield from source.passed(place, self.body_end)
         tags = (compiled(rf"\s*(?:{self.tag})"), compiled(rf"\s*(?:{self.half})", keys))
         pair = compiled(rf"\s*(?P<key>\L<keys>)\s*=\s*{_SHORT}(?=[\s<>/])", keys)
         while True:

@@ -187,7 +187,7 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
         return {
             key if _is_word(key) else mapped(key, change): inner
-            if (key == "role" and inner in ROLES) or (key == "type" and _is_word(inner))
+            if _is_word(inner) and (key == "type" or (key == "role" and inner in ROLES))
             else mapped(inner, change)
             for key, inner in value.items()
         }

@@ -7,8 +7,7 @@ makes rules, and the patterns by which it is read, which know the slips. A piece
 In all styles, ``first``, ``again`` and ``tail`` are what may come before the first call, between
 two and after the last, besides white space, and ``begins`` how a call begins. ``read`` reads the
 call at a place and returns where it ends, and ``write`` writes calls without the marks around them
-all.
-Invariant: what ``write`` writes is read as what was written.
+all. Invariant: what ``write`` writes is read as what was written.
 """
 
 from __future__ import annotations
@@ -331,8 +330,9 @@ class Tagged:
     ) -> Waiting[bool]:
         """Whether what may end a value does: it does before something that can follow it, unless it
         belongs to what the value quotes."""
-        before = call.source.text[: stop.start()].rstrip(" \t")
+        source, marks = call.source, call.marks
         if stop["tag"] is not None or stop["half"] is not None:  # the end of this value is missing
+            before = source.text[max(0, stop.start() - 80) : stop.start()].rstrip(" \t")
             key = next((each.strip() for each in stop.captures("key") if each), "")
             on_line = before[-1:] in ("\n", "") or not self.lines
             if key in missing and on_line and not is_raw and not any(quoted.values()):
@@ -344,14 +344,14 @@ class Tagged:
                 quoted[closing] += 1
                 return False
         kind = next(kind for kind in quoted if stop[kind] is not None)
-        if quoted[kind]:
-            quoted[kind] -= 1
-            return False
-        nexts = rf"{call.marks.borders}|{{end}}"
+        nexts = rf"{marks.borders}|{{end}}"
         if kind == "end":
             nexts = rf"{self.tag}|{self.half}|{self.over}|{nexts}"
-        after = Follow(rf"\s*(?:{nexts})", call.given.known)
-        return (yield from after.comes(call.source, stop.end()))
+        if quoted[kind]:  # it ends what the value quotes, unless it is the very end
+            nexts = rf"(?:{self.over})?\s*(?:{marks.ends})?\s*(?:{marks.starts}|{{end}})"
+        stands = yield from Follow(rf"\s*(?:{nexts})", call.given.known).comes(source, stop.end())
+        quoted[kind] = max(0, quoted[kind] - 1)
+        return stands
 
     def _pass_on(
         self, grow: Any, text: str, start: int, sent: int, until: int, is_raw: bool

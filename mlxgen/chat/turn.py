@@ -16,7 +16,7 @@ from ..tokens import Token
 from .calls.held import HeldCalls
 from .calls.use import Form, ToolPlan, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
-from .splitter import Reading, Thinking
+from .splitter import Marks, Reading, Thinking
 from .template.format import SWITCHES, Chat, ChatFormat, Told
 from .template.pictures import is_image
 from .template.sandbox import RenderLimits
@@ -35,6 +35,7 @@ class Turn:
     - ``thinking_budget``: how many tokens to think, at most; None: what the effort means, but no
       more than ``usual_budget``.
     - ``keep``: how many of the prompt's last tokens to keep, at most; None: all.
+    - ``raw_thoughts``: the thoughts stay in the text, with their marks.
     """
 
     chat: Chat
@@ -44,6 +45,7 @@ class Turn:
     thinking_budget: int | None = None
     usual_budget: int | None = None
     keep: int | None = None
+    raw_thoughts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +118,8 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         spec = _after(tools, thinking, dialect)
     marks = marks_of(thinking, dialect, calls)
     reading = Reading(
-        marks=dialect.marks,
-        thinking=thinking,
+        marks=Marks() if turn.raw_thoughts else dialect.marks,
+        thinking="closed" if turn.raw_thoughts else thinking,
         tools=tools.reader,
         trim=turn.form is None or turn.form.is_json,
         exact=turn.form is not None,

@@ -98,7 +98,9 @@ def as_messages_error(status: int, body: Mapping[str, Any]) -> dict[str, Any]:
     error = body["error"]
     kind = "request_too_large" if status == 413 else error["type"]
     kind = "api_error" if kind == "server_error" else kind
-    return {"type": "error", "error": {**error, "type": kind}}
+    code = str(error.get("code"))
+    details = {"details": {"error_code": code}} if code.endswith("_unsupported_request") else {}
+    return {"type": "error", "error": {**error, "type": kind, **details}}
 
 
 def as_request_error(

@@ -29,6 +29,8 @@ class ServedModel:
     - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
     - ``dialect`` is how it writes; ``thinking_budget`` how many tokens it may think if a request
       does not say (``None``: any number).
+    - ``strict_fields``: refuse fields that are not known; otherwise they are ignored, and
+      ``unknown_fields`` are those that the log has named.
     - ``registry``: the operator's own programs, controllers and hooks.
     - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty if there is none.
     """
@@ -41,6 +43,8 @@ class ServedModel:
     sampling_choice: SamplingChoice = "model"
     registry: Registry = field(default_factory=Registry, hash=False)
     thinking_budget: int | None = None
+    strict_fields: bool = False
+    unknown_fields: set[str] = field(default_factory=set, hash=False, compare=False)
     chat_template: str = ""
     bos_token: str = ""
     eos_token: str = ""
@@ -53,6 +57,7 @@ class ServedModel:
         sampling_choice: SamplingChoice = "model",
         registry: Registry | None = None,
         thinking_budget: int | None = None,
+        strict_fields: bool = False,
     ) -> ServedModel:
         """The facts of a loaded model; call this on the thread that runs it."""
         tokenizer: Any = lm.tokenizer
@@ -65,6 +70,7 @@ class ServedModel:
             sampling_choice=sampling_choice,
             registry=registry or Registry(),
             thinking_budget=thinking_budget,
+            strict_fields=strict_fields,
             chat_template=_text(getattr(tokenizer, "chat_template", None)),
             bos_token=_text(tokenizer.bos_token),
             eos_token=_text(tokenizer.eos_token),

@@ -68,6 +68,9 @@ class Settings(ModelSettings):
     strict_model: bool = setting(False, action="store_true")
     """Refuse requests for a model of another name; otherwise the default model answers them, and
     the answer repeats the name."""
+    strict_fields: bool = setting(False, action="store_true")
+    """Refuse requests with a field that is not known; otherwise it is ignored, and named in the
+    header x-mlxgen-ignored and once in the log."""
 
     host: str = setting("127.0.0.1", metavar="HOST")
     """The address to listen on."""

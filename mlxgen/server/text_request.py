@@ -6,7 +6,9 @@ Invariant: the fields are called as the engine's options are, and so mean the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from ..options.table import OPTIONS, understood
 from .errors import RequestError
@@ -23,6 +25,21 @@ from .fields import (
     named,
     option,
 )
+
+_NEVER = -100.0  # a bias that leaves no chance
+
+
+def _pairs(given: Any) -> Any:
+    """llama.cpp's way to say it: pairs of a token id and a bias, or false for never."""
+    if (
+        isinstance(given, list)
+        and given
+        and all(isinstance(each, list) and len(each) == 2 for each in given)
+    ):
+        given = {str(token): bias for token, bias in given}
+    if isinstance(given, dict):
+        return {token: _NEVER if bias is False else bias for token, bias in given.items()}
+    return given
 
 
 class TextRequest(Body):
@@ -50,7 +67,7 @@ class TextRequest(Body):
     dry_allowed_length: DryLength | None = option("dry_allowed_length")
     dry_penalty_last_n: Limit | None = option("dry_penalty_last_n")
     dry_sequence_breakers: Breakers | None = option("dry_sequence_breakers")
-    logit_bias: dict[str, float] | None = option("logit_bias")
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_pairs)] | None = option("logit_bias")
     ignore_eos: bool | None = option("ignore_eos")
     stop_in_reasoning: bool | None = option("stop_in_reasoning")
     thinking_budget: Count | None = option("thinking_budget")

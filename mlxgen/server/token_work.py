@@ -22,6 +22,7 @@ from ..tokens import Vocabulary
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
+from .history import chat_history
 from .http.responses import to_large_json
 from .openai.messages import CHAT_FIELDS, Message, rendered
 from .openai.schemas import Tool
@@ -87,7 +88,7 @@ async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``TokenizeRequest``, for ``to_large_json``."""
-    request = read(body, TokenizeRequest)
+    request = read(chat_history(body).body, TokenizeRequest)
     model = model.called(request.model)
     given = [
         name for name in ("prompt", "content", "messages") if getattr(request, name) is not None

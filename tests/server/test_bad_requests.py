@@ -72,7 +72,7 @@ BODIES: list[tuple[str, tuple[str, Any], int | None, str | None]] = [
     ("a message that is none", (CHAT, {"messages": ["hello"]}), 400, None),
     ("an unknown role", (CHAT, {"messages": [{"role": "king", "content": ""}]}), 400, None),
     ("an image", (CHAT, {"messages": [IMAGE]}), 400, None),
-    ("a misspelt field", chat(temprature=1), 400, "temprature"),
+    ("a misspelt field in another", chat(stream_options={"x": 1}), 400, "stream_options.x"),
     ("a stop that is a number", chat(stop=5), 400, "stop"),
     ("an empty stop", chat(stop=""), 400, "stop"),
     ("100,000 stops", chat(stop=["x"] * 100_000), 400, "stop"),

@@ -215,8 +215,8 @@ def test_errors_are_the_clients_exceptions_and_name_the_field(client: OpenAI) ->
         chat(client, temperature=-1)
     assert caught.value.param == "temperature"
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(client, extra_body={"temprature": 1})
-    assert caught.value.param == "temprature"
+        chat(client, extra_body={"stream_options": {"include": 1}})
+    assert caught.value.param == "stream_options.include"
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, extra_body={"regex": "(a"})
     assert caught.value.param == "regex"

@@ -73,6 +73,8 @@ def test_what_the_description_forbids_is_refused(described: Any) -> None:
     posts = [operation for operation in operations if operation.method.upper() == "POST"]
     assert len(posts) >= 4
     for operation in posts:
-        checks = [*CHECKS, negative_data_rejection]
+        # What came before in a conversation is mended, and what is not known is ignored.
+        mends = any(word in operation.path for word in ("complet", "messages", "responses", "ize"))
+        checks = [*CHECKS, *(() if mends else (negative_data_rejection,))]
         seen = statuses_of(operation, GenerationMode.NEGATIVE, checks)
-        assert seen <= {400, 404, 413, 415}
+        assert 400 in seen and seen <= {400, 404, 413, 415, *((200,) if mends else ())}

@@ -23,9 +23,6 @@ from .schemas import (
     UrlSource,
 )
 
-_BILLING = "x-anthropic-billing-header:"
-"""How a block of instructions begins that differs from request to request, and says nothing."""
-
 
 def rendered(
     system: str | Sequence[TextBlock] | None, messages: Sequence[Message]
@@ -33,22 +30,22 @@ def rendered(
     """The messages for a chat template, instructions first; raises ``RequestError``."""
     plain: list[dict[str, Any]] = []
     blocks = [TextBlock(type="text", text=system)] if isinstance(system, str) else system or ()
-    told = [block.text for block in blocks if not block.text.startswith(_BILLING)]
+    told = [block.text for block in blocks]
     if any(told):
         plain.append({"role": "system", "content": "\n\n".join(told)})
     for i, message in enumerate(messages):
         given = message.content
         said = [TextBlock(type="text", text=given)] if isinstance(given, str) else given
         if message.role == "assistant":
-            plain.append(_answer(said, f"messages[{i}].content"))
+            plain.append(_answer(said))
         else:
             plain += _said(message.role, said, f"messages[{i}].content")
     return plain
 
 
-def _answer(blocks: Sequence[Block], at: str) -> dict[str, Any]:
+def _answer(blocks: Sequence[Block]) -> dict[str, Any]:
     texts, thoughts, calls = [], [], []
-    for i, block in enumerate(blocks):
+    for block in blocks:
         if isinstance(block, TextBlock):
             texts.append(block.text)
         elif isinstance(block, ThinkingBlock):
@@ -56,10 +53,6 @@ def _answer(blocks: Sequence[Block], at: str) -> dict[str, Any]:
         elif isinstance(block, ToolUseBlock):
             function = {"name": block.name, "arguments": block.input}
             calls.append({"id": block.id, "type": "function", "function": function})
-        elif isinstance(block, ToolResultBlock):
-            raise _misplaced(f"{at}[{i}]", "a tool_result belongs to a message of the user")
-        elif isinstance(block, ImageBlock):
-            raise _misplaced(f"{at}[{i}]", "an image belongs to a message of the user")
     answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if any(thoughts):
         answer["reasoning_content"] = "".join(thoughts)

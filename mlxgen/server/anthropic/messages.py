@@ -19,6 +19,7 @@ from ...filters import JsonSchema
 from ..asked import Asked, Question, call_of
 from ..call import Call
 from ..errors import RequestError, as_request_error
+from ..history import messages_history
 from ..openai.reading import read
 from ..served_model import ServedModel
 from ..text_request import options_of
@@ -28,12 +29,16 @@ from .elsewhere import ELSEWHERE
 from .reply import MessagesReply
 from .schemas import CountRequest, FunctionTool, MessagesRequest, ToolChoice
 
-_FIELDS = {"prompt": "messages", "reasoning_effort": "output_config.effort"}
+_FIELDS = {
+    "prompt": "messages",
+    "template": "chat_template_kwargs",
+    "reasoning_effort": "output_config.effort",
+}
 
 
 def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    known = read(body, MessagesRequest, ELSEWHERE)
+    known = read(body, MessagesRequest, ELSEWHERE, served=model, mend=messages_history)
     request = known.request
     model = model.called(request.model)
     plan = _plan(request, model)
@@ -43,7 +48,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
     places = _FIELDS | ({"reasoning_effort": "thinking"} if silent else {})
     if request.thinking_budget is None:
         places["thinking_budget"] = "thinking.budget_tokens"
-    ignored = known.ignored(places.get(name, name) for name in plan.ignored)
+    ignored = known.ignored(places.get(name, name.partition("[")[0]) for name in plan.ignored)
     asked = Asked(
         questions=[Question(at="messages", prompt=prompt, reading=plan.reading)],
         options={
@@ -74,7 +79,7 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
 
 def count_tokens(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """How many tokens the prompt of a request has."""
-    request = read(body, CountRequest, ELSEWHERE).request
+    request = read(body, CountRequest, ELSEWHERE, served=model, mend=messages_history).request
     model = model.called(request.model)
     return {"input_tokens": len(_plan(request, model).ids)}
 
@@ -82,7 +87,11 @@ def count_tokens(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
 def _plan(request: CountRequest, model: ServedModel) -> Plan:
     messages = rendered(request.system, request.messages)
     last = request.messages[-1]
-    chat = Chat(messages, continue_final_message=last.role == "assistant")
+    chat = Chat(
+        messages,
+        template=request.chat_template_kwargs or {},
+        continue_final_message=last.role == "assistant",
+    )
     if chat.continue_final_message and not messages[-1]["content"]:
         raise RequestError.at(
             f"messages[{len(request.messages) - 1}].content",

@@ -179,6 +179,7 @@ class CountRequest(Body):
     tool_choice: ToolChoice | None = about("auto, any, the tool to call, or none")
     thinking: Thinking | None = about("whether to think before the answer, and how long")
     output_config: OutputConfig | None = about("how long to think, and the form of the text")
+    chat_template_kwargs: Json | None = about("variables for the chat template")
     cache_control: Annotated[Json | None, NO_EFFECT] = about(
         "no effect; prefixes are always cached"
     )

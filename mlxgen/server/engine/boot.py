@@ -91,6 +91,7 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
         sampling_choice=settings.sampling_defaults,
         registry=Registry.of(settings, lm),
         thinking_budget=settings.thinking_budget,
+        strict_fields=settings.strict_fields,
     )
     if model.dialect.tools is None:
         log(logging.INFO, "calls of tools in this model's text cannot be read, and stay text")

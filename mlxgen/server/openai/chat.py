@@ -16,6 +16,7 @@ from ...errors import MlxgenError
 from ..asked import Question
 from ..call import Call
 from ..errors import RequestError, as_request_error
+from ..history import chat_history
 from ..served_model import ServedModel
 from .chat_choice import CHAT
 from .constraints import form_of
@@ -28,7 +29,7 @@ from .tool_choice import tool_use_of
 
 def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    known = read(body, ChatRequest)
+    known = read(body, ChatRequest, served=model, mend=chat_history)
     request = known.request
     model = model.called(request.model)
     turn = turn_of(request, model)
@@ -73,6 +74,7 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,
         keep=keep_of(request, model),
+        raw_thoughts=request.reasoning_format == "none",
     )
 
 
@@ -106,6 +108,6 @@ def _max_tokens(request: ChatRequest) -> int | None:
 def _top_logprobs(request: ChatRequest) -> int | None:
     if request.logprobs:
         return request.top_logprobs or 0
-    if request.top_logprobs is not None:
+    if request.top_logprobs:
         raise RequestError.at("top_logprobs", "needs logprobs: true")
     return None

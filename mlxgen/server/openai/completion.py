@@ -40,7 +40,7 @@ class Gap(NamedTuple):
 
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    known = read(body, CompletionRequest)
+    known = read(body, CompletionRequest, served=model)
     return understood(known, model, COMPLETION, gap_of(known.request))
 
 

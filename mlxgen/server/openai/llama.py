@@ -42,13 +42,13 @@ _EDITORS: Mapping[str, Rule] = {
 
 def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    known = _read(body, LlamaRequest, PEERS)
+    known = _read(body, LlamaRequest, PEERS, model)
     return _call(known, model, gap_of(known.request))
 
 
 def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Call:
     """The same for ``/infill``."""
-    known = _read(body, InfillRequest, _EDITORS)
+    known = _read(body, InfillRequest, _EDITORS, model)
     request = known.request
     files = [(each.filename, each.text) for each in request.input_extra or ()]
     whole = request.model_copy(update={"prompt": request.whole_prefix})
@@ -62,7 +62,9 @@ def _call(known: Read[R], model: ServedModel, gap: Gap | None) -> Call:
     return replace(call, watched=True)
 
 
-def _read(body: Mapping[str, Any], kind: type[R], rules: Mapping[str, Rule]) -> Read[R]:
+def _read(
+    body: Mapping[str, Any], kind: type[R], rules: Mapping[str, Rule], model: ServedModel
+) -> Read[R]:
     given = dict(body)
     for name in _ELSEWHERE:
         if given.get(name) not in (None, False):
@@ -77,7 +79,7 @@ def _read(body: Mapping[str, Any], kind: type[R], rules: Mapping[str, Rule]) -> 
     if given.get("n_predict") is None and given.get("max_tokens") is None:
         given["max_tokens"] = -1
     try:
-        return read(given, kind, rules)
+        return read(given, kind, rules, served=model)
     except RequestError as error:
         raise renamed(error, {"logprobs": "n_probs"}) from None
 

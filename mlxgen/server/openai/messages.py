@@ -1,8 +1,8 @@
 """Chat messages as clients send them, and as chat templates take them.
 
 Invariant: ``rendered`` returns every message as plain JSON with its content as one string, or, if
-there are images in it, as parts; parts that cannot be shown to the model are refused. Other fields
-that clients leave in messages, of their own or from other servers, are ignored.
+there are images in it, as parts; parts of other kinds that are asked for are refused, and in the
+history they are mended before (``history``). Other fields in messages are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from ...chat.calls.returned import returned
-from ..errors import RequestError
 from ..fields import Int, Json, Piece
 from ..parts import image_part, text_part
 
@@ -89,8 +88,8 @@ class AssistantMessage(Piece):
     reasoning: Any = None  # the same, if it is text
     tool_calls: list[ToolCallOfMessage] | None = None
     annotations: list[Any] | None = None  # of clients that send an answer back as it came
-    audio: None = None
-    function_call: None = None
+    audio: Any = None
+    function_call: Any = None  # the old name of calls, which are these by now
 
 
 class ToolMessage(Piece):
@@ -112,7 +111,7 @@ CHAT_FIELDS = {"prompt": "messages", "template": "chat_template_kwargs"}
 
 
 def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages for a chat template; raises ``RequestError`` for an empty one."""
+    """The messages for a chat template."""
     return [_rendered(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -125,7 +124,7 @@ def _rendered(message: Message, at: str) -> dict[str, Any]:
         plain["tool_call_id"] = message.tool_call_id
     if not isinstance(message, AssistantMessage):
         return plain
-    if message.content is None and message.refusal is not None:
+    if not message.content and message.refusal is not None:
         plain["content"] = message.refusal
     thoughts = _thoughts(message)
     if thoughts is not None:
@@ -135,12 +134,6 @@ def _rendered(message: Message, at: str) -> dict[str, Any]:
             called(call.id, call.function.name, call.function.arguments)
             for call in message.tool_calls
         ]
-    elif plain["content"] is None and not thoughts:
-        raise RequestError.at(
-            f"{at}.content",
-            "an assistant message needs content or tool_calls",
-            "missing_required_parameter",
-        )
     plain["content"] = plain["content"] or ""
     return plain
 

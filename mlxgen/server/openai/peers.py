@@ -39,7 +39,15 @@ class Neutral:
     otherwise: str = ""
 
 
-Rule: TypeAlias = "SameAs | Neutral | str | Mapping[str, Rule]"
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not supported; ``otherwise`` says what to send, and ``code`` tells a client's SDK."""
+
+    otherwise: str
+    code: str
+
+
+Rule: TypeAlias = "SameAs | Neutral | Refused | str | Mapping[str, Rule]"
 """A text says what to send instead of a field that is not supported; a mapping has the rule of each
 key of an object, and under "" that of any other value."""
 
@@ -74,6 +82,8 @@ def _translate(
     try:
         if isinstance(rule, str):
             raise _NotDoneError(rule)
+        if isinstance(rule, Refused):
+            raise RequestError.at(at, rule.otherwise, rule.code)
         if isinstance(rule, Neutral):
             if rule.values is not None and not _is_one_of(value, rule.values):
                 raise _NotDoneError(f"{got(value)} is not supported here; {rule.otherwise}")
@@ -167,6 +177,15 @@ def _schema(value: Any) -> Any:
         raise _NotDoneError("invalid JSON; send the schema as an object") from None
 
 
+def _format(value: Any) -> Any:
+    """Ollama's: the word json, or a schema."""
+    if value in ("", "json"):
+        return {"type": "json_object"} if value else None
+    if isinstance(value, dict):
+        return {"type": "json_schema", "json_schema": {"schema": value}}
+    raise _NotDoneError(f'expected "json" or a schema, got {got(value)}')
+
+
 def _any_object(value: Any) -> Any:
     return None if _excluded(value) else {"type": "object"}
 
@@ -211,7 +230,6 @@ _RESPONSES = "belongs to POST /v1/responses; send messages"
 _NO_TRIM = Neutral((False,), "stops are never part of the text; leave it out")
 _NO_BEAMS = "there is no beam search here; leave it out"
 _SYSTEM = 'send a message {"role": "system", "content": ...}'
-_FORMAT = "send response_format, or json_schema"
 _THINK = SameAs("chat_template_kwargs.enable_thinking", _switch)
 _BUDGET = SameAs("thinking_budget", _limit)
 _CONSTRAINTS: Mapping[str, Rule] = {
@@ -222,6 +240,13 @@ _CONSTRAINTS: Mapping[str, Rule] = {
     "whitespace_pattern": "white space is fixed here; leave it out",
 }
 
+THINKING: Mapping[str, Rule] = {
+    "enable_thinking": SameAs("chat_template_kwargs.enable_thinking"),
+    "think": _THINK,
+    "thinking": {"": _THINK, "type": _THINK, "budget_tokens": _BUDGET},
+}
+"""The names under which clients of every API say whether to think."""
+
 PEERS: Mapping[str, Rule] = {
     # llama.cpp's server
     "n_predict": SameAs("max_tokens"),
@@ -231,7 +256,7 @@ PEERS: Mapping[str, Rule] = {
     "return_tokens": SameAs("return_token_ids"),
     "n_keep": _TAKEN,  # a prompt is never truncated
     "t_max_predict_ms": "there is no time limit for an answer; leave it out",
-    "samplers": "the order of sampling is fixed here; leave it out",
+    "samplers": _TAKEN,  # their order is fixed here
     **dict.fromkeys(("typical_p", "tfs_z"), Neutral((1,), _SAMPLER)),
     "top_n_sigma": Neutral((-1, 0), _SAMPLER),
     "mirostat": Neutral((0,), _SAMPLER),
@@ -240,7 +265,6 @@ PEERS: Mapping[str, Rule] = {
     **dict.fromkeys(("mirostat_tau", "mirostat_eta", "dynatemp_exponent"), _TAKEN),
     "min_keep": Neutral((0, 1), "leave it out"),
     "post_sampling_probs": Neutral((False,), "logprobs are the model's own here; leave it out"),
-    "reasoning_format": Neutral(("auto", "deepseek", "deepseek-legacy"), "leave it out"),
     **dict.fromkeys(("thinking_budget_tokens", "reasoning_budget"), _BUDGET),
     "parse_tool_calls": Neutral((True,), "send tool_choice: none"),
     **dict.fromkeys(("lora", "adapters"), "name the adapter in model, as BASE:NAME; leave it out"),
@@ -264,7 +288,6 @@ PEERS: Mapping[str, Rule] = {
     "include_reasoning": _TAKEN,  # a completion is one text
     "thinking_token_budget": _BUDGET,
     "separate_reasoning": Neutral((True,), "thoughts are always separate; leave it out"),
-    "enable_thinking": SameAs("chat_template_kwargs.enable_thinking"),
     # special tokens are never text here
     **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), _TAKEN),
     **dict.fromkeys(("no_stop_trim", "include_stop_str_in_output"), _NO_TRIM),
@@ -285,8 +308,7 @@ PEERS: Mapping[str, Rule] = {
     "frequency_context_size": SameAs("repetition_context_size"),
     "draft_model": "the draft model is chosen with --draft-model; leave it out",
     "role_mapping": "the chat template writes the roles; leave it out",
-    "think": _THINK,
-    "thinking": {"": _THINK, "type": _THINK, "budget_tokens": _BUDGET},
+    **THINKING,
     "reasoning": {
         "effort": SameAs("reasoning_effort"),
         "enabled": _THINK,
@@ -296,7 +318,8 @@ PEERS: Mapping[str, Rule] = {
     },
     "options": "send its fields next to messages, as in OpenAI's API",
     "extra_body": "is for the Python client; send its fields next to messages",
-    **dict.fromkeys(("format", "response_schema"), _FORMAT),
+    "format": SameAs("response_format", _format),
+    "response_schema": SameAs("json_schema", _schema),
     **dict.fromkeys(("num_predict", "max_new_tokens"), SameAs("max_tokens")),
     "max_completion_tokens": SameAs("max_tokens"),
     **dict.fromkeys(("max_length", "max_output_tokens"), "send max_tokens"),
@@ -315,7 +338,7 @@ PEERS: Mapping[str, Rule] = {
     **dict.fromkeys(("user", "metadata", "safety_identifier", "service_tier", "store"), _TAKEN),
     **dict.fromkeys(("prompt_cache_key", "prompt_cache_options"), _TAKEN),
     **dict.fromkeys(("prompt_cache_retention", "verbosity"), _TAKEN),
-    "cache_control": _TAKEN,
+    **dict.fromkeys(("cache_control", "cache_salt"), _TAKEN),
     "audio": "this server returns text only; leave it out",
     "functions": (
         'is the old name of tools; send tools: [{"type": "function", "function": ...}, ...] with '

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, WithJsonSchema
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from ...chat.turn import Effort
 from ..fields import (
@@ -113,8 +113,31 @@ class SchemaFormat(Body):
     json_schema: NamedSchema
 
 
+def standard_format(given: Any, *, nested: bool = True) -> Any:
+    """A format as OpenAI's chat completions have it, ``nested``, or their Responses; peers put the
+    schema beside the type, or in the other API's place, or name the type otherwise."""
+    if not isinstance(given, dict) or given.get("type") not in (
+        "json_object",
+        "json_schema",
+        "json",
+    ):
+        return given
+    inner = given.get("json_schema")
+    named = dict(inner) if isinstance(inner, dict) else {}
+    beside = {key: value for key, value in given.items() if key not in ("type", "json_schema")}
+    if "value" in beside:
+        beside["schema"] = beside.pop("value")
+    if given["type"] != "json_schema" and named.get("schema", beside.get("schema")) is None:
+        return {"type": "json_object"} if set(beside) <= {"schema"} else given
+    if any(named.get(key, value) != value for key, value in beside.items()):
+        return given  # it says two things
+    whole = {**named, **{key: value for key, value in beside.items() if value is not None}}
+    return {"type": "json_schema", **({"json_schema": whole} if nested else whole)}
+
+
 ResponseFormat: TypeAlias = Annotated[
-    TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")
+    Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")],
+    BeforeValidator(standard_format),
 ]
 
 
@@ -272,6 +295,9 @@ class ChatRequest(GenerationRequest):
     include_reasoning: bool | None = about("include the model's thoughts (default: true)")
     reasoning_effort: Effort | None = about(
         "how long to think: in the model's own grades, or else as a thinking budget"
+    )
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = about(
+        "none leaves the thoughts in the text, with their marks"
     )
     modalities: list[Literal["text"]] | None = about("text is the only modality")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..openai.peers import Neutral, Rule, SameAs
+from ..openai.peers import THINKING, Neutral, Rule, SameAs
 
 _TAKEN = Neutral(None)
 _STATELESS = "this server is stateless and keeps no responses; send the whole conversation in input"
@@ -25,7 +25,8 @@ ELSEWHERE: Mapping[str, Rule] = {
     # nothing is kept
     **dict.fromkeys(("access_programs", "background_options", "context_management"), _TAKEN),
     **dict.fromkeys(("prompt_cache_options", "prompt_cache_retention"), _TAKEN),
-    "cache_control": _TAKEN,
+    **THINKING,
+    **dict.fromkeys(("cache_control", "cache_salt"), _TAKEN),
     # of tools that are left out
     **dict.fromkeys(("max_tool_calls", "image"), _TAKEN),
     # the names of chat completions

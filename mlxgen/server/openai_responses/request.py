@@ -19,6 +19,7 @@ from ...filters import JsonObject
 from ..asked import Asked, Question, call_of
 from ..call import Call, Event, Reply
 from ..errors import RequestError, as_request_error
+from ..history import responses_history
 from ..openai.constraints import schema_of
 from ..openai.options import limit_of
 from ..openai.reading import read
@@ -34,6 +35,8 @@ from .schemas import FunctionTool, NamedFunction, ResponsesRequest, SchemaFormat
 
 _FIELDS = {
     "prompt": "input",
+    "messages": "input",
+    "template": "chat_template_kwargs",
     "reasoning_effort": "reasoning.effort",
     "max_tokens": "max_output_tokens",
 }
@@ -42,7 +45,7 @@ _FORMAT = "text.format"
 
 def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     """Parse a body; raises ``RequestError``, which names the field at fault."""
-    known = read(body, ResponsesRequest, ELSEWHERE)
+    known = read(body, ResponsesRequest, ELSEWHERE, served=model, mend=responses_history)
     request = known.request
     model = model.called(request.model)
     if "message.output_text.logprobs" in (request.include or ()):
@@ -56,7 +59,10 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     thinking = request.reasoning
     try:
         turn = Turn(
-            chat=Chat(rendered(request.instructions, request.input)),
+            chat=Chat(
+                rendered(request.instructions, request.input),
+                template=request.chat_template_kwargs or {},
+            ),
             tools=_tools(request, functions),
             form=_form(request),
             effort=None if thinking is None else thinking.effort,
@@ -69,7 +75,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
     params |= {"filters": params.get(plan.field, plan.field)}
     if plan.spec is not None:
         params["dead_end"] = params["filters"]
-    ignored = known.ignored(_FIELDS.get(name, name) for name in plan.ignored)
+    ignored = known.ignored(_FIELDS.get(name.partition("[")[0], name) for name in plan.ignored)
     prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
     asked = Asked(
         questions=[Question(at="input", prompt=prompt, reading=plan.reading)],

@@ -6,9 +6,10 @@ OpenAI's is here or in ``elsewhere``, so that it can be told from a misspelt one
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from ...chat.turn import Effort
 from ..fields import Body, Budget, Json, Piece, about
@@ -20,6 +21,7 @@ from ..openai.schemas import (
     Schema,
     StreamOptions,
     TextFormat,
+    standard_format,
 )
 from ..text_request import TextRequest
 from .items import Input
@@ -90,7 +92,10 @@ class SchemaFormat(Body):
     strict: bool | None = None
 
 
-Format: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+Format: TypeAlias = Annotated[
+    Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")],
+    BeforeValidator(partial(standard_format, nested=False)),
+]
 
 
 class TextConfig(Body):
@@ -128,6 +133,7 @@ class ResponsesRequest(TextRequest):
     )
     text: TextConfig | None = about("the form of the text")
     reasoning: ReasoningConfig | None = about("how to think before the answer")
+    chat_template_kwargs: Json | None = about("variables for the chat template")
     max_output_tokens: Budget | None = about(
         "maximum number of tokens to generate, thoughts included"
     )

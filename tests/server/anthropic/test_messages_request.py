@@ -115,7 +115,6 @@ def test_what_speaks_of_a_remote_service_has_no_effect() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, None),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ],

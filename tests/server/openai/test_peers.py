@@ -232,7 +232,12 @@ def test_the_generation_prompt_is_left_out_only_where_an_answer_goes_on() -> Non
 
 def test_a_grammar_is_blamed_on_the_field_that_the_client_sent() -> None:
     names = ["response_format", "json_schema", "grammar", "regex", "choice", "tools", "ebnf"]
-    names += ["structured_outputs", *(name for name in PEERS if name.startswith("guided_"))]
+    names += [
+        "structured_outputs",
+        "format",
+        "response_schema",
+        *(name for name in PEERS if name.startswith("guided_")),
+    ]
     unused = {"guided_decoding_backend", "guided_whitespace_pattern"}
     assert set(constraining(dict.fromkeys([*PEERS, *FIELDS], 1))) == {*names} - unused
     assert constraining({"regex": "a", "prompt": "b", "choice": None}) == ["regex"]

@@ -339,8 +339,10 @@ def test_exactly_what_jsonschema_takes_of_the_closed_reading_is_allowed(
             allowed = any(accepts(spec, text) for text in orders(value))
         except GrammarError as error:
             assert "Unsatisfiable" in str(error) or "no text" in str(error)
-            # A key of whose value there is none
-            assume(not re.search("while processing|incompatible types", str(error)))
+            # A key of whose value there is none: the engine refuses the schema for it
+            assume(
+                not re.search("while processing|incompatible types|required property", str(error))
+            )
             allowed = False
         assert allowed == validator.is_valid(value), value
 

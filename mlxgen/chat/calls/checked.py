@@ -25,6 +25,7 @@ class Sampled(Protocol):
     """What a hook gets, as far as it matters here."""
 
     position: int
+    sampled_token: int
     resample: bool
     rewind: int
     hold: int

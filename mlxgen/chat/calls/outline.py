@@ -1,8 +1,8 @@
-"""The outline of a schema: what of it can be compiled whatever it says."""
+"""What of a schema can be compiled: its outline, whatever it says, or what a grammar can hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
@@ -11,6 +11,61 @@ _OPENING = frozenset(
     | {"dependentSchemas", "dependencies", "unevaluatedProperties"}
 )
 """Keywords that may name further properties."""
+
+
+_UNHELD = frozenset(
+    {"uniqueItems", "contains", "minContains", "maxContains", "propertyNames", "not", "if", "then"}
+    | {"else", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"}
+    | {"unevaluatedItems", "$dynamicRef", "oneOf"}
+)
+"""Keywords that the grammar engine leaves out, or takes for something that allows more."""
+
+_LOOKS = ("(?=", "(?!", "(?<=", "(?<!", "\\b", "\\B", *(f"\\{digit}" for digit in range(1, 10)))
+"""What no automaton matches, at the beginning of each."""
+
+
+def unheld(schema: Any) -> bool:
+    """Whether a schema has something that a grammar cannot hold, so that answers are checked."""
+    return any(
+        not _UNHELD.isdisjoint(part) or _looks(part.get("pattern")) for part in _parts(schema)
+    )
+
+
+def holdable(schema: Any) -> Any:
+    """The schema as far as a grammar can hold it: without patterns that look around, and with the
+    names that ``propertyNames`` allows. The engine leaves out the rest."""
+    if isinstance(schema, list):
+        return [holdable(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    drops = _looks(schema.get("pattern"))
+    held = {key: holdable(value) for key, value in schema.items() if not drops or key != "pattern"}
+    names = schema.get("propertyNames")
+    if not isinstance(names, Mapping) or {"properties", "patternProperties"} & schema.keys():
+        return held
+    value, pattern = held.get("additionalProperties", True), names.get("pattern")
+    if isinstance(pattern, str) and not _looks(pattern):
+        return {**held, "patternProperties": {pattern: value}, "additionalProperties": False}
+    options = names.get("enum")
+    if isinstance(options, list) and all(isinstance(name, str) for name in options):
+        properties = dict.fromkeys(options, value)
+        return {**held, "properties": properties, "additionalProperties": False}
+    return held
+
+
+def _looks(pattern: Any) -> bool:
+    return isinstance(pattern, str) and any(sign in pattern for sign in _LOOKS)
+
+
+def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
 
 
 def outline(schema: Mapping[str, Any]) -> dict[str, Any]:

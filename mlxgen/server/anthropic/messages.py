@@ -15,11 +15,11 @@ from ...chat.template.sandbox import RenderLimits
 from ...chat.turn import Effort, Plan, Turn, plan_turn
 from ...engine import Prompt
 from ...errors import MlxgenError
-from ...filters import JsonSchema
 from ..asked import Asked, Question, call_of
 from ..call import Call
 from ..errors import RequestError, as_request_error
 from ..history import messages_history
+from ..openai.constraints import json_form
 from ..openai.reading import read
 from ..served_model import ServedModel
 from ..text_request import options_of
@@ -59,9 +59,14 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         held=plan.held,
+        checked=plan.checked,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
-        params={**_FIELDS, "filters": plan.field},
+        params={
+            **_FIELDS,
+            "filters": plan.field,
+            **({} if plan.spec is None else {"dead_end": plan.field}),
+        },
         ignored=[*ignored, *left_out(request.tools, FunctionTool)],
     )
     make = partial(
@@ -130,8 +135,7 @@ def _form(request: CountRequest) -> Form | None:
     config = request.output_config
     if config is None or config.format is None:
         return None
-    schema = JsonSchema(config.format.schema_, closed=True)
-    return Form("output_config.format", schema, is_json=True)
+    return json_form("output_config.format", config.format.schema_, strict=True)
 
 
 def _effort(request: CountRequest) -> Effort | None:

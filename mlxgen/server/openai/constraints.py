@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...chat.calls.outline import holdable, unheld
 from ...chat.calls.use import Form
 from ...errors import MlxgenError
 from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
@@ -51,26 +52,34 @@ def form_of(request: GenerationRequest) -> Form | None:
     try:
         if field == "response_format":
             assert format is not None
-            return Form(field, _of_format(format), is_json=True)
-        return Form(field, _MAKERS[field](getattr(request, field)), is_json=field == "json_schema")
+            return _of_format(field, format)
+        if field == "json_schema":
+            return json_form(field, request.json_schema, strict=True)
+        return Form(field, _MAKERS[field](getattr(request, field)))
     except MlxgenError as error:
         raise as_request_error(error, {"filters": field}) from error
 
 
-def _of_format(format: ResponseFormat) -> Specification:
-    """Without ``strict``, what cannot be enforced of a schema is left out.
-
-    Objects are closed either way, unless the schema opens them.
-    """
+def _of_format(field: str, format: ResponseFormat) -> Form:
     if isinstance(format, ObjectFormat):
-        return JsonObject()
+        return Form(field, JsonObject(), is_json=True)
     assert isinstance(format, SchemaFormat)
-    return schema_of(format.json_schema.schema_, strict=format.json_schema.strict)
+    return json_form(field, format.json_schema.schema_, strict=format.json_schema.strict)
 
 
-def schema_of(schema: dict[str, Any] | bool | None, *, strict: bool | None) -> Specification:
-    """JSON that matches a schema; any object without one."""
+def json_form(field: str, schema: Any, *, strict: bool | None) -> Form:
+    """JSON that matches a schema; any object without one.
+
+    Objects are closed, unless the schema opens them. What a grammar cannot hold of the schema is
+    checked once the answer is complete; what nobody knows is refused if it is ``strict``.
+    """
     if schema is None:
-        return JsonObject()
+        return Form(field, JsonObject(), is_json=True)
+    if isinstance(schema, Mapping) and unheld(schema):
+        part = JsonSchema(
+            holdable(schema), ignore_unsupported=True, one_of_as_any_of=True, closed=True
+        )
+        return Form(field, part, is_json=True, checked=schema)
     lenient = not strict
-    return JsonSchema(schema, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True)
+    spec = JsonSchema(schema, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True)
+    return Form(field, spec, is_json=True)

@@ -46,6 +46,7 @@ def call_of_request(
     stop: str | None = None,
     ends: Sequence[Token] = (),
     held: HeldCalls | None = None,
+    checked: Mapping[str, Any] | None = None,
     reasoning: bool = True,
     silent: bool = False,
 ) -> Call:
@@ -88,6 +89,7 @@ def call_of_request(
         spec=spec,
         stop=stop,
         held=held,
+        checked=checked,
         stream=bool(request.stream),
         watched=bool(request.timings_per_token or request.return_progress),
         ignored=ignored,

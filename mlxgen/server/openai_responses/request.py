@@ -20,7 +20,7 @@ from ..asked import Asked, Question, call_of
 from ..call import Call, Event, Reply
 from ..errors import RequestError, as_request_error
 from ..history import responses_history
-from ..openai.constraints import schema_of
+from ..openai.constraints import json_form
 from ..openai.options import limit_of
 from ..openai.reading import read
 from ..openai.schemas import TextFormat
@@ -87,6 +87,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         held=plan.held,
+        checked=plan.checked,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
         params=params,
@@ -142,7 +143,7 @@ def _form(request: ResponsesRequest) -> Form | None:
     if format is None or isinstance(format, TextFormat):
         return None
     if isinstance(format, SchemaFormat):
-        return Form(_FORMAT, schema_of(format.schema_, strict=format.strict), is_json=True)
+        return json_form(_FORMAT, format.schema_, strict=format.strict)
     return Form(_FORMAT, JsonObject(), is_json=True)
 
 

@@ -1,0 +1,114 @@
+"""Forms of which a grammar holds only a part: answers fit the whole schema, or are an error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from mlxgen.chat.calls.outline import holdable, unheld
+
+from .running import Running, events, question
+
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+SCHEMAS: dict[str, Any] = {
+    "unique items": {
+        "type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 3, "maxItems": 3,
+        "uniqueItems": True,
+    },
+    "contains": {
+        "type": "array", "items": DIGIT, "contains": {"const": 3}, "minItems": 1, "maxItems": 2,
+    },
+    "names by pattern": {
+        "type": "object", "propertyNames": {"pattern": "^[a-z]{2}$"},
+        "additionalProperties": DIGIT, "minProperties": 1, "maxProperties": 2,
+    },
+    "names of a choice": {
+        "type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": DIGIT,
+        "minProperties": 1,
+    },
+    "one of two that overlap": {
+        "type": "object", "required": ["n"], "additionalProperties": False,
+        "properties": {"n": {"oneOf": [{**DIGIT, "maximum": 5}, {**DIGIT, "minimum": 4}]}},
+    },
+    "not": {
+        "type": "object", "properties": {"n": {**DIGIT, "not": {"enum": [1, 2, 3]}}},
+        "required": ["n"], "additionalProperties": False,
+    },
+    "a pattern that looks ahead": {
+        "type": "object", "required": ["s"], "additionalProperties": False,
+        "properties": {"s": {"type": "string", "pattern": "^(?!ab)[a-c]{2}$", "maxLength": 3}},
+    },
+}  # fmt: skip
+APIS: dict[str, tuple[str, Any]] = {
+    "chat": (
+        "/v1/chat/completions",
+        lambda schema: {
+            "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}
+        },
+    ),
+    "completion": ("/v1/completions", lambda schema: {"json_schema": schema}),
+    "messages": (
+        "/v1/messages",
+        lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    ),
+    "responses": (
+        "/v1/responses",
+        lambda schema: {
+            "text": {"format": {"type": "json_schema", "name": "x", "schema": schema}},
+        },
+    ),
+}
+
+
+def body_of(api: str, schema: Any, temperature: float) -> dict[str, Any]:
+    asked = question("Numbers, please.")["messages"]
+    said = {"chat": {"messages": asked}, "messages": {"messages": asked}}
+    prompt = {"completion": {"prompt": "JSON: "}, "responses": {"input": "Numbers, please."}}
+    limit = "max_output_tokens" if api == "responses" else "max_tokens"
+    off: dict[str, Any] = {} if api == "completion" else {"thinking_budget": 0}
+    whole = {**(said | prompt)[api], limit: 120, "temperature": temperature, "seed": 3, **off}
+    return {**whole, **APIS[api][1](schema)}
+
+
+def text_of(api: str, answer: Any) -> str:
+    if api == "messages":
+        return "".join(block.get("text", "") for block in answer["content"])
+    if api == "responses":
+        items = [item for item in answer["output"] if item["type"] == "message"]
+        return "".join(part["text"] for item in items for part in item["content"])
+    choice = answer["choices"][0]
+    text: str = choice["text"] if api == "completion" else choice["message"]["content"]
+    return text
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("api", APIS)
+def test_an_answer_fits_the_whole_schema_or_is_an_error(
+    server: Running, api: str, name: str, temperature: float
+) -> None:
+    schema = SCHEMAS[name]
+    assert unheld(schema)
+    answer = server.post(APIS[api][0], body_of(api, schema, temperature))
+    if answer.status_code == 200:
+        jsonschema.validate(json.loads(text_of(api, answer.json())), schema)
+    else:
+        assert answer.status_code == 400 and "fits the whole schema" in answer.text
+
+
+def test_a_stream_has_nothing_of_an_answer_that_does_not_fit(server: Running) -> None:
+    never = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True}
+    never["maxItems"] = 2
+    with server.stream("/v1/chat/completions", body_of("chat", never, 0)) as lines:
+        got = list(events(lines))
+    assert "error" in got[-1]
+    said = [c["delta"].get("content") or "" for e in got[:-1] for c in e.get("choices", ())]
+    assert "".join(said).strip() == ""
+
+
+def test_what_a_grammar_holds_is_not_checked() -> None:
+    plain = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}
+    assert not unheld(plain) and holdable(plain) == plain

@@ -322,6 +322,9 @@ class Splitter:
             return False
         tail = yield from source.passed(place, style.tail)
         end = yield from source.passed(tail, tools.ends, often=True)
+        rest = source.text[tail:].strip()
+        if source.final and rest and any(mark.startswith(rest) for mark in tools.ends):
+            end = len(source.text)  # half a mark
         self._tries = False
         if alone:
             if end == tail and not (source.final and not source.text[end:].strip()):

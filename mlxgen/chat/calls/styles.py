@@ -36,10 +36,8 @@ def any_of(texts: Iterable[str]) -> str:
     return "|".join(map(regex.escape, sorted(texts, key=len, reverse=True))) or "(?!)"
 
 
-def _matched(
-    source: Source, pattern: str, place: int, *, longest: bool = False
-) -> Waiting[regex.Match[str]]:
-    match = yield from source.match(compiled(pattern), place, longest=longest)
+def _matched(source: Source, pattern: str, place: int) -> Waiting[regex.Match[str]]:
+    match = yield from source.match(compiled(pattern), place)
     if match is None or match.partial:
         raise BrokenError("no call begins here")
     return match

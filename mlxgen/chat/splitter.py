@@ -281,7 +281,8 @@ class Splitter:
         if to == "line":
             return on_line
         if to == "bare":
-            return not is_quoted
+            goes_on = before.isalnum() and mark[0].isalnum()
+            return not (is_quoted or goes_on or (before == "_" and mark[0] != "["))
         if self._part == "reasoning" and mark == self._marks.think_start:
             return is_first
         if self._part == "content" and mark == self._marks.think_start:
@@ -477,7 +478,7 @@ def _edges(
         for text in tools.inner:
             edges.setdefault(text, "bare")
     if part == "content":
-        for text in tools.format.lines:
+        for text in tools.lines:
             edges.setdefault(text, "line")
     return edges
 

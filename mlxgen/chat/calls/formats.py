@@ -13,6 +13,8 @@ from typing import Any
 from .styles import ARGUMENTS, Headed, Literals, Objects, Style, Tagged
 from .values import PYTHON, Notation
 
+_LINES = ("{", "[", "```")  # how JSON begins, perhaps in a fence
+
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
@@ -42,7 +44,7 @@ class CallFormat:
     ends: tuple[str, ...] = ()
     borders: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ("{", "[", "```")
+    lines: tuple[str, ...] = _LINES
     alone: bool = True
     paired: bool = False
     space: str = ""
@@ -243,6 +245,7 @@ _MISTRAL = Headed(
 )
 _OBJECT_MARKS = ("<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>")
 _OBJECT_ENDS = ("</tool_calls>", "</TOOLCALL>", "</function_call>")
+_GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
 _FUNCTION = _function(lines=True)
 _DEEPSEEK: Mapping[str, Any] = {
     "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>"),
@@ -354,6 +357,7 @@ _FORMATS = (
     CallFormat(
         *("olmo", "<function_calls>", "</function_calls>"),
         replace(_PYTHON, around=("\n", "\n"), between="\n"),
+        lines=(*_LINES, "{name}("),
         template=("<function_calls>",),
     ),
     CallFormat(  # Llama 3.2 and 4, if they are asked for Python
@@ -367,7 +371,7 @@ _FORMATS = (
     ),
     # Those for which mlx-lm has a parser, which tells them:
     CallFormat(  # a name and arguments, or a list of objects in older models
-        *("mistral", "[TOOL_CALLS]", "", _MISTRAL), others=(_LIST,)
+        *("mistral", "[TOOL_CALLS]", "", _MISTRAL), others=(_LIST,), bare=("{name}[ARGS]",)
     ),
     CallFormat(
         *("kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _KIMI_K2),
@@ -405,13 +409,20 @@ _FORMATS = (
         space="\n",
     ),
     CallFormat(
-        *("glm47", "<tool_call>", "</tool_call>", _glm("")), others=(_FUNCTION,), paired=True
+        *("glm47", "<tool_call>", "</tool_call>", _glm("")),
+        others=(_FUNCTION,),
+        bare=_GLM_BARE,
+        paired=True,
     ),
     CallFormat(
-        *("laguna", "<tool_call>", "</tool_call>", _glm("")), others=(_FUNCTION,), paired=True
+        *("laguna", "<tool_call>", "</tool_call>", _glm("")),
+        others=(_FUNCTION,),
+        bare=_GLM_BARE,
+        paired=True,
     ),
     CallFormat(
         *("longcat", "<longcat_tool_call>", "</longcat_tool_call>", _glm("longcat_")),
+        bare=("{name}<longcat_arg_key>", "{name}\n<longcat_arg_key>"),
         paired=True,
         enforced=False,
     ),
@@ -428,7 +439,9 @@ _FORMATS = (
         enforced=False,
     ),
     CallFormat(  # LFM2
-        *("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON), bare=("[{name}(",)
+        *("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON),
+        bare=("[{name}(",),
+        lines=(*_LINES, "{name}("),
     ),
 )
 

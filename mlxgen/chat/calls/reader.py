@@ -63,6 +63,11 @@ class ToolReader:
         return self._named(self.format.bare)
 
     @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The same at the beginning of a line."""
+        return self._named(self.format.lines)
+
+    @cached_property
     def inner(self) -> tuple[str, ...]:
         """The beginnings of calls between the marks, after something else."""
         return self._named([text for style in self.format.styles for text in style.begins])

@@ -1,0 +1,152 @@
+"""What clients of other servers send means here what it means there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from mlxgen.server.anthropic.messages import parse_messages
+from mlxgen.server.errors import RequestError, as_messages_error
+from mlxgen.server.openai.chat import parse_chat
+from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.token_work import tokenize
+from mlxgen.tokens import Vocabulary
+from tests.fakes import byte_level_tokenizer
+
+from .openai.kit import demo, served
+from .running import Running
+
+ASK = [{"role": "user", "content": "Hello"}]
+APIS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "chat": (parse_chat, {"messages": ASK}),
+    "messages": (parse_messages, {"messages": ASK, "max_tokens": 9}),
+    "responses": (parse_responses, {"input": ASK}),
+}
+SILENT: list[dict[str, Any]] = [
+    {"thinking": {"type": "disabled"}},
+    {"think": False},
+    {"enable_thinking": False},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+]
+
+
+def without_switch() -> Any:
+    """A model that thinks, whose template has no switch for it."""
+    tokenizer = byte_level_tokenizer()
+    tokenizer._tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer = type(tokenizer)(tokenizer._tokenizer, eos_token_ids=tokenizer.eos_token_ids)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>"
+    assert Vocabulary.of(tokenizer)
+    return served(tokenizer)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("wish", SILENT)
+def test_not_to_think_is_one_wish_under_every_name(api: str, wish: dict[str, Any]) -> None:
+    parse, body = APIS[api]
+    silent = parse({**body, **wish}, demo()).jobs[0].prompt
+    assert demo().vocabulary.decode(silent.tokens).rstrip().endswith("</think>")
+    call = parse({**body, **wish}, without_switch())
+    assert call.jobs[0].options.thinking_budget == 0
+
+
+@pytest.mark.parametrize("wish", [{"reasoning": {"enabled": False}}, {"reasoning_effort": "none"}])
+def test_chat_completions_know_further_names(wish: dict[str, Any]) -> None:
+    call = parse_chat({"messages": ASK, **wish}, without_switch())
+    assert call.jobs[0].options.thinking_budget == 0
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_salt_has_no_effect_and_is_named(api: str) -> None:
+    parse, body = APIS[api]
+    assert parse({**body, "cache_salt": "x"}, demo()).ignored == ["cache_salt"]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ([[5, -1.5], [7, False]], {5: -1.5, 7: -100.0}),
+        ({"5": -1.5, "7": False}, {5: -1.5, 7: -100.0}),
+        ([["5", 1]], {5: 1.0}),
+    ],
+)
+def test_biases_are_taken_as_pairs(given: Any, meant: dict[int, float]) -> None:
+    for parse, body in ((parse_chat, {"messages": ASK}), (parse_completion, {"prompt": "a"})):
+        options = parse({**body, "logit_bias": given}, demo()).jobs[0].options
+        assert dict(options.sampling.logit_bias) == meant
+
+
+def test_samplers_and_zero_alternatives_ask_for_nothing() -> None:
+    call = parse_chat({"messages": ASK, "samplers": ["top_k"], "top_logprobs": 0}, demo())
+    assert call.ignored == ["samplers"] and call.jobs[0].options.top_logprobs is None
+
+
+def test_statistics_in_between_are_named() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    call = parse_chat({"messages": ASK, "stream": True, "stream_options": options}, demo())
+    assert call.ignored == ["stream_options.continuous_usage_stats"]
+
+
+def test_a_refusal_has_the_code_that_a_client_looks_for() -> None:
+    body = {"messages": ASK, "max_tokens": 9, "thread": {"id": "t"}}
+    with pytest.raises(RequestError) as refused:
+        parse_messages(body, demo())
+    error = as_messages_error(400, refused.value.body())["error"]
+    assert error["details"]["error_code"] == "thread_unsupported_request"
+
+
+def test_tokens_of_a_chat_are_those_that_it_would_have() -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {}, "strict": True}}
+    body: dict[str, Any] = {"messages": ASK, "tools": [tool]}
+    prompt = parse_chat(body, demo()).jobs[0].prompt.tokens
+    assert tuple(tokenize(body, demo())["tokens"]) == prompt
+    shorter = tokenize({**body, "add_generation_prompt": False}, demo())["tokens"]
+    assert tuple(shorter) == prompt[: len(shorter)] and len(shorter) < len(prompt)
+    silent = {**body, "reasoning_effort": "none"}
+    assert (
+        tuple(tokenize(silent, demo())["tokens"])
+        == parse_chat(silent, demo()).jobs[0].prompt.tokens
+    )
+
+
+def test_thoughts_stay_in_the_text_if_they_are_wanted_there(server: Running) -> None:
+    body = {"messages": ASK, "max_tokens": 60, "temperature": 0}
+    parted = server.post("/v1/chat/completions", body).json()["choices"][0]["message"]
+    raw = server.post("/v1/chat/completions", {**body, "reasoning_format": "none"}).json()
+    message = raw["choices"][0]["message"]
+    assert not message.get("reasoning_content")
+    assert "<think>" in message["content"] and parted["reasoning_content"] in message["content"]
+
+
+DIGIT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "format",
+    [
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": DIGIT}},
+        {"type": "json_schema", "schema": DIGIT},
+        {"type": "json_object", "schema": DIGIT},
+        {"type": "json_schema", "name": "x", "schema": DIGIT, "strict": True},
+        {"type": "json", "value": DIGIT},
+    ],
+)
+def test_every_spelling_of_a_form_holds(server: Running, format: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": "Go"}], "reasoning_effort": "none"}
+    for more in ({"response_format": format}, {"format": DIGIT}):
+        answer = server.post("/v1/chat/completions", {**body, "max_tokens": 60, **more})
+        assert answer.status_code == 200, answer.text
+        value = json.loads(answer.json()["choices"][0]["message"]["content"])
+        jsonschema.validate(value, DIGIT)
+    whole = {"input": "Go", "text": {"format": format}, "max_output_tokens": 60}
+    answer = server.post("/v1/responses", {**whole, "reasoning": {"effort": "none"}})
+    assert answer.status_code == 200, answer.text

@@ -40,13 +40,16 @@ from .slots import Slot
 class KV:
     """See the module. A new one is empty, in caches of its own."""
 
-    __slots__ = ("_held", "_store", "device", "number")
+    __slots__ = ("_held", "_store", "device", "number", "slot")
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.number = device.number()
         self._held = Held()
-        self._store: Alone | Slot | None = device.do(Free(self.number))
+        self._store: Alone | Slot | None
+        self.slot: Slot | None
+        """Its place in a batch, if it is in one."""
+        self._put(device.do(Free(self.number)))
 
     # ---- what it holds ---------------------------------------------------------------------
 
@@ -56,11 +59,6 @@ class KV:
         if self._store is None:
             raise StateError("this generation is closed; make a new one")
         return self._store
-
-    @property
-    def slot(self) -> Slot | None:
-        """Its place in a batch, if it is in one."""
-        return self._store if isinstance(self._store, Slot) else None
 
     @property
     def length(self) -> int:
@@ -132,16 +130,17 @@ class KV:
 
     def join(self) -> None:
         """Move from caches of its own to a slot; it must hold at least one token."""
-        self._store = self.device.do(Join(self.number))
+        self._put(self.device.do(Join(self.number)))
 
     def leave(self) -> None:
         """Move from a slot to caches of its own."""
         if self.slot is not None:
-            self._store = self.device.do(Leave(self.number))
+            self._put(self.device.do(Leave(self.number)))
 
     def restart(self) -> None:
         """Hold nothing, in caches of its own; frees its slot, if it has one."""
-        self._store, self._held = self.device.do(Free(self.number)), Held()
+        self._put(self.device.do(Free(self.number)))
+        self._held = Held()
 
     def take(self, tokens: Sequence[Token]) -> bool:
         """Hold what the prefix cache has of these tokens; false if it has none of them.
@@ -150,7 +149,8 @@ class KV:
         """
         found: Alone | None = self.device.do(Take(self.number, tuple(tokens)))
         if found is not None:
-            self._store, self._held = found, Held(tokens[: found.length])
+            self._put(found)
+            self._held = Held(tokens[: found.length])
         return found is not None
 
     def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
@@ -166,7 +166,7 @@ class KV:
         """An independent copy outside of any batch; buffers are shared until one side writes."""
         twin = KV.__new__(KV)
         twin.device, twin.number = self.device, self.device.number()
-        twin._store = self.device.do(Copy(self.number, twin.number))
+        twin._put(self.device.do(Copy(self.number, twin.number)))
         twin._held = self._held.fork()
         return twin
 
@@ -174,4 +174,8 @@ class KV:
         """Free what it holds, for good."""
         if self._store is not None:
             self.restart()
-            self._store = None
+            self._put(None)
+
+    def _put(self, store: Alone | Slot | None) -> None:
+        self._store = store
+        self.slot = store if isinstance(store, Slot) else None

@@ -22,6 +22,7 @@ from .layers import Runs, owned
 
 GROWTH = 256  # places that are added at a time
 
+Index: TypeAlias = tuple[Any, ...]
 Pair: TypeAlias = tuple[Any, Any]
 """Keys and values: an array each, or three if they are packed."""
 
@@ -47,6 +48,8 @@ class Pass:
         self.whole = len(positions) == held
         self.even = self.start + count == self.end
         self._places: dict[tuple[int | None, int, int | None, int], tuple[mx.array, ...]] = {}
+        self.where: dict[tuple[int | None, int], tuple[Index, Index]] = {}
+        """For a ring's size and a number of heads, what ``find`` gave."""
         self._masks: dict[tuple[int | None, int | None], mx.array] = {}
 
     @cached_property
@@ -72,6 +75,19 @@ class Pass:
     def own(self) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         """The position of each token [slots, count]."""
         return np.add.outer(self.positions, np.arange(self.count)).astype(np.int32)
+
+    def find(self, stretch: Stretch, heads: int) -> tuple[Index, Index]:
+        """Where in the arrays of the only stretch of a layer these tokens go, and what they see:
+        all layers with as many heads find it in ``where`` from now on."""
+        ring = stretch.ring
+        start = self.start if ring is None else self.start % ring
+        if self.even and (ring is None or start + self.count <= ring):
+            goes: Index = (self.slots, slice(None), slice(start, start + self.count))
+        else:
+            goes = self.places(stretch, heads)
+        sees = (self.slots, slice(None), slice(stretch.count(self.end)))
+        self.where[ring, heads] = goes, sees
+        return goes, sees
 
     def places(self, stretch: Stretch, heads: int) -> tuple[mx.array, ...]:
         """Where each token goes, as slots, heads and places [slots, heads, count]."""

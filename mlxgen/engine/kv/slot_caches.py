@@ -39,26 +39,36 @@ class SlotKeys:
         self.ring = window + SLACK if window is not None else None
         self.places = Places([Stretch(ring=self.ring)]) if how is None else how.places()
         self.offset: mx.array | int = 0
+        self.step: Pass | None = None
+        """Where the tokens of the pass go that is being built: the slots set it for all layers."""
         self._how = how
-        self._pass: Pass | None = None
 
     # mlx-lm's convention
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Pair:
-        """Store the keys and values of a pass; return those that its tokens may look at."""
-        step = self._pass
+        """Store the keys and values of a pass; return those that its tokens may look at.
+
+        Every layer of every token comes here, so what is the same for all layers is asked once.
+        """
+        step = self.step
         assert step is not None
-        self.places.store(step, keys, values)
         self.offset = step.offset_after
         if self._how is None:
-            return self.places.seen(step.slots, step.end)
+            (stretch,) = self.places.stretches
+            heads = keys.shape[1]
+            found = step.where.get((self.ring, heads))
+            goes, sees = step.find(stretch, heads) if found is None else found
+            all_keys, all_values = stretch.arrays
+            all_keys[goes], all_values[goes] = keys, values
+            return all_keys[sees], all_values[sees]
+        self.places.store(step, keys, values)
         return self._how.seen(self, self.places, step.slots, step.end, step.count)
 
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
         """The attention mask of this pass; ``None`` if every token sees all places."""
-        step = self._pass
+        step = self.step
         assert step is not None
         window = window_size or self.window
         alike = step.count == 1 and step.even
@@ -70,16 +80,6 @@ class SlotKeys:
         return self.places.empty
 
     # the slots
-
-    def begin(self, step: Pass) -> None:
-        """Prepare for a forward pass: ``step`` says where its tokens go."""
-        self._pass = step
-        self.offset = step.offset
-        self.places.reserve(0, step.end)
-
-    def end(self) -> None:
-        """Note that the graph of the forward pass is built."""
-        self._pass = None
 
     def put(self, slot: int, leaf: LayerCache, slots: int) -> None:
         """Copy one sequence's keys to ``slot``; makes room for ``slots`` sequences."""

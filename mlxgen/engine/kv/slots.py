@@ -120,6 +120,8 @@ class Slots:
         self.recurrent = bool(self.states)
         self._members: list[Slot] = []
         self._room = 0
+        self._reach = 0  # up to which position all layers have places, as far as that is known
+        self._nbytes: int | None = 0  # of all buffers, or None once one of them has changed
         self._undoable: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
@@ -128,7 +130,9 @@ class Slots:
     @property
     def nbytes(self) -> int:
         """The bytes of all buffers."""
-        return sum(array.nbytes for array in self.arrays())
+        if self._nbytes is None:
+            self._nbytes = sum([array.nbytes for array in self.arrays()])
+        return self._nbytes
 
     def arrays(self) -> list[mx.array]:
         """All buffers."""
@@ -176,12 +180,27 @@ class Slots:
         """Free the slots beyond ``room``, and the places after the longest sequence."""
         for layer in self._keys:
             layer.places.trim(room, self._longest() + 1)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Note that buffers have another size than before."""
+        self._reach, self._nbytes = 0, None
+
+    def _reserve(self, end: int) -> None:
+        """Have places for the positions before ``end`` in every layer."""
+        if end > self._reach:
+            reach = -(-end // GROWTH) * GROWTH
+            for layer in self._keys:
+                layer.places.reserve(0, reach)
+            self._changed()
+            self._reach = reach
 
     def _longest(self) -> int:
         return max((member.length for member in self._members), default=0)
 
     def join(self, alone: Alone) -> Slot:
         """Copy a sequence with at least one token into a slot of its own."""
+        self._changed()
         index, room = len(self._members), _rooms(len(self._members) + 1)
         if room > self._room:
             if self._members:  # copy no more places than needed into the larger buffers
@@ -230,6 +249,7 @@ class Slots:
 
     def _drop_behind(self, count: int) -> None:
         """Drop what the layers hold after the first ``count`` slots; all if no slot is in use."""
+        self._changed()
         for state in self.states:
             if state.slots > count:
                 state.keep(count)
@@ -289,17 +309,24 @@ class Slots:
         """Assert the invariant; for tests."""
         assert [member.index for member in self._members] == list(range(len(self._members)))
         assert all(layer.slots == len(self._members) for layer in self.states)
+        assert self.nbytes == sum(array.nbytes for array in self.arrays())
         assert not self._members or all(
             layer.places.slots >= len(self._members) for layer in self._keys
         )
 
     def _through(self, model: Model, tokens: mx.array, step: Pass) -> mx.array:
         try:
-            for layer in self._flat:
-                layer.begin(step)
+            self._reserve(step.end)
+            for layer in self._keys:
+                layer.step, layer.offset = step, step.offset
+            for state in self.states:
+                state.begin(step)
             logits = model(tokens, cache=self.caches)
-            for layer in self._flat:
-                layer.end()
+            for layer in self._keys:
+                layer.step = None
+            for state in self.states:
+                state.end()
+                self._nbytes = None  # states are replaced, not updated
         except BaseException:
             self._undoable = frozenset()
             for member, runs in zip(self._members[step.slots], step.runs, strict=True):

@@ -55,6 +55,8 @@ class Handle:
 
     def __init__(self, request: Request, kv: KV, drafts: Drafts | None = None) -> None:
         self.request = request
+        self.history = request.history
+        """All of its tokens."""
         self.kv = kv
         self.drafts = Drafts() if drafts is None else drafts
         self.logits: Logits | None = None
@@ -73,11 +75,6 @@ class Handle:
         self._started: float | None = None
         self._began = self.kv.device.now()
         self._first_token: float | None = None
-
-    @property
-    def history(self) -> History:
-        """All of its tokens."""
-        return self.request.history
 
     @property
     def has_ended(self) -> bool:

@@ -150,3 +150,16 @@ def test_every_spelling_of_a_form_holds(server: Running, format: dict[str, Any])
     whole = {"input": "Go", "text": {"format": format}, "max_output_tokens": 60}
     answer = server.post("/v1/responses", {**whole, "reasoning": {"effort": "none"}})
     assert answer.status_code == 200, answer.text
+
+
+def test_an_answer_that_has_begun_is_gone_on_with() -> None:
+    begun = {"role": "assistant", "content": "The answer is"}
+    whole = parse_chat({"messages": [*ASK, begun], "continue_final_message": True}, demo())
+    prompt = whole.jobs[0].prompt
+    assert demo().vocabulary.decode(prompt.tokens).endswith("The answer is")
+    marked = parse_chat({"messages": [*ASK, {**begun, "prefix": True}]}, demo())
+    assert marked.jobs[0].prompt == prompt
+    item = {**begun, "type": "message", "status": "in_progress"}
+    assert parse_responses({"input": [*ASK, item]}, demo()).jobs[0].prompt == prompt
+    done = {**item, "status": "completed"}
+    assert parse_responses({"input": [*ASK, done]}, demo()).jobs[0].prompt != prompt

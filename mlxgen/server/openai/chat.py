@@ -67,7 +67,7 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
         chat=Chat(
             rendered(request.messages),
             template=request.chat_template_kwargs or {},
-            continue_final_message=bool(request.continue_final_message),
+            continue_final_message=_goes_on(request),
         ),
         tools=tool_use_of(request),
         form=form_of(request),
@@ -79,9 +79,16 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
     )
 
 
+def _goes_on(request: ChatRequest) -> bool:
+    """Whether the answer is the rest of the last message, in either way to say so."""
+    last = request.messages[-1]
+    begun = isinstance(last, AssistantMessage) and bool(last.prefix)
+    return begun if request.continue_final_message is None else request.continue_final_message
+
+
 def _check_continuation(request: ChatRequest) -> None:
     """Raise ``RequestError`` unless a new message is asked for, or the rest of one."""
-    going_on = bool(request.continue_final_message)
+    going_on = _goes_on(request)
     if request.add_generation_prompt is going_on:
         value, other = ("true", "leave out") if going_on else ("false", "send")
         raise RequestError.at(

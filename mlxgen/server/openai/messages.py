@@ -87,6 +87,7 @@ class AssistantMessage(Piece):
     reasoning_content: str | None = None
     reasoning: Any = None  # the same, if it is text
     tool_calls: list[ToolCallOfMessage] | None = None
+    prefix: bool | None = None  # whether the answer goes on with it, if it is the last message
     annotations: list[Any] | None = None  # of clients that send an answer back as it came
     audio: Any = None
     function_call: Any = None  # the old name of calls, which are these by now

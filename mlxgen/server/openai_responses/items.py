@@ -70,6 +70,7 @@ class MessageItem(Piece):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
+    status: str | None = None
 
 
 class ReasoningItem(Piece):
@@ -120,6 +121,16 @@ Item: TypeAlias = Annotated[
     Discriminator(_kind_of_item),
 ]
 Input: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
+
+
+def goes_on(given: Input) -> bool:
+    """Whether the answer is the rest of the last item: one of the model that is in progress."""
+    last = given[-1] if isinstance(given, list) else None
+    return (
+        isinstance(last, MessageItem)
+        and (last.role, last.status) == ("assistant", "in_progress")
+        and bool(last.content)
+    )
 
 
 def rendered(instructions: str | None, given: Input) -> list[dict[str, Any]]:

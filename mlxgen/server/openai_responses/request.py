@@ -28,7 +28,7 @@ from ..served_model import ServedModel
 from ..text_request import options_of
 from ..tool_use import Choice, functions_in, left_out, tool_use
 from .elsewhere import ELSEWHERE
-from .items import rendered
+from .items import goes_on, rendered
 from .output import SUMMARY, THOUGHTS
 from .reply import ResponsesReply
 from .schemas import FunctionTool, NamedFunction, ResponsesRequest, SchemaFormat
@@ -62,6 +62,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
             chat=Chat(
                 rendered(request.instructions, request.input),
                 template=request.chat_template_kwargs or {},
+                continue_final_message=goes_on(request.input),
             ),
             tools=_tools(request, functions),
             form=_form(request),

@@ -29,7 +29,7 @@ from ...tokens import Token, Vocabulary
 from .control_tokens import ControlTokens, Spans
 from .pictures import Pictures
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
-from .telling import Marked, Verdict, Way, WriteCalls, in_order, ways
+from .telling import LETTERS, Marked, Verdict, Way, WriteCalls, in_order, ways
 from .values import (
     REASONING,
     Values,
@@ -45,8 +45,6 @@ from .values import (
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 SWITCHES = ("enable_thinking", "thinking")  # the two names of one variable
-_LETTERS = range(0x20000, 0x2A6DF)
-"""Letters that hardly anybody writes, and that every way of printing a text prints as they are."""
 _TOOLS = ("xml_tools", "json_tools", "tools_json", "functions")
 """Names under which templates take tools, besides ``tools``."""
 
@@ -241,7 +239,7 @@ class ChatFormat:
             with _refusals():
                 return Told([int(token) for token in self._run(chat, limits, tokenize=True)])
         broken, letters = self._broken(chat)
-        free = (chr(code) for code in _LETTERS if chr(code) not in letters)
+        free = (chr(code) for code in LETTERS if chr(code) not in letters)
         marked = Marked.of(chat.messages, chat.tools, free)
         deadline = None if limits is None else Meter(limits)
         place = None
@@ -346,8 +344,8 @@ class ChatFormat:
             return text
 
         mapped(given, look)
-        first, last = list(islice((chr(c) for c in _LETTERS if chr(c) not in letters), 2))
-        known = first + last + "".join(each for each in letters if ord(each) in _LETTERS)
+        first, last = list(islice((chr(c) for c in LETTERS if chr(c) not in letters), 2))
+        known = first + last + "".join(each for each in letters if ord(each) in LETTERS)
         if not seams or chat.allow_control_tokens:
             return chat, known
 

@@ -25,6 +25,8 @@ Way: TypeAlias = Callable[[Messages], Messages]
 WriteCalls: TypeAlias = Callable[[Sequence[tuple[str, Mapping[str, Any]]]], str]
 """The text that a model itself writes for calls: of the name and the arguments of each."""
 
+LETTERS = range(0x20000, 0x2A6DF)
+"""Letters that hardly anybody writes, and that every way of printing a text prints as they are."""
 _INSTRUCTIONS = ("system", "developer")
 _RESULTS = ("tool", "function")
 
@@ -138,9 +140,9 @@ class Marked:
         if "\\u" in text or "\\U" in text:  # as JSON or Python spell them
             text = _ESCAPED.sub(_unescaped, text)
         found: dict[str, list[int]] = {mark.char: [] for mark in self._marks}
-        for at, char in enumerate(text):
-            if char in found:
-                found[char].append(at)
+        for place in _LETTER.finditer(text):
+            if place[0] in found:
+                found[place[0]].append(place.start())
         lost: list[str] = []
         tools = True
         placed: list[tuple[int, _Mark]] = []
@@ -184,6 +186,7 @@ class Marked:
 
 
 _WORD = re.compile(r"(?<![<|\[/\w])[^\W\d_]{2}")
+_LETTER = re.compile(f"[{chr(LETTERS.start)}-{chr(LETTERS.stop - 1)}]")
 _ESCAPED = re.compile(r"\\u(d8[46][0-9a-f])\\u(d[c-f][0-9a-f]{2})|\\U(000[2-3][0-9a-f]{4})", re.I)
 
 

@@ -63,7 +63,7 @@ class KV:
     @property
     def length(self) -> int:
         """The number of tokens held."""
-        return self.store.length
+        return (self._store or self.store).length  # which raises
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +72,7 @@ class KV:
 
     def common(self, history: History) -> int:
         """How many leading tokens of the history it holds."""
-        return self._held.common(history, self.store.length)
+        return self._held.common(history, (self._store or self.store).length)
 
     def align(
         self, history: History, most: int | None = None, came: Sequence[Token] = ()

@@ -104,7 +104,7 @@ class Memory:
         slots = self._runner.slots
         total = slots.nbytes if slots is not None else 0
         for handle in handles:
-            total += handle.kv.nbytes if handle.slot is None else 0
+            total += handle.kv.nbytes if handle.kv.slot is None else 0
             total += handle.drafts.nbytes
         return total
 
@@ -118,7 +118,7 @@ class Memory:
         for handle in (*running, *prefilled):
             length = len(handle.history)
             alone += handle.drafts.nbytes_at(length + HEADROOM)
-            if handle.slot is None:
+            if handle.kv.slot is None:
                 alone += self._footprint.alone(length + HEADROOM)
                 begun = handle.kv.length > 0 and handle not in prefilled
                 (now if begun else later).append(length)

@@ -377,7 +377,7 @@ class Scheduler:
                 continue
             held = [*self._loop.handles, *self._prefill]
             if len(held) == 1:
-                if held[0].slot is not None:  # alone it needs no more than its own
+                if held[0].kv.slot is not None:  # alone it needs no more than its own
                     self._loop.take_alone(held[0])
                     continue
                 self._fail_for_room(held[0], events)
@@ -452,7 +452,7 @@ class Scheduler:
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
-                lent = handle.slot is None and self._memory.lends(handle.kv.length)
+                lent = handle.kv.slot is None and self._memory.lends(handle.kv.length)
                 self._prefill.keep(handle, self._room_for_cache(handle if lent else None))
             self._take_out(handle)
             self._close(handle)

@@ -17,7 +17,7 @@ from ...images import plain
 from ...tokens import Token
 from ..chunk import Chunk, Progress, Usage
 from ..history import History
-from ..kv import KV, Slot
+from ..kv import KV
 from ..request.accept import end, start, take
 from ..request.request import Request
 from ..speculation.drafts import Drafts
@@ -80,11 +80,6 @@ class Handle:
     def has_ended(self) -> bool:
         """Whether its request has a finish reason."""
         return self.request.finish_reason is not None
-
-    @property
-    def slot(self) -> Slot | None:
-        """Its place in a batch, if it is in one."""
-        return self.kv.slot
 
     @property
     def is_ready(self) -> bool:
@@ -213,7 +208,7 @@ class Handle:
 
     def forks(self, seeds: Iterable[int]) -> list[Handle]:
         """Independent copies, one for each seed, that share one KV until they write."""
-        kv = self.kv if self.slot is None else self.kv.fork()  # copied out once, for all of them
+        kv = self.kv if self.kv.slot is None else self.kv.fork()  # copied out once, for all of them
         return [self.fork(seed, kv) for seed in seeds]
 
     def close(self) -> None:
@@ -229,8 +224,8 @@ class Handle:
         """Assert what holds between two steps; for tests."""
         self.request.check_integrity()
         assert self.ahead is None
-        if self.slot is not None:
-            assert self.kv.length == self.slot.length
+        if self.kv.slot is not None:
+            assert self.kv.length == self.kv.slot.length
 
 
 def logits_of(handles: Iterable[Handle]) -> mx.array:

@@ -158,7 +158,7 @@ class Passes:
         inside: list[Work] = []
         alone: list[Work] = []
         for each in work:
-            (alone if each.handle.slot is None else inside).append(each)
+            (alone if each.handle.kv.slot is None else inside).append(each)
         arrays = self._run_in_slots(inside) if inside else []
         return arrays + [self._run_alone(each) for each in alone]
 
@@ -294,14 +294,13 @@ def _done(work: Sequence[Work], logits: mx.array) -> None:
 
 
 def _size(group: Sequence[Work]) -> int:
-    """How many tokens a pass has, padding included."""
+    """How many tokens a pass has, padding included; the group is in the order of its slots."""
     return _span(group) * max([len(each.tokens) for each in group])
 
 
 def _span(work: Sequence[Work]) -> int:
-    """How many slots there are from the first to the last of these."""
-    indexes = [_index(each) for each in work]
-    return max(indexes) - min(indexes) + 1
+    """How many slots there are from the first to the last of these, which are in their order."""
+    return _index(work[-1]) - _index(work[0]) + 1
 
 
 def _index(work: Work) -> int:

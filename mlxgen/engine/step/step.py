@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from functools import partial
-from itertools import accumulate
 
 import mlx.core as mx
 
@@ -72,13 +71,13 @@ class Loop:
     def leave(self, handle: Handle) -> None:
         """Take a handle out; what it holds in the slots is freed."""
         self.handles.remove(handle)
-        if handle.slot is not None:
+        if handle.kv.slot is not None:
             handle.kv.restart()
             self._in_order()
 
     def take_alone(self, handle: Handle) -> None:
         """Give a handle that is in the slots caches of its own."""
-        if handle.slot is not None:
+        if handle.kv.slot is not None:
             handle.kv.leave()
             self._in_order()
 
@@ -123,7 +122,7 @@ class Loop:
         for handle in self.handles:
             if not handle.has_ended:
                 handle.check_integrity()
-        inside = [handle.slot for handle in self.handles if handle.slot is not None]
+        inside = [handle.kv.slot for handle in self.handles if handle.kv.slot is not None]
         assert [slot.index for slot in inside] == list(range(len(inside)))
         if self.runner.slots is not None:
             self.runner.slots.check_integrity()
@@ -279,7 +278,7 @@ class Loop:
         """
         work, ready = [], list(places)
         for handle, place in places.items():
-            if handle.slot is not None or not _in_vain(handle):
+            if handle.kv.slot is not None or not _in_vain(handle):
                 work.append(Work(handle, [drawn.later(place + handle.draws - 1)]))
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         # Not if others are drawn after the next tokens as well
@@ -374,13 +373,13 @@ class Loop:
         slots = self.runner.slots
         if slots is None or len(handles) < 2:
             return
-        alone = [handle for handle in handles if handle.slot is None and handle.kv.length]
+        alone = [handle for handle in handles if handle.kv.slot is None and handle.kv.length]
         if not alone:
             return
         lengths = [len(handle.history) for handle in alone]
         longest = slots.in_the_way(min(lengths))
         if longest is not None:
-            self.take_alone(next(handle for handle in self.handles if handle.slot is longest))
+            self.take_alone(next(handle for handle in self.handles if handle.kv.slot is longest))
         joining = slots.suitable(lengths)
         for i in joining:
             try:
@@ -410,13 +409,15 @@ class Loop:
         for handle in handles:
             handle.align()
         for handle in handles:
-            slot = handle.slot
+            slot = handle.kv.slot
             if slot is not None and not slot.length:
                 self.take_alone(handle)
 
     def _in_order(self) -> None:
         count = len(self.handles)
-        self.handles.sort(key=lambda handle: count if handle.slot is None else handle.slot.index)
+        self.handles.sort(
+            key=lambda handle: count if handle.kv.slot is None else handle.kv.slot.index
+        )
 
 
 def _may_pay(cost: PassCost, rows: int, pending: int) -> bool:
@@ -453,16 +454,19 @@ def _due(drawn: Drawn, ready: Sequence[Handle]) -> dict[Handle, int]:
     """Whose draws these are that were submitted before, and where they are, if all of them are due;
     the others, whose logits came later, are drawn with the next ones, so that nobody waits for
     them."""
-    own = [each for each in ready if each.logits is not None and each.logits.array is drawn.logits]
-    starts = accumulate([handle.draws for handle in own], initial=0)
-    places = dict(zip(own, starts, strict=False))
-    stands = len(drawn.requests) == sum([handle.draws for handle in own]) and all(
-        handle.draws
-        and handle.logits is not None
-        and handle.logits.places[0] == place
-        and drawn.requests[place].seed == handle.request.seed  # a fork has the same logits
-        and drawn.requests[place].position == handle.request.position
-        and drawn.requests[place].attempt == handle.request.attempt
-        for handle, place in places.items()
-    )
-    return places if stands else {}
+    due: dict[Handle, int] = {}
+    place = 0
+    for handle in ready:
+        logits, request, draws = handle.logits, handle.request, handle.draws
+        if logits is None or logits.array is not drawn.logits:
+            continue
+        if not draws or logits.places[0] != place or place >= len(drawn.requests):
+            return {}
+        draw = drawn.requests[place]
+        if (draw.seed, draw.position) != (request.seed, request.position):  # a fork has the logits
+            return {}
+        if draw.attempt != request.attempt:
+            return {}
+        due[handle] = place
+        place += draws
+    return due if place == len(drawn.requests) else {}

@@ -460,7 +460,7 @@ def test_rows_go_on_around_one_that_has_ended_and_not_left(kind: str) -> None:
         loop.join(handle)
     for step in range(25):
         if step == 8:
-            assert [each.handle.slot is not None for each in asked] == [True] * 3
+            assert [each.handle.kv.slot is not None for each in asked] == [True] * 3
             end(asked[1].handle.request, "cancelled")
         events: list[Event] = []
         loop.step(events)

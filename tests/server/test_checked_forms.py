@@ -9,7 +9,9 @@ import jsonschema
 import pytest
 
 from mlxgen.chat.calls.outline import holdable, unheld
+from mlxgen.server.openai.constraints import json_form
 
+from .openai.kit import demo
 from .running import Running, events, question
 
 DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
@@ -112,3 +114,20 @@ def test_a_stream_has_nothing_of_an_answer_that_does_not_fit(server: Running) ->
 def test_what_a_grammar_holds_is_not_checked() -> None:
     plain = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}
     assert not unheld(plain) and holdable(plain) == plain
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "format": "path", "maxLength": 3},
+        {"type": "string", "format": "binary"},
+        {"type": "integer", "format": "int64"},
+        {"type": "string", "minLength": 2.0, "maxLength": 3.0},
+        {"type": "object", "properties": {"format": {"const": {"format": "path"}}}},
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_notes_and_whole_floats_are_not_refused(schema: Any, strict: bool) -> None:
+    form = json_form("response_format", schema, strict=strict)
+    vocabulary = demo().vocabulary
+    assert form.spec.bind(vocabulary, demo().vocab_size) is not None

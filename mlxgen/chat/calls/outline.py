@@ -31,6 +31,30 @@ def unheld(schema: Any) -> bool:
     )
 
 
+_FORMATS = frozenset(
+    ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
+_VALUES = frozenset({"enum", "const", "default", "examples"})
+
+
+def as_engine_takes(schema: Any) -> Any:
+    """The same schema without what the engine refuses although it holds nothing: formats that are
+    only notes, and counts such as 2.0."""
+    if isinstance(schema, list):
+        return [as_engine_takes(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    taken = {}
+    for key, value in schema.items():
+        if key == "format" and isinstance(value, str) and value not in _FORMATS:
+            continue
+        if key in _COUNTS and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        taken[key] = value if key in _VALUES else as_engine_takes(value)
+    return taken
+
+
 def holdable(schema: Any) -> Any:
     """The schema as far as a grammar can hold it: without patterns that look around, and with the
     names that ``propertyNames`` allows. The engine leaves out the rest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...chat.calls.outline import holdable, unheld
+from ...chat.calls.outline import as_engine_takes, holdable, unheld
 from ...chat.calls.use import Form
 from ...errors import MlxgenError
 from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
@@ -75,11 +75,12 @@ def json_form(field: str, schema: Any, *, strict: bool | None) -> Form:
     """
     if schema is None:
         return Form(field, JsonObject(), is_json=True)
+    given, schema = schema, as_engine_takes(schema)
     if isinstance(schema, Mapping) and unheld(schema):
         part = JsonSchema(
             holdable(schema), ignore_unsupported=True, one_of_as_any_of=True, closed=True
         )
-        return Form(field, part, is_json=True, checked=schema)
+        return Form(field, part, is_json=True, checked=given)
     lenient = not strict
     spec = JsonSchema(schema, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True)
     return Form(field, spec, is_json=True)

@@ -42,8 +42,6 @@ from .memory import Memory
 from .pace import Budget, Pace
 from .prefill import Prefill
 
-SHORT = 1 / 8  # of a prompt that finds no bytes: these may begin before it
-OVERTAKERS = 8  # of them, so that its turn comes
 RETRIES = 2  # of a sequence that the model fails with, before anything more comes of it
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
@@ -78,8 +76,6 @@ class Scheduler:
         self._sums = dict.fromkeys(_SUMS, 0)
         self._drafted: Mapping[str, DraftCount] = {}
         self._events: list[Event] = []  # of this step, and of one that was interrupted
-        self._held_up: Handle | None = None  # by a lack of bytes
-        self._overtakers = 0  # that began before it
         self._preempted = self._steps = self._faults = 0
 
     # ---- what callers do -------------------------------------------------------------------
@@ -315,25 +311,13 @@ class Scheduler:
         return len(self._loop.handles) + len(self._prefill)
 
     def _next(self) -> Handle | None:
-        """Who may begin now: nobody beside one that begins again after a fault.
-
-        If the first in the queue finds no bytes, a few much shorter ones go before it.
-        """
+        """The first in the queue, if it may begin now: there are bytes for it, and it is not beside
+        one that begins again after a fault."""
         if not self._queue or not self._open_places:
             return None
-        first = self._queue[0]
         if any(handle.faults for handle in (*self._loop.handles, *self._prefill)):
             return None  # others would fail with it
-        if self._fits(first):
-            return first
-        if first is not self._held_up:
-            self._held_up, self._overtakers = first, 0
-        longest = SHORT * len(first.history)
-        short = next((handle for handle in self._queue if len(handle.history) <= longest), None)
-        if short is None or self._overtakers == OVERTAKERS or not self._fits(short):
-            return None
-        self._overtakers += 1
-        return short
+        return self._queue[0] if self._fits(self._queue[0]) else None
 
     def _admit(self, events: list[Event]) -> None:
         """Let those in front of the queue begin, as far as there are places and bytes."""

@@ -17,7 +17,6 @@ from mlxgen import Choice, Limits, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.measures import Measures
 from mlxgen.engine.scheduling.pace import Budget, Pace
-from mlxgen.engine.scheduling.scheduler import OVERTAKERS
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import CapacityError, QueueFullError
@@ -261,17 +260,16 @@ def test_those_that_find_no_bytes_wait_and_say_the_same() -> None:
     assert hall.most_running == 1
 
 
-def test_a_few_short_ones_go_before_one_that_finds_no_bytes() -> None:
+def test_nobody_goes_before_one_that_finds_no_bytes() -> None:
     hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False, prefill_chunk=100)
     hall.submit([63] * 2000, max_tokens=5)
     second = hall.submit([64] * 2000, max_tokens=5)
-    short = [hall.submit([70 + i] * 20, max_tokens=2) for i in range(OVERTAKERS + 1)]
-    while not all(handle.closed for handle in short[:-1]):
-        hall.step()
-    assert not any(list(hall.texts.values())[:2])  # the first long prompt is still being run
-    hall.steps(3)
-    assert not hall.texts[short[-1]]  # it is the second one's turn
-    while not second.closed:
+    short = [hall.submit([70 + i] * 20, max_tokens=2) for i in range(3)]
+    hall.step()
+    waits = [*hall.scheduler.waiting]
+    assert waits == [second, *short]
+    while second in hall.scheduler.waiting:
+        assert not any(hall.texts[handle] for handle in short)
         hall.step()
     assert hall.finish() == [letters(5, 1999)] * 2 + [letters(2, 19)] * len(short)
 

@@ -65,8 +65,9 @@ class Slot:
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
         due, and nothing else could lead back to it later."""
-        due = self._checkpoints.is_due(self.length, 1 if before else EVERY)
-        if self.slots.recurrent and due and before != 1:
+        if not self.slots.recurrent or before == 1:
+            return
+        if self._checkpoints.is_due(self.length, 1 if before else EVERY):
             states = [layer.copy_of(self.index) for layer in self.slots.states]
             mx.async_eval(states)  # else a copy keeps the states of all slots alive
             self._checkpoints.add(self.length, states)

@@ -175,7 +175,7 @@ def test_the_log_has_no_text_of_requests_or_answers(full: Running) -> None:
     secret = "xylophone"
     answer = full.chat(question(f"Say {secret}", max_tokens=5), headers=KEY)
     assert answer.status_code == 200
-    assert full.post(TEXT, {"prompt": secret, secret: 1}, headers=KEY).status_code == 400
+    assert full.post(TEXT, {"prompt": secret, "stop": {secret: 1}}, headers=KEY).status_code == 400
     assert full.post(TEXT, {"prompt": "a", "regex": f"({secret}"}, headers=KEY).status_code == 400
     full.wait_until(lambda: "invalid" in full.log[-1], "the request is not logged")
     assert not any(secret in line or "Paris" in line for line in full.log)

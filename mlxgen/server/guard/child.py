@@ -99,6 +99,8 @@ class Trial:
         try:
             while len(constraint) < _FORCED and not constraint.ended():
                 run = constraint.forced()[:_FORCED]
+                if not run and (only := constraint.only()) is not None:
+                    run = [only]
                 if not run:
                     return
                 for token in run:

@@ -112,6 +112,7 @@ class Prefill:
         tokens, seconds = budget
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
+        last: Handle | None = None  # that ran
         rests = not self._loop.handles
         alone = len(self._turns) == 1 and not self._loop.handles
         if self._restores is not None:
@@ -129,7 +130,7 @@ class Prefill:
                 if self._waits(handle, done) or self._is_read(handle):
                     continue
                 copied = self._look_up(handle) // COPIED_PER_RUN
-            rests = False
+            rests, last = False, handle
             left = len(handle.align())
             missing = self._loop.passes.due(handle)
             held = handle.kv.length
@@ -168,10 +169,8 @@ class Prefill:
         elif together:
             self._loop.passes.prefill_together(together)
         full = self._uncleared >= PREFILL_STEP
-        if (
-            full or handle.is_scored
-        ) and not self._loop.handles:  # else the steps wait often enough
-            handle.kv.wait()
+        if last is not None and (full or last.is_scored) and not self._loop.handles:
+            last.kv.wait()  # beside others, their steps wait often enough
             self._loop.meter.read()
         if full:
             self._uncleared = 0

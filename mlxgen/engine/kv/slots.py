@@ -119,6 +119,8 @@ class Slots:
         windows = [c.window for c in self._keys if c.window is not None]
         self.window = min(windows, default=None)  # the narrowest one
         self.recurrent = bool(self.states)
+        # States are replaced, not updated, and a stretch that ends may get one place more.
+        self._resized = self.recurrent or any(len(c.places.stretches) > 1 for c in self._keys)
         self._members: list[Slot] = []
         self._room = 0
         self._reach = 0  # up to which position all layers have places, as far as that is known
@@ -327,7 +329,8 @@ class Slots:
                 layer.step = None
             for state in self.states:
                 state.end()
-                self._nbytes = None  # states are replaced, not updated
+            if self._resized:
+                self._nbytes = None
         except BaseException:
             self._undoable = frozenset()
             for member, runs in zip(self._members[step.slots], step.runs, strict=True):

@@ -137,6 +137,10 @@ def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
             raise WeightsError(_lacking(folder, missing, len(needed)))
         found = [file for file in found if file.name in needed]
     if found:
+        if any(
+            fnmatch(name, HEADS) and not (folder / name).is_file() for name in _promised(folder)
+        ):
+            logger.warning(f"{_LEFT_OUT}: %s does not hold all files of it", folder)
         return found
     if (missing_here := missing_files(folder)) is not None:
         raise WeightsError(missing_here)
@@ -154,13 +158,18 @@ def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
 def missing_files(folder: Path) -> str | None:
     """Which weight files the index in a folder promises that are not there, as a sentence; ``None``
     if there is no index that says so. Some folders have the index of another upload."""
-    try:
-        promised = read_json(folder / "model.safetensors.index.json")["weight_map"].values()
-        names = sorted({str(name) for name in promised if not fnmatch(str(name), HEADS)})
-    except (LoadError, *_BROKEN):
-        return None
+    names = sorted(name for name in _promised(folder) if not fnmatch(name, HEADS))
     missing = [name for name in names if not (folder / name).is_file()]
     return _lacking(folder, missing, len(names)) if missing else None
+
+
+def _promised(folder: Path) -> set[str]:
+    """The weight files that the index in a folder names, if there is one that can be read."""
+    try:
+        named = read_json(folder / "model.safetensors.index.json")["weight_map"].values()
+        return {str(name) for name in named}
+    except (LoadError, *_BROKEN):
+        return set()
 
 
 def _lacking(folder: Path, missing: Sequence[str], count: int) -> str:

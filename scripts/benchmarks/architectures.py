@@ -71,7 +71,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "num_local_experts": 2,
         "use_qk_norm": True,
         "rope_scaling": None,
-        "attn_temperature_tuning": 0,
+        "attn_temperature_tuning": False,
         "floor_scale": 8192,
         "attn_scale": 0.1,
     },

@@ -63,7 +63,9 @@ def _add_docs(app: FastAPI, service: Service) -> None:
     def described(with_model: bool) -> dict[str, Any]:
         known = service.loaded if with_model else None
         defaults = {} if known is None else in_force(known)
-        return describe(app, with_key=bool(service.settings.api_keys), defaults=defaults)
+        settings = service.settings
+        key, strict = bool(settings.api_keys), settings.strict_fields
+        return describe(app, with_key=key, defaults=defaults, strict=strict)
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:

@@ -71,9 +71,11 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def describe(
+    app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any], strict: bool
+) -> dict[str, Any]:
     """The whole description; ``with_key``: an API key is needed; ``defaults``: the values of
-    fields that a request leaves out."""
+    fields that a request leaves out; ``strict``: unknown fields are refused."""
     whole = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
@@ -82,6 +84,8 @@ def describe(app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any]) -> di
     schemas = components.setdefault("schemas", {})
     schemas |= _without_discriminators(bodies.get("$defs", {}))
     _drop_validation_errors(whole["paths"], schemas)
+    for model in () if strict else (*_GENERATING, CountRequest):
+        schemas[model.__name__].pop("additionalProperties", None)  # they are ignored
     for model in _GENERATING:
         properties = schemas[model.__name__]["properties"]
         for name in properties.keys() & defaults.keys():

@@ -103,6 +103,7 @@ def test_a_client_that_leaves_frees_all_branches(operator: Running) -> None:
 
 
 def test_a_client_that_leaves_is_not_a_fault_of_the_program(operator: Running) -> None:
+    before = len(operator.log)
     for _ in range(3):
         body = {"prompt": "Once", "controller": "Ponders", "max_tokens": 50}
         with operator.stream(COMPLETION, body) as lines:
@@ -112,8 +113,7 @@ def test_a_client_that_leaves_is_not_a_fault_of_the_program(operator: Running) -
         next(events(lines))
     operator.wait_idle()
     time.sleep(0.5)  # what it was thinking of is over
-    assert not [line for line in operator.log if "failed" in line and "Ponders" in line]
-    assert not [line for line in operator.log if "all branches wait" in line]
+    assert not [line for line in operator.log[before:] if "failed" in line]
 
 
 def test_a_request_has_no_more_branches_than_may_wait(operator: Running) -> None:

@@ -193,7 +193,7 @@ def test_a_rank_that_hangs_is_named_although_the_sum_with_it_never_ends() -> Non
 def test_when_rank_0_dies_so_do_the_others() -> None:
     with writing() as ranks:
         ranks.processes[0].kill()
-        assert ranks.wait(WAIT)[1].code == 1
+        assert ranks.wait(WAIT)[1].code != 0  # MLX may crash before, as a sum has lost a socket
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ Owns what is written when. Must never know what a file looks like (``folder`` do
   and never waited for;
 - on a flush, all the rest, what was used last first.
 
-One thread writes, and ends when there is nothing left to write. The lock of the tree is not held
+One thread at a time writes until nothing is left to write. The lock of the tree is not held
 meanwhile. Only what is known to be computed is written, so that the device is not waited for, and
 nothing before what leads to it, so that what is in the folder can be found.
 """

@@ -186,7 +186,7 @@ def test_a_rank_that_hangs_is_named_although_the_sum_with_it_never_ends() -> Non
         assert ranks.processes[0].wait(WAIT) == 1
         assert "rank 1 (127.0.0.1) has not answered" in ranks.err(0)
         ranks.processes[1].send_signal(signal.SIGCONT)
-        assert ranks.wait(WAIT)[1].code == 1
+        assert ranks.wait(WAIT)[1].code != 0  # or by MLX, as a sum has lost a socket
 
 
 @pytest.mark.slow

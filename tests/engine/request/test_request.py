@@ -284,14 +284,14 @@ def test_what_is_delivered_is_the_same_in_any_pieces(
     reason = found[0][0]
     for (why, chunks), other in zip(found[1:], others, strict=True):
         assert why == reason
-        if why in ("dead end", "nothing to say"):
+        if why in ("dead end", "nothing to say", None):  # without an end, some of it waits
             continue
         assert (other.text, other.tokens, other.stop) == (whole.text, whole.tokens, whole.stop)
         if not any(chunk.retract for chunk in chunks):
             assert [chunk.index for chunk in chunks if chunk.token is not None] == list(
                 range(len(other.tokens))
             )
-    if reason not in ("dead end", "nothing to say"):
+    if reason not in ("dead end", "nothing to say", None):
         assert not any(re.search(ban, whole.text) for ban in KINDS[kind].get("banned", ()))
         assert np.all([each.outbox.text == whole.text for each in asked])
 

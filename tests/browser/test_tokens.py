@@ -189,7 +189,7 @@ def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
     chat.show_tokens()
     assert chat.answer == f"{text}<|im_end|>"
     whole = chat.answers.last.locator(".character").first
-    assert whole.inner_text() == "你"
+    assert whole.locator(".whole").text_content() == "你"  # also where it is not drawn yet
     parts = whole.locator(".token")
     assert parts.count() > 1
     for part in parts.all():

@@ -72,13 +72,21 @@ class AnswerReader:
         self._is_plain = False  # whether only text can follow
 
     def _read_given(self) -> list[Shown]:
-        """The call that the client's beginning leaves open, as far as it goes."""
-        spans = self._splitter.push(self._reading.given)
+        """The call that the client's beginning leaves open, as far as it goes: all of it if only
+        its end mark is missing."""
+        spans, tools = self._splitter.push(self._reading.given), self._reading.tools
         first = max((i for i, span in enumerate(spans) if span.calls), default=len(spans))
-        if first == len(spans) or any(span.ended for span in spans[first:]):
+        if tools is None or first == len(spans):
+            return []
+        last = max(i for i, span in enumerate(spans) if span.kind == "call")
+        ended = any(span.ended for span in spans[first:])
+        rest = self._reading.given[spans[last].start + len(spans[last].text) :].strip()
+        end = tools.format.end
+        if ended and (rest == end or not end.startswith(rest)):
             return []
         more = "".join(span.more for span in spans[first:])
-        return [self._started(spans[first].calls[-1]), CallArguments(more)]
+        begun: list[Shown] = [self._started(spans[first].calls[-1]), CallArguments(more)]
+        return [*begun, CallEnded()] if ended else begun
 
     @property
     def reasoning_tokens(self) -> int:

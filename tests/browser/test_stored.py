@@ -271,7 +271,9 @@ def test_what_is_malformed_in_the_database_is_set_aside_when_it_is_opened(chat: 
         const record = await found(conversations.get(good.id));
         const all = await found(nodes.getAll(under(good.id)));
         const answer = all.find(({ role }) => role === "assistant");
-        const put = (id, more) => conversations.put({ ...record, id, title: id, ...more }, id);
+        // Older than the good one, which is opened first.
+        const old = { ...record, changed: record.changed - 1 };
+        const put = (id, more) => conversations.put({ ...old, id, title: id, ...more }, id);
         conversations.put("nonsense", 5);
         put("orderless", { order: null });
         put("empty"); // its nodes are not there

@@ -69,9 +69,9 @@ class ModelSettings:
     """What all files in that folder may use (default: a tenth of what is free there, at most
     32 GiB)."""
     sampling_defaults: SamplingChoice = setting("model", choices=CHOICES)  # noqa: RUF009 (a field)
-    """Sampling options that are not set: as the model's makers recommend, or, if they recommend
-    nothing, greedy on the command line and openai in the server (model); the most likely token each
-    time (greedy); temperature 1 and top-p 1 (openai)."""
+    """Sampling options that are not set: as the model's makers recommend, or temperature 0.7, top-p
+    0.95 and min-p 0.05 if they recommend nothing (model); the most likely token each time (greedy);
+    temperature 1 and top-p 1 (openai)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from .arguments import OneModel, Parser, add_settings, load_model
 from .errors import MachineError, MlxgenError, OptionError, PromptError
 from .load import join
-from .loading.sampling_defaults import GREEDY, SamplingChoice, in_words, sampling_defaults
+from .loading.sampling_defaults import SamplingChoice, in_words, sampling_defaults
 from .open_files import FILES, raise_limit
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
 from .terminal.files import parse_json, read_form
@@ -77,6 +77,7 @@ NUMBERS = (
     "thinking_budget",
 )
 FLAGS = ("ignore_eos", "heal", "close_json", "stop_in_reasoning")
+UNSET = {name: OPTIONS[name].rule.default for name in Recommended.__annotations__}
 DEFAULTS = {  # those that differ from the engine's
     **dict.fromkeys(Recommended.__annotations__, "see --sampling-defaults"),
     "max_tokens": "what the context holds; with --raw 256",
@@ -238,7 +239,7 @@ def generate(
 ) -> int:
     """Generate, once or in a conversation; returns the exit status."""
     choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
-    defaults = sampling_defaults(choice, lm.recommended, otherwise=GREEDY)
+    defaults = sampling_defaults(choice, lm.recommended)
     if arguments.verbose:
         sampling = {k: v for k, v in options.items() if k in SamplingOptions.__annotations__}
         say(f"sampling:    {in_words(defaults | sampling)}")
@@ -247,7 +248,7 @@ def generate(
             return run_chat(lm, text, options, defaults, arguments, launched=launched)
         assert text is not None
         prompt = make_prompt(lm, text, arguments)
-        return stream_text(lm, prompt, {**defaults, **options}, arguments)
+        return stream_text(lm, prompt, {**UNSET, **defaults, **options}, arguments)
     finally:
         if arguments.cache_dir is not None:
             lm.prefix_cache.flush()

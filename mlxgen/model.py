@@ -42,7 +42,7 @@ from .engine.prefix.piece import checked_path
 from .engine.prefix.places import places_of, spacing_of
 from .engine.prompts import prepared, requests_of
 from .engine.request.assembly import assemble, xtc_special
-from .engine.request.prompt import AnyPrompt, Prompt
+from .engine.request.prompt import AnyPrompt, Prompt, is_chat
 from .engine.request.request import Request
 from .engine.scheduling.memory import check_pieces
 from .engine.scheduling.prefill import places_ahead, take_prefix
@@ -72,6 +72,7 @@ from .loading.generation_config import NOTHING, frozen_options
 from .loading.images import image_processor
 from .loading.memory import MemoryPlan, check_memory, memory_limit, wirable
 from .loading.model_config import max_context_of
+from .loading.sampling_defaults import sampling_defaults
 from .machines.called import Called, forbid_calls
 from .machines.share import Share
 from .options.kv import check_kv
@@ -88,8 +89,9 @@ class LanguageModel:
     - ``max_context``: the maximum number of tokens of prompt and answer together; by default
       the one of the configuration, ``None`` if it has none.
     - ``recommended``: the sampling options that the model's makers recommend in its
-      ``generation_config.json``; empty if they recommend none. Read-only. They apply only if
-      they are passed: ``lm.stream(prompt, **lm.recommended)``.
+      ``generation_config.json``; empty if they recommend none. Read-only. They hold for chat
+      messages where a call does not say; if they are empty, temperature 0.7, top-p 0.95 and min-p
+      0.05 do. Other prompts are continued greedily: pass ``**lm.recommended`` to change that.
     - ``draft``: what proposes tokens in generations that do not say; it takes the values of that
       option. With a model, ``"auto"`` is that model beside what this one has itself.
       ``predictor``: what drafts from the model's own hidden states, as ``load`` makes it of the
@@ -339,14 +341,16 @@ class LanguageModel:
     def stream(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate; returns an iterator of ``Chunk`` that can be rewound and forked.
 
-        ``prompt`` is raw text, a list of token ids, or a list of chat messages. If ``images`` is
-        not ``None``, messages may have images in them: ``{"role": "user", "content": [{"type":
-        "image", "image": "cat.png"}, {"type": "text", "text": "Who is this?"}]}``.
+        ``prompt`` is raw text, a list of token ids, or a list of chat messages. Raw text and ids
+        are continued greedily unless you set a temperature; an answer to messages is sampled as the
+        model's makers recommend, else with temperature 0.7, top-p 0.95 and min-p 0.05. If
+        ``images`` is not ``None``, messages may have images in them: ``{"role": "user", "content":
+        [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "Who is this?"}]}``.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong, before anything runs.
         """
-        return self._stream(self.prepare(prompt, Options.of(options)))
+        return self._stream(self.prepare(prompt, self._options(prompt, options)))
 
     @takes_options
     def generate(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Result:
@@ -354,7 +358,7 @@ class LanguageModel:
 
         It takes the prompts and options of ``stream`` and raises the same errors.
         """
-        given = Options.of(options)
+        given = self._options(prompt, options)
         with self._stream(self.prepare(prompt, given)) as stream:
             chunks = tuple(stream)
             return fold(chunks, stream.usage, given.prefix)
@@ -388,7 +392,7 @@ class LanguageModel:
         from .progress import progress_bar
 
         checked(options)  # even if there is no prompt to check them with
-        requests = requests_of(prompts, each, options, self.prepare)
+        requests = requests_of(prompts, each, options, self._options, self.prepare)
         total = len(prompts) if isinstance(prompts, Sequence) else None
         scheduler = Scheduler(self, limits)
         return Batch(scheduler, requests, progress_bar(total) if progress else None)
@@ -413,9 +417,18 @@ class LanguageModel:
         wrong.
         """
         read = Prompt.of(prompt, self.vocabulary, self.images, width=self.vocab_size)
-        request = self.prepare(read, control_options(options))
+        request = self.prepare(read, control_options(self._with_defaults(prompt, options)))
         root = bound_controller(controller, request, opens_text=read.opens_text)
         return Control(Scheduler(self, limits), request, root)
+
+    def _options(self, prompt: AnyPrompt, given: Mapping[str, Any]) -> Options:
+        return Options.of(self._with_defaults(prompt, given))
+
+    def _with_defaults(self, prompt: AnyPrompt, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a call, with the sampling of a chat as far as the caller does not say."""
+        defaults = sampling_defaults("model", self.recommended) if is_chat(prompt) else {}
+        unset = {name: value for name, value in defaults.items() if given.get(name) is None}
+        return {**given, **unset}
 
     def prepare(self, given: AnyPrompt, options: Options) -> Request:
         """Make a request for a ``Scheduler``; raises everything that can be wrong with it.

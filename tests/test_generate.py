@@ -170,12 +170,14 @@ def test_what_the_makers_recommend_holds_for_chats_and_not_for_raw_text(
         return lm.generate(messages, max_tokens=12, seed=3, **options).text
 
     given = ("--max-tokens", "12", "--seed", "3", "so")
-    greedy = chat()
-    assert cli(*given).out == ended(chat(temperature=1.5, top_k=30)) != ended(greedy)
-    assert cli("--temperature", "0.9", *given).out == ended(chat(temperature=0.9, top_k=30))
+    greedy = chat(temperature=0)
+    assert cli(*given).out == ended(chat()) == ended(chat(temperature=1.5, top_k=30))
+    assert chat() != greedy
+    assert cli("--temperature", "0.9", *given).out == ended(chat(temperature=0.9))
     assert cli("--temperature", "0", *given).out == ended(greedy)
     assert cli("--sampling-defaults", "greedy", *given).out == ended(greedy)
-    assert cli("--sampling-defaults", "openai", *given).out == ended(chat(temperature=1.0))
+    openai = chat(temperature=1.0, top_k=0)
+    assert cli("--sampling-defaults", "openai", *given).out == ended(openai)
     raw = lm.generate("so", max_tokens=12).text
     assert cli("--raw", *given).out == ended(raw)
     drawn = lm.generate("so", max_tokens=12, seed=3, temperature=1.5, top_k=30).text
@@ -183,7 +185,8 @@ def test_what_the_makers_recommend_holds_for_chats_and_not_for_raw_text(
     told = cli("--verbose", "--top-p", "0.5", *given).err
     assert "sampling:    temperature 1.5, top_k 30, top_p 0.5\n" in told
     monkeypatch.setattr(lm, "recommended", {})
-    assert cli(*given).out == ended(greedy)
+    balanced = chat(temperature=0.7, top_p=0.95, min_p=0.05)
+    assert cli(*given).out == ended(chat()) == ended(balanced) != ended(greedy)
 
 
 def test_texts_differ_from_call_to_call_without_a_seed(

@@ -14,21 +14,24 @@ from .request.prompt import AnyPrompt
 from .request.request import Request
 
 Prepare: TypeAlias = Callable[[AnyPrompt, Options], Request]
+Read: TypeAlias = Callable[[AnyPrompt, Mapping[str, Any]], Options]
 
 
 def requests_of(
     prompts: Iterable[AnyPrompt],
     each: Iterable[GenerationOptions] | None,
     options: GenerationOptions,
+    read: Read,
     prepare: Prepare,
 ) -> Iterator[Callable[[], Request]]:
     """For each prompt, what makes its request; those of a list are made before this returns.
 
-    ``each`` has the options of each prompt that differ from ``options``.
+    ``each`` has the options of each prompt that differ from ``options``; ``read`` checks those of a
+    prompt, and ``prepare`` makes its request.
     """
     if each is not None:
         _check_each(each, prompts)
-    makers = _makers(prompts, each, options, prepare)
+    makers = _makers(prompts, each, options, read, prepare)
     if not isinstance(prompts, Sequence):
         return makers
     ready = []
@@ -63,13 +66,14 @@ def _makers(
     prompts: Iterable[AnyPrompt],
     each: Iterable[GenerationOptions] | None,
     options: GenerationOptions,
+    read: Read,
     prepare: Prepare,
 ) -> Iterator[Callable[[], Request]]:
     others = iter(each) if each is not None else None
     running: list[Any] = []  # filters that are bound already, so each is for one prompt
 
     def make(index: int, prompt: AnyPrompt, given: Mapping[str, Any]) -> Request:
-        checked = Options.of(given)
+        checked = read(prompt, given)
         bound = [filter for filter in checked.filters if not hasattr(filter, "bind")]
         if any(filter is other for filter in bound for other in running):
             raise OptionError(

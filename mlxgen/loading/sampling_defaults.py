@@ -1,6 +1,7 @@
-"""How the server and the command line choose tokens by default: ``--sampling-defaults``.
+"""How tokens are chosen where nobody says: in chats of the library, the commands and the server.
 
-The library itself is greedy: pass it ``lm.recommended`` for the makers' choice.
+One rule for all: what the model's makers recommend, and if they recommend nothing, ``BALANCED``.
+Raw text of the library and of ``--raw`` is continued greedily.
 """
 
 from __future__ import annotations
@@ -12,21 +13,15 @@ from typing import Any, Literal, TypeAlias
 SamplingChoice: TypeAlias = Literal["model", "greedy", "openai"]
 CHOICES: tuple[SamplingChoice, ...] = ("model", "greedy", "openai")
 
+BALANCED: Mapping[str, Any] = MappingProxyType({"temperature": 0.7, "top_p": 0.95, "min_p": 0.05})
 GREEDY: Mapping[str, Any] = MappingProxyType({"temperature": 0.0})
 OPENAI: Mapping[str, Any] = MappingProxyType({"temperature": 1.0, "top_p": 1.0})
 
 
-def sampling_defaults(
-    choice: SamplingChoice, recommended: Mapping[str, Any], *, otherwise: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The options that hold by default.
-
-    ``model`` is what the model's makers recommend, or ``otherwise`` if they recommend nothing:
-    ``OPENAI`` in the server and ``GREEDY`` on the command line, as in other programs.
-    """
-    if choice == "model":
-        return dict(recommended or otherwise)
-    return dict(GREEDY if choice == "greedy" else OPENAI)
+def sampling_defaults(choice: SamplingChoice, recommended: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that hold by default; ``model`` is the rule of the module."""
+    chosen = {"model": recommended or BALANCED, "greedy": GREEDY, "openai": OPENAI}
+    return dict(chosen[choice])
 
 
 def in_words(options: Mapping[str, Any]) -> str:

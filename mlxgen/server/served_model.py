@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..chat.dialect import Dialect
-from ..loading.sampling_defaults import OPENAI, SamplingChoice, sampling_defaults
+from ..loading.sampling_defaults import BALANCED, SamplingChoice, sampling_defaults
 from ..tokens import Vocabulary
 from .programs.registry import Registry
 
@@ -39,7 +39,7 @@ class ServedModel:
     dialect: Dialect
     vocab_size: int
     max_context: int | None = None
-    sampling: Mapping[str, Any] = field(default_factory=lambda: OPENAI, hash=False)
+    sampling: Mapping[str, Any] = field(default_factory=lambda: BALANCED, hash=False)
     sampling_choice: SamplingChoice = "model"
     registry: Registry = field(default_factory=Registry, hash=False)
     thinking_budget: int | None = None
@@ -66,7 +66,7 @@ class ServedModel:
             dialect=Dialect.of(lm.vocabulary, lm.images),
             vocab_size=lm.vocab_size,
             max_context=lm.max_context,
-            sampling=sampling_defaults(sampling_choice, lm.recommended, otherwise=OPENAI),
+            sampling=sampling_defaults(sampling_choice, lm.recommended),
             sampling_choice=sampling_choice,
             registry=registry or Registry(),
             thinking_budget=thinking_budget,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlxgen import LanguageModel
+from mlxgen.loading.sampling_defaults import GREEDY
 from mlxgen.tokens import Token
 
 from .scripted import ScriptedModel
@@ -41,6 +42,7 @@ class Chatter:
         self._thinks = thinks
         self.model = ScriptedModel(self._end + 1, self._next, make_cache)
         options.setdefault("draft", "off")  # so that tests can count what it ran
+        options.setdefault("recommended", GREEDY)
         self.lm = LanguageModel(self.model, tokenizer, name="chatter", **options)
         _ = self.lm.vocab_size  # asked once, so that tests can count passes
         self.model.forget()

@@ -56,6 +56,8 @@ def write_checkpoint(
     (folder / "config.json").write_text(json.dumps(config))
     mx.save_safetensors(str(folder / "model.safetensors"), arrays(model))
     tokenizer.save_pretrained(folder)
+    greedy = {"do_sample": False}  # so that tests compare answers, whatever is drawn by default
+    (folder / "generation_config.json").write_text(json.dumps(greedy))
     return folder
 
 

@@ -13,6 +13,7 @@ from mlx_lm.models.muse_spark import Model, ModelArgs
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 from mlxgen import LanguageModel
+from mlxgen.loading.sampling_defaults import GREEDY
 
 from .muse_kernels import use_plain_kernels
 from .tokenizers import byte_level_tokenizer
@@ -94,6 +95,7 @@ def seeing(**options: Any) -> LanguageModel:
     model = Model(ModelArgs.from_dict(config))
     model.update(tree_map(lambda a: mx.random.normal(a.shape) * 0.3, model.parameters()))
     mx.eval(model.parameters())
+    options.setdefault("recommended", GREEDY)
     return LanguageModel(model, tokenizer, config=config, name="seeing", **options)
 
 

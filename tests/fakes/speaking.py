@@ -15,6 +15,7 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.accepting import Event
 from mlxgen.engine.step.handle import Handle
+from mlxgen.loading.sampling_defaults import GREEDY
 from mlxgen.tokens import Token, Vocabulary
 
 from .costs import COSTS
@@ -47,6 +48,7 @@ class Speaker:
         self.model = ScriptedModel(
             width, lambda history: say(self, list(history[self.prompt_length :])), make_cache
         )
+        options.setdefault("recommended", GREEDY)
         self.lm = LanguageModel(self.model, self.tokenizer, **options)
         self.lm.cost = COSTS[costs]()  # so that no decision depends on the clock
         _ = self.lm.vocab_size  # asked once, so that tests can count passes

@@ -17,6 +17,13 @@ from ...tokens import Token, Vocabulary
 AnyPrompt: TypeAlias = "str | Sequence[Token] | Messages | Chat | Prompt"
 
 
+def is_chat(given: Any) -> bool:
+    """Whether a prompt is chat messages, to which the chat template applies."""
+    if isinstance(given, Chat):
+        return True
+    return isinstance(given, Sequence) and bool(given) and isinstance(given[0], Mapping)
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The tokens of a prompt.

@@ -10,13 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from mlxgen.engine.options import Options
-from mlxgen.loading.sampling_defaults import (
-    CHOICES,
-    GREEDY,
-    OPENAI,
-    SamplingChoice,
-    sampling_defaults,
-)
+from mlxgen.loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, sampling_defaults
 from mlxgen.server.call import Call
 from mlxgen.server.openai.chat import parse_chat
 from mlxgen.server.openai.completion import parse_completion
@@ -33,7 +27,7 @@ PARSERS: list[tuple[Callable[[Any, ServedModel], Call], dict[str, Any]]] = [
 
 
 def served_with(choice: SamplingChoice, recommended: Mapping[str, Any]) -> ServedModel:
-    defaults = sampling_defaults(choice, recommended, otherwise=OPENAI)
+    defaults = sampling_defaults(choice, recommended)
     return replace(demo(), sampling=defaults, sampling_choice=choice)
 
 
@@ -45,7 +39,7 @@ def test_every_choice_is_offered() -> None:
     ("choice", "recommended", "expected"),
     [
         ("model", RECOMMENDED, RECOMMENDED),
-        ("model", {}, {"temperature": 1.0, "top_p": 1.0}),
+        ("model", {}, {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}),
         ("model", {"temperature": 0.0}, {"temperature": 0.0}),
         ("greedy", RECOMMENDED, {"temperature": 0.0}),
         ("openai", RECOMMENDED, {"temperature": 1.0, "top_p": 1.0}),

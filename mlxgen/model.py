@@ -58,6 +58,7 @@ from .engine.speculation.predictor import Predictor
 from .engine.speculation.same_tokens import check_same_tokens
 from .engine.step.cost import PassCost
 from .engine.step.handle import Handle
+from .engine.step.pace import Pace
 from .engine.step.runner import Runner
 from .engine.step.step import Loop
 from .engine.step.watched import Watch, WatchedLoop
@@ -187,6 +188,11 @@ class LanguageModel:
     def sampler(self) -> Sampler:
         """The sampler that all generations of this model share."""
         return Sampler(self.vocab_size, xtc_special=xtc_special(self.vocabulary))
+
+    @cached_property
+    def pace(self) -> Pace:
+        """What steps take here, and prompts beside them; all of its generations share it."""
+        return Pace()
 
     @cached_property
     def cost(self) -> PassCost:
@@ -524,9 +530,9 @@ class LanguageModel:
     def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
         """A step loop for this model, which tells ``watch`` what it does, if that is set."""
         if self.watch is None:
-            return Loop(runner, self.sampler, self.cost, longest_run=longest_run)
+            return Loop(runner, self.sampler, self.cost, self.pace, longest_run=longest_run)
         return WatchedLoop(
-            runner, self.sampler, self.cost, longest_run=longest_run, watch=self.watch
+            runner, self.sampler, self.cost, self.pace, longest_run=longest_run, watch=self.watch
         )
 
     def _draft_of(self, options: Options) -> tuple[str, LanguageModel | None]:
@@ -582,7 +588,7 @@ class LanguageModel:
         if "prefix_cache" in vars(self) or self._cache_dir is not None:
             cache = self.prefix_cache
             if cache.folder is not None:
-                Restores(runner, cache, self.cost, lambda: cache.max_bytes).finish(handle)
+                Restores(runner, cache, self.pace, lambda: cache.max_bytes).finish(handle)
             if take_prefix(handle, cache):
                 handle.kv.wait()
             # At least where the prompt ends, as the answer may fill a window

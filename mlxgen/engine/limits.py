@@ -20,7 +20,7 @@ class Limits:
       what the model's ``memory`` plans for them.
     - ``keep_prefixes``: whether to use a prefix cache.
     - ``longest_gap``: the seconds between two tokens of a sequence while the prompts of others are
-      run, as far as single passes allow it; ``None`` for four times what a step takes, or a
+      run, as far as single passes allow it; ``None`` for three times what a step takes, or a
       twentieth of a second if that is more. A longer gap lets prompts be done sooner.
     - ``prefill_chunk``: prompt tokens to run between two steps, however long that takes; ``None``
       to go by ``longest_gap``, which cannot be set as well.

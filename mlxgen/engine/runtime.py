@@ -13,6 +13,7 @@ from .options import Options
 from .prefix.cache import PrefixCache
 from .speculation.drafts import Drafts
 from .step.cost import PassCost
+from .step.pace import Pace
 from .step.runner import Runner
 from .step.step import Loop
 
@@ -24,6 +25,8 @@ class Runtime(Protocol):
     def sampler(self) -> Sampler: ...
     @property
     def cost(self) -> PassCost: ...
+    @property
+    def pace(self) -> Pace: ...
     @property
     def footprint(self) -> Footprint: ...
     @property

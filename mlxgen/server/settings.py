@@ -100,7 +100,7 @@ class Settings(ModelSettings):
     max_queue: int = _count(256, 1, 100_000)
     """Maximum number of sequences that wait."""
     longest_gap: float | None = setting(None, number(0, ABOVE_ZERO, 1e6), type=float, metavar="S")
-    """Seconds between two tokens of a sequence while the prompts of others are run (default: four
+    """Seconds between two tokens of a sequence while the prompts of others are run (default: three
     times what a step takes, and at least 0.05)."""
     prefill_chunk: int | None = _count(None, 1, 1 << 20)
     """Prompt tokens to run between two steps of the others, however long that takes; not with

@@ -17,7 +17,6 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.speculation.earlier import Earlier
-from mlxgen.engine.step.cost import PassCost
 from mlxgen.errors import CapacityError
 from mlxgen.images import Patch, plain
 from tests.fakes import byte_level_tokenizer
@@ -226,35 +225,6 @@ def test_an_image_is_not_drafted(lm: LanguageModel) -> None:
     assert guess is not None and guess.tokens == history[first - 1 : first]
     request.advance(history[first - 1])
     assert Earlier().drafter("").propose(request, 8) is None
-
-
-class Pupil(PassCost):
-    """Remembers the sizes of the passes that it learned from."""
-
-    __slots__ = ("sizes",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-    def saw(self, tokens: int, seconds: float, **more: Any) -> None:
-        self.sizes.append(tokens)
-        super().saw(tokens, seconds, **more)
-
-
-@pytest.mark.parametrize(("seeds", "teaches"), [([], True), ([1], False)])
-def test_passes_with_images_teach_nothing_about_passes(
-    lm: LanguageModel, seeds: list[int], teaches: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pupil = Pupil()
-    monkeypatch.setitem(vars(lm), "cost", pupil)
-    hall = Scheduler(lm)
-    prompt = asking(*map(png, seeds))
-    given = {"max_tokens": 3, "ignore_eos": True, "draft": "off"}
-    hall.submit(lm.prepare(prompt, Options.of(given)))
-    while hall.busy:
-        hall.step()
-    assert (max(pupil.sizes) > 2) is teaches  # more than the passes of two tokens
 
 
 def test_a_prefix_with_an_image_can_be_saved(lm: LanguageModel, tmp_path: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlxgen.engine.step.cost import PassCost
+from mlxgen.engine.step.pace import Pace
 
 
 class Fixed(PassCost):
@@ -38,3 +39,20 @@ COSTS: dict[str, Callable[[], Fixed]] = {
     "by the token": lambda: Fixed(float),
     "by both": lambda: Fixed(lambda tokens: 4.0 + tokens),
 }
+
+
+class Still(Pace):
+    """Learns nothing: a step takes a second, and so do ten tokens of a prompt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = 0.1
+
+    def step(self, rows: int) -> float:
+        return 1.0
+
+    def saw_step(self, rows: int, seconds: float) -> None:
+        pass
+
+    def saw_prompts(self, rows: int, tokens: int, seconds: float) -> None:
+        pass

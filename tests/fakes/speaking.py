@@ -18,7 +18,7 @@ from mlxgen.engine.step.handle import Handle
 from mlxgen.loading.sampling_defaults import GREEDY
 from mlxgen.tokens import Token, Vocabulary
 
-from .costs import COSTS
+from .costs import COSTS, Still
 from .scripted import ScriptedModel
 from .tokenizers import alphabet_tokenizer
 
@@ -51,6 +51,7 @@ class Speaker:
         options.setdefault("recommended", GREEDY)
         self.lm = LanguageModel(self.model, self.tokenizer, **options)
         self.lm.cost = COSTS[costs]()  # so that no decision depends on the clock
+        self.lm.pace = Still()
         _ = self.lm.vocab_size  # asked once, so that tests can count passes
         self.model.forget()
 

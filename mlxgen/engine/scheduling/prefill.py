@@ -28,11 +28,10 @@ from ..prefix.places import LEAST, ahead
 from ..step.handle import Handle
 from ..step.scores import PIECE
 from ..step.step import Loop
-from .pace import Budget
 from .restores import Restores
 
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
-WORTH_SHARING = 0.9  # of the time alone that a prompt may take in a pass with others
+PADDING = 1.25  # times their tokens that prompts in a common pass may take with their padding
 WORTH_WAITING = 32  # tokens that another one runs from which on it is worth waiting for them
 
 T = TypeVar("T")
@@ -63,7 +62,7 @@ class Prefill:
         self._begun: dict[Handle, list[int]] = {}
         self._restores: Restores | None = None
         if cache is not None and cache.folder is not None:
-            self._restores = Restores(loop.runner, cache, loop.meter.cost, room)
+            self._restores = Restores(loop.runner, cache, loop.clock.pace, room)
         self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
         self.hits = 0
         self.misses = 0
@@ -100,16 +99,13 @@ class Prefill:
         if self._restores is not None:
             self._restores.forget(handle)
 
-    def step(self, budget: Budget) -> list[Handle]:
-        """Run what fits in the budget, but at least a little; returns the handles that are done.
+    def step(self, tokens: int) -> list[Handle]:
+        """Run so many tokens of prompts; returns the handles that are done.
 
         Those have their logits, or one token left to run, and are taken out. What comes from the
         prefix cache counts a little, as it is copied: many that begin with much of it begin one by
-        one. If only tokens limit it, a long prompt waits for the first draws of those that are
-        done.
+        one. A long prompt waits for the first draws of those that are done.
         """
-        cost = self._loop.meter.cost
-        tokens, seconds = budget
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
         last: Handle | None = None  # that ran
@@ -122,45 +118,31 @@ class Prefill:
             if tokens <= 0:
                 break
             handle = self._turns[0]
-            if done and seconds == math.inf and handle.missing > tokens:
+            if done and handle.missing > tokens:
                 break
             self._turns.rotate(-1)
-            copied = 0
             if handle not in self._begun:
                 if self._waits(handle, done) or self._is_read(handle):
                     continue
-                copied = self._look_up(handle) // COPIED_PER_RUN
+                tokens -= self._look_up(handle) // COPIED_PER_RUN
             rests, last = False, handle
-            left = len(handle.align())
+            handle.align()
             missing = self._loop.passes.due(handle)
-            held = handle.kv.length
-            shared = self._seconds_with(handle, missing, together, budget.tokens)
             drafts = 0 if alone else self._loop.undrafted(handle)
-            if drafts and not missing:  # by a model that takes as long at most
-                count = min(drafts, cost.most(seconds, tokens))
-                takes = cost.of(count)
+            if drafts and not missing:
+                count = min(drafts, tokens)
                 self._loop.passes.follow(handle, count)
-            elif shared is not None and shared <= seconds and missing <= tokens:
+            elif self._shares(handle, missing, together, tokens):
                 together.append(handle)
-                count, takes = missing, shared
+                count = missing
             else:
-                most = min(tokens, PIECE) if handle.is_scored else tokens
-                count = min(missing, cost.most(seconds, most, held))
-                takes = cost.of(count, held) if count else 0.0
+                count = min(missing, max(0, tokens), PIECE if handle.is_scored else PREFILL_STEP)
                 self._run(handle, count)
-            # A pass for its first draw comes in the same gap, if it has no logits yet
-            first = cost.of(1, held) if count < left else 0.0
-            if (
-                count == missing
-                and not drafts
-                and (not first or not count or takes + first <= seconds)
-            ):
+            if count == missing and not drafts:
                 done.append(handle)
-                takes += first
-            tokens -= count + copied
-            seconds -= takes + (cost.of(copied) if copied else 0.0)
+            tokens -= count
             self._uncleared += count
-            if seconds < cost.of(1) or handle.is_scored:  # one at a time, as their logits are large
+            if handle.is_scored:  # one at a time, as their logits are large
                 break
         if rests and self._restores is not None:
             self._restores.pause()
@@ -254,25 +236,15 @@ class Prefill:
         restores = self._restores
         return restores is not None and (handle in restores or restores.begin(handle))
 
-    def _seconds_with(
-        self, handle: Handle, missing: int, others: list[Handle], most: int
-    ) -> float | None:
-        """What a prompt adds to a pass of others, padded to the longest; ``None`` if it is better
-        off alone, or if the pass would have more than ``most`` tokens."""
-        if not 0 < missing <= self._loop.passes.longest_padded:
-            return None
+    def _shares(self, handle: Handle, missing: int, others: list[Handle], tokens: int) -> bool:
+        """Whether a prompt goes with others in one pass, padded to the longest, of so many more
+        ``tokens`` at most."""
+        if not 0 < missing <= min(self._loop.passes.longest_padded, tokens):
+            return False
         if handle.kv.length or handle.is_scored or self._begun[handle]:
-            return None
-        cost = self._loop.meter.cost
-        lengths = [self._loop.passes.due(each) for each in others]
-        own = cost.of(missing)
-        if not lengths:
-            return own
-        padded = (len(lengths) + 1) * max(*lengths, missing)
-        if padded > most:
-            return None
-        more = cost.of(padded) - cost.of(len(lengths) * max(lengths))
-        return more if more <= WORTH_SHARING * own else None
+            return False
+        lengths = [missing, *map(self._loop.passes.due, others)]
+        return len(lengths) * max(lengths) <= PADDING * sum(lengths)
 
     def _look_up(self, handle: Handle) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""

@@ -8,18 +8,18 @@ it. What was read stays in the prefix cache, whatever becomes of who wanted it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from ...tokens import Token, in_common
-from ..kv import PREFILL_STEP
 from ..kv.commands import Aim, Cancel, Restore
 from ..prefix.cache import PrefixCache
 from ..prefix.entry import Entry
 from ..prefix.fetch import Fetching
-from ..step.cost import PassCost
 from ..step.handle import Handle
+from ..step.pace import Pace
 from ..step.runner import Runner
 
 WORTH_READING = 64  # tokens that memory has not
@@ -46,11 +46,11 @@ class Restores:
     """See the module. ``room`` says how many bytes the prefix ``cache`` may have now."""
 
     def __init__(
-        self, device: Runner, cache: PrefixCache, cost: PassCost, room: Callable[[], int]
+        self, device: Runner, cache: PrefixCache, pace: Pace, room: Callable[[], int]
     ) -> None:
         self._device = device
         self._cache = cache
-        self._cost = cost
+        self._pace = pace
         self._room = room
         self._waiting: dict[Handle, tuple[_Reading, int]] = {}  # and for how many tokens
         self._asked: set[Handle] = set()
@@ -162,8 +162,6 @@ class Restores:
         found = found[:fitting]
         if not found or found[-1].stop < held + WORTH_READING:
             return []
-        pieces = range(held, found[-1].stop, PREFILL_STEP)
-        running = sum(
-            self._cost.of(min(PREFILL_STEP, found[-1].stop - start), start) for start in pieces
-        )
+        token = self._pace.token
+        running = token * (found[-1].stop - held) if token else math.inf
         return found if self._cache.read_cost.allows(sum(e.nbytes for e in found), running) else []

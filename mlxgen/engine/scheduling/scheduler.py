@@ -29,7 +29,7 @@ from ...errors import CapacityError, OptionError, QueueFullError, StateError
 from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, DraftCount, FinishReason, Usage, all_drafts
-from ..kv import KV, Slots
+from ..kv import KV, PREFILL_STEP, Slots
 from ..limits import Limits, Stats
 from ..prefix.cache import NO_DISK, PrefixCache
 from ..request.accept import append, end, rewind, take_back
@@ -39,7 +39,6 @@ from ..step.accepting import Event
 from ..step.fault import Fault
 from ..step.handle import Handle
 from .memory import Memory
-from .pace import Budget, Pace
 from .prefill import Prefill
 
 RETRIES = 2  # of a sequence that the model fails with, before anything more comes of it
@@ -72,7 +71,6 @@ class Scheduler:
         self._prefill = Prefill(
             self._loop, self.cache, self._room_for_cache, self._memory.leave_for_cache, lm.places
         )
-        self._pace = Pace(self.limits, self._loop.meter)
         self._sums = dict.fromkeys(_SUMS, 0)
         self._drafted: Mapping[str, DraftCount] = {}
         self._events: list[Event] = []  # of this step, and of one that was interrupted
@@ -127,7 +125,7 @@ class Scheduler:
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
         while handle in self._prefill:  # once for all of them
             try:
-                self._run_prompts(self._pace.alone())
+                self._run_prompts()
             except Exception as error:
                 self._recover(Fault.of(error), self._events)
         if handle.closed:
@@ -212,7 +210,7 @@ class Scheduler:
         if self._send_back():
             self._make_room(events)
         if len(self._prefill):
-            self._run_prompts(self._pace.next() if self._loop.handles else self._pace.alone())
+            self._run_prompts()
 
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
@@ -446,14 +444,20 @@ class Scheduler:
         self._drafted = all_drafts([self._drafted, handle.drafts.counts])
         handle.close()
 
-    def _run_prompts(self, budget: Budget) -> None:
+    def _run_prompts(self) -> None:
         """Run some of those that are prefilled; who is done joins the loop."""
         fits = self._memory.piece(max(len(handle.history) for handle in self._prefill))
-        budget = budget._replace(tokens=min(budget.tokens, fits))
-        for handle in self._prefill.step(budget):
+        for handle in self._prefill.step(min(self._chunk(), fits)):
             self._loop.join(handle)
             self._prefill.keep(handle, self._room_for_cache())
         self._loop.meter.leave()
+
+    def _chunk(self) -> int:
+        """How many tokens of prompts to run before the next step."""
+        rows, limits = len(self._loop.handles), self.limits
+        if limits.prefill_chunk is not None or not rows:
+            return limits.prefill_chunk or PREFILL_STEP
+        return self._loop.clock.pace.chunk(rows, limits.longest_gap)
 
     def _send_back(self) -> bool:
         """Rows that have much to run again, say after a long rewind, do so between the steps."""

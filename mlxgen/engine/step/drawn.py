@@ -37,7 +37,8 @@ class Reported(NamedTuple):
 class Drawn:
     """A submitted draw from ``logits`` [batch, vocab], one row for each request.
 
-    ``after``: how many passes had been submitted before it.
+    ``after``: how many passes had been submitted before it, and ``prompts``: how many tokens of
+    prompts.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Drawn:
         "_tokens",
         "after",
         "logits",
+        "prompts",
         "redrawn",
         "requests",
         "want",
@@ -64,9 +66,10 @@ class Drawn:
         exact: bool = False,
         here: Here = HERE,
         after: int = 0,
+        prompts: int = 0,
     ) -> None:
         self._sampler = sampler
-        self.after = after
+        self.after, self.prompts = after, prompts
         self._here = here
         self.logits = logits
         self.requests = requests

@@ -10,7 +10,6 @@ while it is built is its ``Fault``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -18,12 +17,16 @@ import mlx.core as mx
 from ..kv import Fed
 from ..kv.commands import Run
 from ..kv.padded import longest_padded
-from ..kv.slot_caches import SLACK
 from .cost import Meter
 from .fault import Fault
 from .handle import Handle, Logits
+from .pace import Clock
+from .plan import FEW
 from .runner import Runner
 from .scores import PIECE
+
+WIDEST = 32  # tokens of a pass that takes hardly longer than one of a single token
+PADDING = 16  # tokens that take no longer than another pass, which reads the weights again
 
 
 class Work(NamedTuple):
@@ -62,13 +65,15 @@ class Work(NamedTuple):
 
 
 class Passes:
-    """See the module. ``runner`` is told what to run, and ``meter`` how much that is."""
+    """See the module. ``runner`` is told what to run, and ``meter`` and ``clock`` how much that
+    is."""
 
-    __slots__ = ("longest_padded", "meter", "runner")
+    __slots__ = ("clock", "longest_padded", "meter", "runner")
 
-    def __init__(self, runner: Runner, meter: Meter) -> None:
+    def __init__(self, runner: Runner, meter: Meter, clock: Clock) -> None:
         self.runner = runner
         self.meter = meter
+        self.clock = clock
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
 
     # ---- prompts ---------------------------------------------------------------------------
@@ -89,6 +94,7 @@ class Passes:
         piece = pending[: count if scores is None else min(count, PIECE)]
         wanted = int(len(piece) == len(pending)) if scores is None else len(piece)
         self.meter.run(len(piece), after=held)
+        self.clock.prompts += len(piece)
         self._look(piece)
         try:
             logits = self._do([Work(handle, piece, wanted)])
@@ -106,6 +112,7 @@ class Passes:
     def follow(self, handle: Handle, count: int) -> None:
         """Have the model that drafts for a handle run ``count`` tokens of what it is behind."""
         self.meter.skip()
+        self.clock.prompts += count
         handle.drafts.follow(handle.history, count)
 
     def prefill_to(self, handle: Handle, tokens: int) -> None:
@@ -123,7 +130,9 @@ class Passes:
         Each has ``longest_padded`` tokens to run at most.
         """
         work = [Work.prompt(handle, self.due(handle)) for handle in handles]
-        self.meter.run(len(work) * max(len(tokens) for _, tokens, _ in work), after=0)
+        size = len(work) * max(len(tokens) for _, tokens, _ in work)
+        self.meter.run(size, after=0)
+        self.clock.prompts += size
         for _, tokens, _ in work:
             self._look(tokens)
         try:
@@ -192,32 +201,22 @@ class Passes:
         return held
 
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
-        """Passes for what is next in the slots, in the way that runs the most tokens in the same
-        time.
+        """Passes for what is next in the slots, as few as it takes without much padding.
 
-        Long runs are cut where more tokens a row would make all of them wait, and go on in the next
-        pass. Drafts are run whole.
+        Long runs are cut, and go on in the next pass: beside more than a ``FEW`` rows, a pass is
+        bound by its tokens, and a run goes through one by one. Drafts are run whole.
         """
         if all(len(each.tokens) == 1 for each in work):
-            return [self._run_group(part) for part in self._parts(list(work))]
+            return [self._run_group(part) for part in _parts(list(work))]
         for handle, tokens, wanted in work:
             if wanted > 1:
                 handle.kv.snapshot(before=len(tokens))
-        groups = max(self._cuts(work), key=self._speed)
-        return [self._run_group(part) for group in groups for part in self._parts(group)]
-
-    def _cuts(self, work: Sequence[Work]) -> list[list[list[Work]]]:
-        """The ways to run these: each run whole, or cut to the length of another one."""
-        widths = {min(len(each.tokens), SLACK) for each in work if each.wanted == 1}
-        return [self._groups([each.cut(width) for each in work]) for width in sorted({1, *widths})]
-
-    def _speed(self, groups: Sequence[Sequence[Work]]) -> float:
-        """Tokens in the same time."""
-        tokens = sum([len(each.tokens) for group in groups for each in group])
-        return tokens / sum([self._seconds(list(group)) for group in groups])
+        width = WIDEST // len(work) if len(work) <= FEW else 1
+        groups = self._groups([each.cut(width) for each in work])
+        return [self._run_group(part) for group in groups for part in _parts(group)]
 
     def _groups(self, work: Sequence[Work]) -> list[list[Work]]:
-        """Those that share a pass, padded to the longest, because apart they would take longer.
+        """Those that share a pass, padded to the longest, if that is little for each further one.
 
         Recurrent states would take in the padding: there all runs of a pass are equally long.
         """
@@ -225,38 +224,16 @@ class Passes:
         by_length: dict[int, list[Work]] = {}
         for each in work:
             by_length.setdefault(len(each.tokens), []).append(each)
-        groups = [by_length[length] for length in sorted(by_length)]
-        while len(groups) > 1 and slots is not None and not slots.recurrent:
-            saved = [
-                self._seconds(a) + self._seconds(b) - self._seconds([*a, *b])
-                for a, b in pairwise(groups)
-            ]
-            at = saved.index(max(saved))
-            if saved[at] < 0:
-                break
-            groups[at : at + 2] = [groups[at] + groups[at + 1]]
-        return groups
-
-    def _parts(self, group: list[Work]) -> list[list[Work]]:
-        """A group in the order of its slots; without those between them, if passes apart take less
-        time than a pass in which these take part."""
-        group.sort(key=_index)
-        if _span(group) == len(group):
-            return [group]
-        parts: list[list[Work]] = []
-        for each in group:
-            if parts and _index(parts[-1][-1]) == _index(each) - 1:
-                parts[-1].append(each)
+        groups: list[list[Work]] = []
+        before = 0  # the longest run of the last group
+        for length in sorted(by_length):
+            padding = (length - before) * len(groups[-1]) if groups else 0
+            if groups and slots is not None and not slots.recurrent and padding <= PADDING:
+                groups[-1] += by_length[length]
             else:
-                parts.append([each])
-        apart = sum([self._one_pass(part) for part in parts])
-        return [group] if self._one_pass(group) <= apart else parts
-
-    def _seconds(self, group: list[Work]) -> float:
-        return sum([self._one_pass(part) for part in self._parts(group)])
-
-    def _one_pass(self, group: Sequence[Work]) -> float:
-        return self.meter.cost.of(_size(group))
+                groups.append(by_length[length])
+            before = length
+        return groups
 
     def _run_group(self, group: list[Work]) -> mx.array:
         """Run what is next for several slots, in their order, side by side in one pass."""
@@ -283,6 +260,22 @@ class Passes:
                 start = handle.kv.length - len(tokens)
                 handle.drafts.ran(handle.history, start, tokens, all_of[row, : len(tokens)])
         return logits
+
+
+def _parts(group: list[Work]) -> list[list[Work]]:
+    """A group in the order of its slots; apart where those between them would be much padding."""
+    group.sort(key=_index)
+    if _span(group) == len(group):
+        return [group]
+    width = max([len(each.tokens) for each in group])
+    parts = [[group[0]]]
+    for each in group[1:]:
+        gap = _index(each) - _index(parts[-1][-1]) - 1
+        if gap * width <= PADDING:
+            parts[-1].append(each)
+        else:
+            parts.append([each])
+    return parts
 
 
 def _done(work: Sequence[Work], logits: mx.array) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+FEW = 4  # rows up to which several tokens of each take hardly longer in one pass than in two
+
 
 class Standing(NamedTuple):
     """What a plan has to know of a request.
@@ -45,33 +47,33 @@ class StepPlan:
     opens: bool = False
 
     @classmethod
-    def of(cls, rows: Sequence[Standing], *, saves: bool = True) -> StepPlan:
-        """The plan for these rows; ``saves``: a token and a forced run take less in one pass than
-        in two."""
-        return _planned(tuple(rows), saves)
+    def of(cls, rows: Sequence[Standing]) -> StepPlan:
+        """The plan for these rows."""
+        return _planned(tuple(rows))
 
     @classmethod
-    def _made(cls, rows: Sequence[Standing], saves: bool) -> StepPlan:
+    def _made(cls, rows: Sequence[Standing]) -> StepPlan:
         ready = tuple([i for i, row in enumerate(rows) if row.is_ready])
         idle = tuple([i for i, row in enumerate(rows) if not (row.is_ready or row.is_behind)])
         everybody = tuple(sorted(ready + idle))
         if everybody and all(rows[i].is_first for i in everybody):
             return cls(idle, everybody, looks=False, beside=(), opens=True)
         first, drawn = ((), ready) if ready else (idle, idle)
-        looks = _looks_ahead([rows[i] for i in drawn], saves)
+        looks = _looks_ahead([rows[i] for i in drawn])
         return cls(first, drawn, looks, idle if ready else ())
 
 
 @lru_cache(256)  # nearly every step has the plan of the one before it
-def _planned(rows: tuple[Standing, ...], saves: bool) -> StepPlan:
-    return StepPlan._made(rows, saves)
+def _planned(rows: tuple[Standing, ...]) -> StepPlan:
+    return StepPlan._made(rows)
 
 
-def _looks_ahead(drawn: Sequence[Standing], saves: bool) -> bool:
+def _looks_ahead(drawn: Sequence[Standing]) -> bool:
     """Whether to submit the next pass before the tokens are known.
 
     Drafts are made from tokens that are known. If most rows are about to be fast-forwarded,
-    token and forced run rather go through in one pass after the draw, if that saves time.
+    token and forced run rather go through in one pass after the draw, unless there are more than a
+    ``FEW`` rows.
     """
     forced, last = 0, True
     for row in drawn:
@@ -79,4 +81,4 @@ def _looks_ahead(drawn: Sequence[Standing], saves: bool) -> bool:
             return False
         forced += row.expects_forced
         last = last and row.is_last
-    return not last and not (saves and 2 * forced > len(drawn) - len(drawn) % 2)
+    return not last and (len(drawn) > FEW or 2 * forced <= len(drawn) - len(drawn) % 2)

@@ -31,11 +31,11 @@ from .cost import Meter, PassCost
 from .drawn import Drawn
 from .fault import Fault
 from .handle import Handle, logits_of
+from .pace import Clock, Pace
 from .passes import Passes, Work
 from .plan import Standing, StepPlan
 from .runner import Runner
 
-WORTH_WAITING = 1.25  # times a pass that one with twice the tokens may take to be waited for
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
@@ -47,13 +47,15 @@ class Loop:
         runner: Runner,
         sampler: Sampler,
         cost: PassCost | None = None,
+        pace: Pace | None = None,
         *,
         longest_run: int | None = None,
     ) -> None:
         self.handles: list[Handle] = []  # those in slots first, in the order of these
         self.runner = runner
         self.meter = Meter(cost or PassCost(), runner)
-        self.passes = Passes(runner, self.meter)
+        self.clock = Clock(pace or Pace(), runner)
+        self.passes = Passes(runner, self.meter, self.clock)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
@@ -62,11 +64,12 @@ class Loop:
 
     def alike(self) -> Loop:
         """An empty loop for the same model."""
-        return Loop(self.runner, self._sampler, self.meter.cost)
+        return Loop(self.runner, self._sampler, self.meter.cost, self.clock.pace)
 
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
         self.handles.append(handle)
+        self.clock.skip()
 
     def leave(self, handle: Handle) -> None:
         """Take a handle out; what it holds in the slots is freed."""
@@ -116,6 +119,7 @@ class Loop:
             handle.distrust()
         self._blind = None
         self.meter.forget()
+        self.clock.skip()
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
@@ -159,8 +163,7 @@ class Loop:
         self._gather(handles)
         drafting = self._drafting(handles)
         standings = [self._standing(handle, handle in drafting) for handle in handles]
-        saves = any(each.expects_forced for each in standings) and self._saves()
-        plan = StepPlan.of(standings, saves=saves)
+        plan = StepPlan.of(standings)
         ready = [handles[i] for i in plan.drawn]
         if plan.first:
             self._forward([handles[i] for i in plan.first])
@@ -173,6 +176,7 @@ class Loop:
         blind = self._look_ahead(places, drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
         self.meter.read(drawn.after)
+        self.clock.read(len(self.handles), drawn.prompts, plain=plan.looks)
         if not plan.looks:
             self._draft_on(places, tokens)
         for handle, place in places.items():
@@ -196,11 +200,6 @@ class Loop:
         behind = waits and self.is_behind(handle)
         first, last = request.position == request.first, request.is_last
         return Standing(not waits, behind, first, last, drafts, request.expects_forced)
-
-    def _saves(self) -> bool:
-        """Whether two tokens of every row take less time in one pass than in two."""
-        rows, of = len(self.handles), self.meter.cost.of
-        return of(2 * rows) < WORTH_WAITING * of(rows)
 
     # drawing
 
@@ -246,6 +245,7 @@ class Loop:
             exact=exact,
             here=self.runner,
             after=self.meter.ran,
+            prompts=self.clock.prompts,
         )
 
     def _warm(self, handles: Sequence[Handle]) -> None:

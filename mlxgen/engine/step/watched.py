@@ -129,7 +129,8 @@ class WatchedLoop(Loop):
         self._accepts = False
 
     def alike(self) -> Loop:
-        return WatchedLoop(self.runner, self._sampler, self.meter.cost, watch=self._watch)
+        pace = self.clock.pace
+        return WatchedLoop(self.runner, self._sampler, self.meter.cost, pace, watch=self._watch)
 
     def join(self, handle: Handle) -> None:
         super().join(handle)

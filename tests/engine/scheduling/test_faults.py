@@ -12,7 +12,6 @@ from mlx_lm.models.cache import ArraysCache
 import mlxgen
 from mlxgen import Choice, LanguageModel, Limits, Regex
 from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.pace import Budget, Pace
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import CapacityError, ModelError
 from tests.fakes import alphabet_tokenizer
@@ -472,7 +471,7 @@ def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repea
     seed: int, monkeypatch: pytest.MonkeyPatch, unread: Unread
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(Pace, "next", lambda _: Budget(dice.choice([0, 4, 16, 16, 64])))
+    monkeypatch.setattr(Scheduler, "_chunk", lambda _: dice.choice([0, 4, 16, 16, 64]))
     sound, calls = [False], [0]
 
     def now_and_then(history: tuple[int, ...]) -> bool:

@@ -14,7 +14,7 @@ from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
-from tests.fakes.costs import COSTS
+from tests.fakes.costs import Still
 from tests.fakes.speaking import Hall, endless, letters
 
 PIECE = 20
@@ -25,7 +25,7 @@ def model_of(kind: str) -> LanguageModel:
     model, make = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
     lm.make_cache = make  # type: ignore[method-assign]
-    lm.cost = COSTS["by the token"]()
+    lm.pace = Still()
     return lm
 
 

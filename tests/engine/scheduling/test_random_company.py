@@ -21,7 +21,7 @@ from mlxgen.engine.prefix.cache import PrefixCache
 from mlxgen.engine.prefix.entry import Entry
 from mlxgen.engine.prefix.folder import Folder
 from mlxgen.engine.prefix.piece import Piece
-from mlxgen.engine.scheduling.pace import Budget, Pace
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError
 from mlxgen.tokens import Token
@@ -176,7 +176,7 @@ def test_each_of_a_crowd_says_what_it_says_alone(
     seed: int, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = random.Random(seed)  # of prompts, which time would tell otherwise
-    monkeypatch.setattr(Pace, "next", lambda _: Budget(pieces.choice([0, 4, 16, 16, 64])))
+    monkeypatch.setattr(Scheduler, "_chunk", lambda _: pieces.choice([0, 4, 16, 16, 64]))
     hall, asked = crowd(random.Random(seed), tmp_path if on_disk else None)
     for handle, one in asked.items():
         error = hall.errors.get(handle)

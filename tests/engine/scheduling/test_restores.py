@@ -22,7 +22,7 @@ from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.step import Loop
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
-from tests.fakes.costs import COSTS
+from tests.fakes.costs import Still
 from tests.fakes.speaking import Hall, Speaker, endless, letters
 
 PLENTY = 1 << 40
@@ -85,7 +85,7 @@ def test_with_the_disk_a_model_says_what_it_says_without(kind: str, tmp_path: Pa
     def said(cache_dir: Path | None) -> tuple[list[list[int]], list[int]]:
         lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=cache_dir)
         lm.make_cache = make  # type: ignore[method-assign]
-        lm.cost = COSTS["by the token"]()
+        lm.pace = Still()
         scheduler = Scheduler(lm, Limits(max_batch=2, keep_prefixes=cache_dir is not None))
         tokens: dict[Handle, list[int]] = {}
         for seed, prompt in enumerate(prompts):
@@ -177,7 +177,7 @@ def test_what_takes_longer_to_read_than_to_run_is_run(tmp_path: Path) -> None:
     hall, disk = hall_with(tmp_path)
     disk.let()
     cost = hall.speaker.lm.prefix_cache.read_cost
-    cost.saw(disk.nbytes, 800.0)  # seconds, and a token takes one
+    cost.saw(disk.nbytes, 80.0)  # seconds, and ten tokens take one
     handle = hall.submit([*prompt, 1], max_tokens=2)
     hall.finish()
     assert handle.usage.cached_tokens == 0 and disk.reads == []

@@ -19,7 +19,7 @@ from mlxgen.tokens import in_common
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import SIDE_BY_SIDE, cache_kinds
 from tests.fakes.chatting import Chatter
-from tests.fakes.costs import COSTS
+from tests.fakes.costs import Still
 from tests.fakes.prefix_integrity import check_integrity
 
 from ...effort import tries
@@ -51,7 +51,7 @@ class Office:
             lm.tokenizer._tokenizer.chat_template = TEMPLATE
             lm.make_cache = make  # type: ignore[method-assign]
             lm.max_context = None
-            lm.cost = COSTS["by the token"]()
+            lm.pace = Still()
         self.lm = _models[kind]
         self.lm.prefix_cache.clear()
         self.scheduler = Scheduler(self.lm, Limits(**limits))

@@ -77,7 +77,7 @@ def test_free_text_between_forced_runs_is_looked_ahead_of(aheads: Aheads) -> Non
     result = lm.generate(PROMPT, filters=filters, max_tokens=100, draft="off")
     assert result.text == text
     drawn = len(text) - result.usage.forced_tokens
-    assert drawn - 3 <= aheads.count <= drawn
+    assert 0.75 * drawn <= aheads.count <= drawn  # not for a while after a forced run
 
 
 def test_after_drafts_every_row_goes_on_from_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:

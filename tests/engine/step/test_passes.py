@@ -12,18 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.engine.kv import KV, Slots
+from mlxgen.engine.kv.commands import Run
 from mlxgen.engine.kv.seam import Seam
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.assembly import assemble
 from mlxgen.engine.request.prompt import Prompt
+from mlxgen.engine.step import passes as module
 from mlxgen.engine.step.cost import Meter, PassCost
 from mlxgen.engine.step.handle import Handle
-from mlxgen.engine.step.passes import Passes, Work
+from mlxgen.engine.step.pace import Clock, Pace
+from mlxgen.engine.step.passes import PADDING, WIDEST, Passes, Work
 from mlxgen.engine.step.runner import Runner
 from mlxgen.tokens import Vocabulary
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
-from tests.fakes.costs import COSTS, Fixed
 
 from ...effort import tries
 
@@ -43,7 +45,7 @@ def passes_of(kind: str) -> Passes:
     model, make = loaded(kind)
     slots = Slots(make) if kind in BATCHED else None
     runner = Runner(model, make, slots, seam=Seam.of(model, make))
-    return Passes(runner, Meter(PassCost(), runner))
+    return Passes(runner, Meter(PassCost(), runner), Clock(Pace(), runner))
 
 
 def handle_of(passes: Passes, tokens: list[int]) -> Handle:
@@ -73,14 +75,12 @@ lengths = st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 3), s
 
 
 @pytest.mark.parametrize("kind", [*BATCHED, "chunked"])
-@pytest.mark.parametrize("costs", COSTS)
-def test_ragged_runs_give_what_each_would_give_alone(kind: str, costs: str) -> None:
+def test_ragged_runs_give_what_each_would_give_alone(kind: str) -> None:
     @settings(max_examples=tries(80))
     @given(st.lists(lengths, min_size=1, max_size=4), st.integers(0, 1000))
     def law(sizes: list[tuple[int, int, int, bool]], seed: int) -> None:
         dice = np.random.default_rng(seed)
         passes = passes_of(kind)
-        passes.meter.cost = COSTS[costs]()
         work, expected = [], []
         for held, more, drafted, joins in sizes:
             count = held + more + 1
@@ -142,37 +142,55 @@ def in_slots(passes: Passes, runs: list[int]) -> list[Work]:
 
 
 @pytest.mark.parametrize(
-    ("costs", "width"), [("every pass alike", 6), ("by the token", 1), ("by both", 2)]
+    ("runs", "made"),
+    [
+        ([1, 1, 1, 1], [[1, 1, 1, 1]]),
+        ([1, 6, 2, 1], [[1, 6, 2, 1]]),  # little padding
+        ([1, 8, 1, 1], [[1, 1, 1], [8]]),
+        ([1, WIDEST + 9], [[1, WIDEST // 2]]),  # the rest of it goes through later
+        ([1, 1, 5, 1, 1], [[1, 1, 1, 1, 1]]),  # more than a few rows go on token by token
+    ],
 )
-def test_a_common_pass_is_as_wide_as_runs_the_most_tokens_in_its_time(
-    costs: str, width: int
+def test_rows_with_runs_of_different_length_share_a_pass_if_that_is_little_padding(
+    runs: list[int], made: list[list[int]]
 ) -> None:
     passes = passes_of("plain")
-    passes.meter.cost = COSTS[costs]()
-    if costs == "by both":
-        passes.meter.cost = Fixed(lambda tokens: 1.0 if tokens <= 8 else float(tokens))
-    work = in_slots(passes, [1, 6, 2, 1])
-    (logits,) = passes.run(work)
-    mx.eval(logits)
-    assert passes.meter._passes[-1].tokens == 4 * width
-    left = [len(each.tokens) - min(width, len(each.tokens)) for each in work]
-    assert len(logits) == left.count(0)
-    assert [each.handle.missing for each in work] == left
-    assert [each.handle.ahead is None for each in work] == [count > 0 for count in left]
-
-
-@pytest.mark.parametrize(("costs", "passes_made"), [("every pass alike", 1), ("by the token", 2)])
-def test_drafts_are_verified_whole_beside_the_others_or_with_them(
-    costs: str, passes_made: int
-) -> None:
-    passes = passes_of("plain")
-    passes.meter.cost = COSTS[costs]()
-    work = in_slots(passes, [1, 1, 1])
-    work[1] = Work(work[1].handle, [*work[1].tokens, 5, 6, 7], 4)
+    work = in_slots(passes, runs)
+    ran = noted(passes)
     arrays = passes.run(work)
     mx.eval(arrays)
-    assert len(arrays) - (costs == "by the token") == passes_made
-    check("plain", work[1].handle, [*work[1].handle.history, 5, 6, 7], 4)
+    assert sorted(map(sorted, ran)) == sorted(map(sorted, made))
+    missing = [each.handle.missing for each in work]
+    assert sum(missing) == sum(runs) - sum(map(sum, made))
+    assert [each.handle.ahead is None for each in work] == [count > 0 for count in missing]
+
+
+def noted(passes: Passes) -> list[list[int]]:
+    """How many tokens of each row the passes from now on run, pass by pass."""
+    ran: list[list[int]] = []
+    do = passes.runner.do
+
+    def noting(command: Any) -> Any:
+        if isinstance(command, Run):
+            ran.append([len(tokens) for _, tokens in command.rows])
+        return do(command)
+
+    passes.runner.do = noting  # type: ignore[method-assign]
+    return ran
+
+
+@pytest.mark.parametrize(("drafted", "passes_made"), [(3, 1), (PADDING, 2)])
+def test_drafts_are_verified_whole_beside_the_others_or_with_them(
+    drafted: int, passes_made: int
+) -> None:
+    passes = passes_of("plain")
+    work = in_slots(passes, [1, 1, 1])
+    more = [5 + i for i in range(drafted)]
+    work[1] = Work(work[1].handle, [*work[1].tokens, *more], 1 + drafted)
+    ran = noted(passes)
+    mx.eval(passes.run(work))
+    assert len(ran) == passes_made
+    check("plain", work[1].handle, [*work[1].handle.history, *more], 1 + drafted)
     for each in (work[0], work[2]):
         check("plain", each.handle, list(each.handle.history), 1)
 
@@ -196,19 +214,14 @@ def test_the_last_piece_of_a_prompt_gives_the_logits_if_its_cache_can_go_back(ki
 
 @pytest.mark.parametrize("kind", BATCHED)
 @pytest.mark.parametrize(
-    ("costs", "chosen", "rows"),
-    [
-        ("by both", [0, 2, 3], [4]),
-        ("by the token", [0, 2, 3], [1, 2]),
-        ("by the token", [4, 0], [1, 1]),
-        ("every pass alike", [4, 0], [5]),
-    ],
+    ("padding", "chosen", "rows"),
+    [(16, [0, 2, 3], [3]), (0, [0, 2, 3], [1, 2]), (2, [4, 0], [1, 1])],
 )
-def test_rows_apart_go_together_if_those_between_them_cost_less_than_a_pass(
-    kind: str, costs: str, chosen: list[int], rows: list[int]
+def test_rows_apart_go_together_if_those_between_them_are_little_padding(
+    kind: str, padding: int, chosen: list[int], rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "PADDING", padding)
     passes = passes_of(kind)
-    passes.meter.cost = COSTS[costs]()
     dice = np.random.default_rng(5)
     handles = []
     for length in (9, 2, 12, 5, 7):
@@ -218,9 +231,9 @@ def test_rows_apart_go_together_if_those_between_them_cost_less_than_a_pass(
         handle.kv.join()
         handles.append(handle)
         handle.align()
+    ran = noted(passes)
     arrays = passes.run([Work.pending(handles[i]) for i in chosen])
-    ran = list(passes.meter._passes)[-len(arrays) :]
-    assert [each.tokens for each in ran] == rows
+    assert [len(each) for each in ran] == rows
     assert sum(len(array) for array in arrays) == len(chosen)
     for i in chosen:
         check(kind, handles[i], list(handles[i].history), 1)

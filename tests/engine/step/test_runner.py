@@ -22,7 +22,7 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.cache import PrefixCache
 from mlxgen.engine.prefix.folder import Folder
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.plan import Standing, StepPlan
+from mlxgen.engine.step.plan import FEW, Standing, StepPlan
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import StateError
 from mlxgen.images import Patch
@@ -219,5 +219,5 @@ def test_nobody_looks_ahead_where_it_would_be_in_vain() -> None:
     last, forced = READY._replace(is_last=True), READY._replace(expects_forced=True)
     assert not StepPlan.of([last, last]).looks and StepPlan.of([last, READY]).looks
     assert not StepPlan.of([forced]).looks
-    assert StepPlan.of([forced], saves=False).looks
+    assert StepPlan.of([forced] * (FEW + 1)).looks
     assert StepPlan.of([forced, READY]).looks and not StepPlan.of([forced, forced, READY]).looks

@@ -30,7 +30,6 @@ from mlxgen.engine.step.step import Loop
 from mlxgen.errors import CapacityError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
-from tests.fakes.costs import COSTS
 
 from ...effort import tries
 
@@ -413,10 +412,8 @@ def test_a_row_goes_back_further_than_a_window_reaches(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("costs", COSTS)
-def test_forced_runs_may_share_the_pass_of_the_others(kind: str, costs: str) -> None:
+def test_forced_runs_may_share_the_pass_of_the_others(kind: str) -> None:
     crowd = crowd_of(kind, [3, 9], steps=3, max_tokens=20)
-    crowd.scheduler._loop.meter.cost = COSTS[costs]()
     for pattern in ("A[0-9]BC[0-9]DEF[0-9]GHIJ", "[0-9]AB[0-9]+XYZ"):
         crowd.submit([1, 2], {"filters": [Regex(pattern)], "seed": 1, "max_tokens": 20})
     crowd.finish()

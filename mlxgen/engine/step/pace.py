@@ -1,0 +1,109 @@
+"""What a step takes, and what a token of a prompt does beside it: two running means.
+
+Prompts are run in chunks between the steps of the rows that generate. How large these may be, and
+whether drafts pay, follows from the two means of ``Pace``, which all requests of a model share. A
+``Clock`` feeds them with the seconds between two reads of drawn tokens.
+"""
+
+from __future__ import annotations
+
+from ..kv import PREFILL_STEP
+from ..kv.here import Here
+
+GAP = 3  # plain steps that a gap may take, if nobody says how long it may be
+UNNOTICED = 0.05  # seconds of a gap that nobody notices
+MARGIN = 0.9  # of a gap that is planned for: passes take longer as requests grow
+FIRST, LEAST = 32, 8  # tokens of a chunk before anything is known, and of any
+WEIGHT = 1 / 4  # of the newest in a mean
+MOST = 2  # times a mean that the newest counts as at most: the machine was busy otherwise
+LITTLE = 1 / 4  # of a step that a chunk adds at least: if it seems to add less, nobody can tell
+_SIZES = 8  # numbers of rows that are told apart, by powers of two
+
+
+class Pace:
+    """See the module. Threads may share it, as no figure is exact.
+
+    ``token``: the seconds that a prompt's token adds to a step of others; 0 if nothing is known.
+    """
+
+    __slots__ = ("_steps", "token")
+
+    def __init__(self) -> None:
+        self._steps = [0.0] * _SIZES
+        self.token = 0.0
+
+    def step(self, rows: int) -> float:
+        """The seconds of a plain step of so many rows, or of the most similar number that was seen;
+        0 if nothing is known."""
+        at = min(rows.bit_length(), _SIZES) - 1
+        near = sorted(range(_SIZES), key=lambda other: abs(other - at))
+        return next((self._steps[other] for other in near if self._steps[other]), 0.0)
+
+    def saw_step(self, rows: int, seconds: float) -> None:
+        """Learn from a step without prompts or drafts."""
+        at = min(rows.bit_length(), _SIZES) - 1
+        known = self._steps[at]
+        # What can be done in much less was held up before
+        self._steps[at] = seconds if 2 * seconds < known else mean(known, seconds)
+
+    def saw_prompts(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn from a step that so many tokens of prompts were run beside."""
+        if step := self.step(rows):
+            self.token = mean(self.token, max(seconds - step, LITTLE * step) / tokens)
+
+    def chunk(self, rows: int, gap: float | None = None) -> int:
+        """How many tokens of prompts to run between two steps of so many rows.
+
+        Then the rows wait for ``gap`` seconds at most, or for what ``GAP`` steps take.
+        """
+        step = self.step(rows)
+        if not step or not self.token:
+            return FIRST
+        if gap is None:
+            gap = max(GAP * step, UNNOTICED)
+        return int(min(PREFILL_STEP, max(LEAST, (MARGIN * gap - step) / self.token)))
+
+
+class Clock:
+    """Feeds a ``pace`` with what passes between two reads from a ``device``.
+
+    A draw knows how many tokens of prompts had been submitted before it (``prompts`` then), as the
+    read of an earlier one does not wait for them.
+    """
+
+    __slots__ = ("_device", "_rows", "_since", "_waited", "pace", "prompts")
+
+    def __init__(self, pace: Pace, device: Here) -> None:
+        self.pace = pace
+        self.prompts = 0
+        self._device = device
+        self._waited = 0  # tokens of prompts that were waited for
+        self._rows = 0  # in the step before; 0: nothing is known of the time since it
+        self._since = 0.0
+
+    def skip(self) -> None:
+        """Note that more than a step happens before the next read."""
+        self._rows = 0
+
+    def read(self, rows: int, prompts: int, *, plain: bool) -> float:
+        """Note that a step of so many rows has waited for its draw, before which so many
+        ``prompts`` had been submitted. Returns the seconds since the last read, or 0 if these
+        are not those of a step alone; ``plain``: it is one that the pace may learn from."""
+        now = self._device.now()
+        waited = prompts if self._device.queues else self.prompts
+        tokens, self._waited = waited - self._waited, waited
+        seconds, self._since = now - self._since, now
+        known, self._rows = self._rows == rows, rows
+        if not known:
+            return 0.0
+        if tokens:
+            self.pace.saw_prompts(rows, tokens, seconds)
+            return 0.0
+        if plain:
+            self.pace.saw_step(rows, seconds)
+        return seconds
+
+
+def mean(known: float, seen: float) -> float:
+    """A running mean with the newest; the first is taken as it is."""
+    return known + WEIGHT * (min(seen, MOST * known) - known) if known else seen

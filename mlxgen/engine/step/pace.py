@@ -13,7 +13,7 @@ from ..kv.here import Here
 GAP = 3  # plain steps that a gap may take, if nobody says how long it may be
 UNNOTICED = 0.05  # seconds of a gap that nobody notices
 MARGIN = 0.9  # of a gap that is planned for: passes take longer as requests grow
-FIRST, LEAST = 32, 8  # tokens of a chunk before anything is known, and of any
+FIRST, LEAST = 16, 8  # tokens of a chunk before anything is known, and of any
 WEIGHT = 1 / 4  # of the newest in a mean
 MOST = 2  # times a mean that the newest counts as at most: the machine was busy otherwise
 LITTLE = 1 / 4  # of a step that a chunk adds at least: if it seems to add less, nobody can tell

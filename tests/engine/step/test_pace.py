@@ -1,4 +1,4 @@
-"""What a step takes and a prompt's token beside it, and the chunk of a prompt that follows from both."""
+"""What a step takes, what a token of a prompt takes beside it, and the chunk that follows."""
 
 from __future__ import annotations
 

@@ -38,10 +38,32 @@ if TYPE_CHECKING:
     from .tokens import Vocabulary
 
 NAME = "mlxgen.generate"
+COMMON = (
+    *("--model", "--draft", "--max-context", "--cache-dir", "--prompt", "--system"),
+    *("--image", "--chat", "--resume", "--raw", "--max-tokens", "--thinking-budget"),
+    *("--temperature", "--top-p", "--top-k", "--min-p", "--seed"),
+    *("--stop", "--banned", "--json-schema", "--regex", "--show-probs", "--json", "--verbose"),
+)
+ALIASES = {  # see arguments.ALIASES
+    "--ban": "--banned",
+    "-p": "--prompt",
+    "--system-prompt": "--system",
+    "-sys": "--system",
+    "-n": "--max-tokens",
+    "--n-predict": "--max-tokens",
+    "--temp": "--temperature",
+    "--repeat-penalty": "--repetition-penalty",
+    "-s": "--seed",
+    "-cnv": "--chat",
+    "--conversation": "--chat",
+    "--ignore-chat-template": "--raw",
+    "--chat-template-config": "--chat-template-args",
+    "--chat-template-kwargs": "--chat-template-args",
+}
 LOST, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses; the last is 128 and the signal's number
 EXAMPLES = """\
 examples:
-  mlxgen.generate --prompt "What is the capital of France?"
+  mlxgen.generate "What is the capital of France?"
   mlxgen.generate --model mlx-community/Qwen3-4B-4bit --temperature 0.7 "Write a haiku"
   cat notes.txt | mlxgen.generate --model ./my-model --system "Summarise." -
   mlxgen.generate --raw --stop $'\\n' "Once upon a time"
@@ -95,12 +117,17 @@ def _help(name: str) -> str:
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of an option, with underscores."""
     parser = Parser(
-        NAME, "Generate text with a language model and stream it to standard output.", EXAMPLES
+        NAME,
+        "Generate text with a language model and stream it to standard output.",
+        EXAMPLES,
+        usage="[OPTIONS] [PROMPT]",
+        common=COMMON,
+        aliases=ALIASES,
     )
     parser.add_argument(
         "text", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input"
     )
-    add_settings(parser, OneModel, {"model": "model"}, {"draft_model": "draft"})
+    add_settings(parser, OneModel, {"model": "model"})
     defaults = {each.name: each.default for each in fields(OneModel)}
     parser.set_defaults(**defaults | {"sampling_defaults": None})
 
@@ -117,8 +144,8 @@ def make_parser() -> argparse.ArgumentParser:
     flag("--chat", help="hold a conversation, one message a line; /help lists its commands")
     flag(
         "--raw",
-        help="continue the prompt as it is, without the chat template; greedy by default. With "
-        "--chat: show answers as they are written, not as rendered Markdown",
+        help="continue the prompt without the chat template; greedy by default. With --chat: show "
+        "answers as they are written, not as rendered Markdown",
     )
     add(
         "--chat-template-args",
@@ -136,7 +163,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(_flag(name), type=kind, metavar="X" if kind is float else "N", help=_help(name))
     for name in FLAGS:
         add(_flag(name), action="store_true", default=None, help=OPTIONS[name].brief)
-    add("--stop", action="append", metavar="TEXT", help="end before this string; repeatable")
+    add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
     add(
         "--dry-sequence-breaker",
         dest="dry_sequence_breakers",
@@ -146,16 +173,15 @@ def make_parser() -> argparse.ArgumentParser:
         'colon, " and *)',
     )
     add(
-        "--ban",
-        dest="banned",
+        "--banned",
         action="append",
         metavar="TEXT",
-        help="never generate this string; repeatable",
+        help="never generate this text; repeatable",
     )
     add(
         "--json-schema",
         metavar="FILE",
-        help="the text must be JSON that matches this schema, given as a file or as JSON; objects "
+        help="the text must be JSON that matches this schema, a file or the JSON itself; objects "
         "have only the keys that it names, unless additionalProperties allows more",
     )
     add("--regex", metavar="PATTERN", help="the whole text must match this regular expression")
@@ -263,7 +289,12 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
 
     check_together(checked(options))
     started = time.perf_counter()
-    lm = load_model(arguments.model, arguments, adapter=arguments.adapter)
+    lm = load_model(
+        arguments.model,
+        arguments,
+        adapter=arguments.adapter,
+        max_context=arguments.max_context,
+    )
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")
         say(f"memory:      {lm.memory}")
@@ -439,7 +470,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["top_logprobs"] = 0
     if arguments.top_logprobs is not None and not arguments.json:
         raise OptionError("top_logprobs", "only --json shows them; add it")
-    if arguments.num_draft_tokens is not None and arguments.draft_model == "off":
+    if arguments.num_draft_tokens is not None and arguments.draft == "off":
         raise OptionError("num_draft_tokens", "has no effect with --draft off; leave out one")
     return {name: value for name, value in options.items() if value is not None}
 
@@ -488,7 +519,6 @@ def _as_typed(error: MlxgenError) -> str:
 
 def _flag(name: str) -> str:
     names = {
-        "banned": "ban",
         "template": "chat-template-args",
         "dry_sequence_breakers": "dry_sequence_breaker",
     }

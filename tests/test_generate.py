@@ -413,7 +413,7 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["a", "--temperature", "-1"], "--temperature: .*-1"),
         (["a", "--max-tokens", "0"], "--max-tokens: expected an integer of at least 1, got 0"),
         (["a", "--stop", ""], "--stop: expected .* got an empty string"),
-        (["a", "--ban", ""], "--ban: expected .* got an empty string"),
+        (["a", "--ban", ""], "--banned: expected .* got an empty string"),
         (["a", "--json-schema", "/nowhere.json"], "--json-schema: /nowhere.json cannot be read"),
         (["a", "--close-json"], "--close-json: needs a filter; add --json-schema"),
         (["a", "--heal"], "--heal: needs --raw"),
@@ -491,7 +491,7 @@ def test_wrong_options_are_found_before_a_model_is_loaded(
 
 
 def test_every_option_has_a_help_text_and_the_version_names_mlx(cli: Any) -> None:
-    listed = cli("--help").out
+    listed = cli("--help-all").out
     for name in (*NUMBERS, *FLAGS):
         assert f"--{name.replace('_', '-')}" in listed
     assert all(action.help for action in make_parser()._actions)

@@ -14,7 +14,7 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -240,6 +240,36 @@ def texts_in(module: str) -> dict[str, str]:
     return texts
 
 
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "temp": "temperature",
+        "ban": "banned",
+        "banned_strings": "banned",
+        "bad_words": "banned",
+        "draft_model": "draft",
+        "max_new_tokens": "max_tokens",
+        "max_completion_tokens": "max_tokens",
+        "n_predict": "max_tokens",
+        "num_predict": "max_tokens",
+        "repeat_penalty": "repetition_penalty",
+        "repeat_last_n": "repetition_context_size",
+        "stop_strings": "stop",
+        "stop_sequences": "stop",
+        "logprobs": "top_logprobs",
+        "n_probs": "top_logprobs",
+        "max_kv_size": "max_context of mlxgen.load",
+        "json_schema": "filters=mlxgen.JsonSchema(schema)",
+        "response_format": "filters=mlxgen.JsonSchema(schema)",
+        "regex": "filters=mlxgen.Regex(pattern)",
+        "grammar": "filters=mlxgen.Lark(grammar)",
+        "lark": "filters=mlxgen.Lark(grammar)",
+        "choice": "filters=mlxgen.Choice(texts)",
+        "system": "a message with the role system",
+        "system_prompt": "a message with the role system",
+    }
+)
+"""What other programs, and earlier versions, call an option; shown after "did you mean"."""
+
 OPTIONS: Mapping[str, Option] = MappingProxyType(dict(_rows()))
 """Every option, by its name."""
 
@@ -252,14 +282,23 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: copy(option.rule.default) for name, option in OPTIONS.items()}
     for name, value in given.items():
         if name not in OPTIONS:
-            close = difflib.get_close_matches(name, OPTIONS, 1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OPTIONS)}"
-            raise OptionError(name, f"there is no such option; {hint}")
+            raise unknown(name, OPTIONS, "help(mlxgen.LanguageModel.stream) lists the options")
         if value is not None:
             values[name] = OPTIONS[name].rule.check(name, value)
         elif name == "max_tokens":
             values[name] = None
     return values
+
+
+def unknown(name: str, known: Iterable[str], where: str) -> OptionError:
+    """The error for an option that does not exist: it names the likely one, or ``where`` to look.
+
+    Names that other programs have for an option are understood, too.
+    """
+    plain = name.lower().replace("-", "_")
+    likely = ELSEWHERE.get(plain) or next(iter(difflib.get_close_matches(plain, known, 1)), None)
+    hint = where if likely is None else f"did you mean {likely}?"
+    return OptionError(name, f"there is no such option; {hint}")
 
 
 def understood(name: str, value: Any) -> Any:

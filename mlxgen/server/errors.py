@@ -133,7 +133,6 @@ def as_request_error(
 
 _FIELDS = {
     "stop_tokens": "stop_token_ids",
-    "banned": "banned_strings",
     "prefix": "prefix_tokens",
 }
 """The names of the engine's options in requests, if they differ."""

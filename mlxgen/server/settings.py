@@ -23,6 +23,19 @@ from .clients import CLIENTS
 from .clients import KEY_VARIABLE as KEY_VARIABLE
 
 NAME = "mlxgen.server"
+COMMON = (
+    *("--model", "--model-dir", "--alias", "--adapter", "--draft", "--max-context", "--kv-bits"),
+    *("--cache-dir", "--sampling-defaults", "--host", "--port", "--api-key", "--cors-origin"),
+    *("--max-batch", "--thinking-budget", "--cache-bytes", "--log-level"),
+)
+ALIASES = {  # see arguments.ALIASES
+    "-np": "--max-batch",
+    "--parallel": "--max-batch",
+    "--decode-concurrency": "--max-batch",
+    "--prompt-cache-bytes": "--cache-bytes",
+    "--served-model-name": "--alias",
+    "--allowed-origins": "--cors-origin",
+}
 _LONGEST_SOCKET = 103  # bytes of a path, as macOS limits them
 _LONGEST_NAME = 256  # characters of a model's name
 LEVELS = ("debug", "info", "warning", "error")
@@ -51,8 +64,8 @@ class Settings(ModelSettings):
     """What a server is started with; each setting is an option of the command line."""
 
     models: tuple[str, ...] = setting((), action="append", metavar="NAME")
-    """A folder or a hub id (default: the bundled demo model); repeatable. The first is the default
-    and loaded at the start, the others when requests name them."""
+    """A folder or a hub id; repeatable. The first is the default and loaded at the start, the
+    others when requests name them (default: the bundled demo model)."""
     model_dirs: tuple[str, ...] = setting((), action="append", metavar="FOLDER")
     """A folder whose sub-folders (NAME or OWNER/NAME) are models, loaded when requests name them;
     repeatable."""
@@ -105,8 +118,6 @@ class Settings(ModelSettings):
     prefill_chunk: int | None = _count(None, 1, 1 << 20)
     """Prompt tokens to run between two steps of the others, however long that takes; not with
     --longest-gap."""
-    max_context: int | None = _count(None, 2, 1 << 31)
-    """Maximum number of tokens of prompt and answer together (default: the model's)."""
     thinking_budget: int | None = _count(None, 0, 1 << 31)
     """Maximum number of tokens to think before an answer in a chat, if a request does not say;
     a request's effort means no more than this (default: no limit)."""
@@ -207,8 +218,8 @@ class Settings(ModelSettings):
 
     def _check_for_several(self) -> None:
         """Raise ``OptionError`` for what can only be meant for one model."""
-        draft = None if self.draft_model in DRAFTS else self.draft_model
-        given = {"revision": self.revision, "adapter": self.own_adapter, "draft_model": draft}
+        draft = None if self.draft in DRAFTS else self.draft
+        given = {"revision": self.revision, "adapter": self.own_adapter, "draft": draft}
         for name, value in given.items():
             if value is not None:
                 raise OptionError(name, "belongs to one model, but there are several; leave it out")
@@ -270,7 +281,14 @@ _REPEATED = {
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of a setting."""
-    parser = Parser(NAME, "Serve a language model to any client of OpenAI's API.", EXAMPLES)
+    parser = Parser(
+        NAME,
+        "Serve a language model to any client of OpenAI's API.",
+        EXAMPLES,
+        usage="[OPTIONS]",
+        common=COMMON,
+        aliases=ALIASES,
+    )
     parser.argument_default = argparse.SUPPRESS
     add_settings(parser, Settings, _GROUPS, _REPEATED)
     return parser

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
 from ..filters import AllOf, JsonSchema, Lark, Regex, Specification
-from ..options.table import OPTIONS, checked
+from ..options.table import OPTIONS, checked, unknown
 
 # Options that /set does not take, and what to do instead.
 _ELSEWHERE = {
@@ -25,6 +25,12 @@ _ELSEWHERE = {
     "hooks": "only a program can pass hooks",
     "prefix": "only a program can pass tokens; say in the message how to begin",
     "allow_retract": "a chat cannot delete what it has shown; leave it out",
+    "hold_tokens": "a chat shows each token at once; leave it out",
+    "max_resample": "only a program can pass hooks",
+    "prediction": "only a program can pass the expected text",
+    "heal": "an answer begins where a new message does; leave it out",
+    "stop_in_reasoning": "stops end the answer only; leave it out",
+    "stop_tokens": "use stop, with the text of the tokens",
     "top_logprobs": "a chat always keeps the likeliest tokens; use /tokens",
     "top_candidates": "a chat shows the model's own probabilities; use /tokens",
     "prompt_logprobs": "a chat shows the probabilities of answers only; use /tokens",
@@ -210,6 +216,8 @@ class Conversation:
         for name in settings:
             if name in _ELSEWHERE:
                 raise OptionError(name, _ELSEWHERE[name])
+            if name not in SETTABLE:
+                raise unknown(name, SETTABLE, "/set lists the options")
         Options.of({"max_tokens": None, **settings, "filters": _specifications(forms)})
         self.settings, self.forms = _given(settings), _given(forms)
 

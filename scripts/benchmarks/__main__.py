@@ -541,7 +541,7 @@ def _expected() -> Iterator[Figure]:
 def run_soak(requests: int) -> Iterator[Figure]:
     """A server with a draft model under mixed requests, and what it holds afterwards."""
     limits = ("--cache-bytes", "32MiB", "--log-level", "warning")
-    with served("--draft-model", DRAFT, *limits) as server:
+    with served("--draft", DRAFT, *limits) as server:
         found = soak.soak(server, requests)
         for sample in found.course():
             text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"

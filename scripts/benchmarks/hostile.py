@@ -82,7 +82,7 @@ STOPPED = "exit 0"
 # ---- the table -----------------------------------------------------------------------------------
 
 _LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-_CONTRADICTION: dict[str, Any] = {"choice": ["yes"], "banned_strings": ["yes"]}
+_CONTRADICTION: dict[str, Any] = {"choice": ["yes"], "banned": ["yes"]}
 _ASKED = {"messages": [{"role": "user", "content": "Hello"}]}
 _LOOPING = {"chat_template": _LOOPS}
 _MANY = {"prompt": "a", "n": 128, "max_tokens": 1, "prefix_tokens": [5] * 1900}
@@ -138,7 +138,7 @@ def cases() -> list[Case]:
             ("200, and 200", "200, and 503"),
             clients.suspended_compilers,
         ),
-        "choice and banned_strings are the same": (
+        "choice and banned are the same": (
             ("400",),
             clients.sending(COMPLETION, {"prompt": "a", "max_tokens": 8, **_CONTRADICTION}),
         ),

@@ -11,7 +11,7 @@ from benchmarks.process import DRAFT, Process, served
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Process]:
-    with served("--draft-model", DRAFT, "--cache-bytes", "32MiB") as process:
+    with served("--draft", DRAFT, "--cache-bytes", "32MiB") as process:
         yield process
 
 

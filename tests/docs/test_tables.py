@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from mlxgen import Chunk, Guide, PostSamplingResult, Result, filters
-from mlxgen.generate import make_parser
+import pytest
+
+from mlxgen import Chunk, Guide, PostSamplingResult, Result, filters, generate
 from mlxgen.server import settings
 from mlxgen.terminal.commands import COMMANDS
 
@@ -24,27 +25,20 @@ def named(cells: Iterable[str], pattern: str) -> list[str]:
     return [found for span in spans for found in re.findall(pattern, span)]
 
 
-def flags(parser: Any) -> list[str]:
-    return sorted(flag for flag in parser._option_string_actions if flag.startswith("--"))
-
-
-def test_the_options_of_the_command_line_are_all_there_once() -> None:
-    first = [row[0] for row in page("docs/cli.md").table("Options")]
-    assert sorted(named(first, r"^--[a-z-]+")) == flags(make_parser())
-
-
-def test_the_options_of_the_server_are_all_there_once_with_their_defaults() -> None:
-    rows = page("docs/server.md").table("Options")
-    assert sorted(named([row[0] for row in rows], r"^--[a-z-]+")) == flags(settings.make_parser())
-    default = settings.Settings()
-    for names, values, _ in rows:
-        said = [value.strip(" `") for value in values.split(",")]
-        for flag, value in zip(named([names], r"^--[a-z-]+"), said, strict=False):
-            found = getattr(default, flag[2:].replace("-", "_"), None)
-            if isinstance(found, (int, float)) and not isinstance(found, bool):
-                assert value == f"{found:g}", flag
-            elif isinstance(found, str) and found:
-                assert value == found, flag
+@pytest.mark.parametrize("make", [generate.make_parser, settings.make_parser])
+def test_the_help_fits_on_a_screen_and_all_options_are_in_the_long_one(
+    make: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            make().parse_args([option])
+        shown[option] = capsys.readouterr().out
+    assert len(shown["--help"].splitlines()) <= 60
+    known = {flag for flag in make()._option_string_actions if flag.startswith("--")}
+    listed = {option: set(re.findall(r"--[a-z][a-z-]+", text)) for option, text in shown.items()}
+    assert listed["--help-all"] >= known > listed["--help"]
 
 
 def test_the_commands_of_the_chat_are_all_there() -> None:

@@ -243,7 +243,7 @@ def test_sixteen_clients_with_schemas_rewinds_and_cancels() -> None:
                         text = client.post(TEXT, json=body).json()["choices"][0]["text"]
                         validate(json.loads(text), PERSON)
                     case 1:
-                        body |= {"max_tokens": 60, "temperature": 1, "banned_strings": ["a", "th"]}
+                        body |= {"max_tokens": 60, "temperature": 1, "banned": ["a", "th"]}
                         text = client.post(TEXT, json=body).json()["choices"][0]["text"]
                         assert "a" not in text and "th" not in text, text
                     case 2:

@@ -15,7 +15,7 @@ from .running import Running, question, running
     "draft", ["off", "ngram", str(resources.files("mlxgen") / "demo" / "draft")]
 )
 def test_drafts_change_no_greedy_answer(server: Running, draft: str) -> None:
-    with running("--draft-model", draft) as drafting:
+    with running("--draft", draft) as drafting:
         asked = question("Tell me a story about a fox.", max_tokens=60)
         plain = server.chat({**asked, "num_draft_tokens": 0}).json()
         assert "draft_n" not in plain["usage"]["timings"]
@@ -55,7 +55,7 @@ def test_what_was_read_and_written_with_one_key_is_never_proposed_with_another()
     words = ["quay", "elk", "myth", "fjord", "wax", "vim", "zebu", "jolt", "pyx", "gnu"]
     text = " ".join(f"{a}{b}" for a in words for b in reversed(words))
     body = {"prompt": f"{text} ", "max_tokens": 60, "ignore_eos": True, "temperature": 1, "seed": 4}
-    with running("--draft-model", "ngram", MLXGEN_API_KEY="first second") as server:
+    with running("--draft", "ngram", MLXGEN_API_KEY="first second") as server:
 
         def drafted(key: str) -> int:
             headers = {"authorization": f"Bearer {key}"}
@@ -80,7 +80,7 @@ def _metrics(server: Running) -> list[str]:
 
 @pytest.mark.slow
 def test_a_draft_that_cannot_be_loaded_is_refused_at_the_start() -> None:
-    server = Running("--draft-model", "./not/here")
+    server = Running("--draft", "./not/here")
     try:
         assert server.end() == 2
         assert "there is no folder" in server.log[-1]

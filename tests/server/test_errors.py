@@ -38,7 +38,7 @@ def test_every_error_has_a_body_with_its_status(error: errors.MlxgenError) -> No
     ("error", "param", "message"),
     [
         (errors.OptionError("stop_tokens", "no"), "stop_token_ids", "stop_token_ids: no"),
-        (errors.OptionError("banned", "no"), "banned_strings", "banned_strings: no"),
+        (errors.OptionError("banned", "no"), "banned", "banned: no"),
         (errors.OptionError("prefix", "no"), "prefix_tokens", "prefix_tokens: no"),
         (errors.OptionError("filters", "no"), "regex", "regex: no"),
         (errors.OptionError("top_p", "no"), "top_p", "top_p: no"),
@@ -55,10 +55,10 @@ def test_the_field_is_the_one_that_the_client_wrote(
 
 
 def test_a_dead_end_is_the_fault_of_the_fields_that_leave_tokens_out() -> None:
-    params = {**PARAMS, "dead_end": "regex, banned_strings"}
+    params = {**PARAMS, "dead_end": "regex, banned"}
     status, body = error_body(errors.DeadEndError("stuck"), params)
     assert (status, body["error"]["param"]) == (400, "regex")
-    assert body["error"]["message"].startswith("regex, banned_strings: ")
+    assert body["error"]["message"].startswith("regex, banned: ")
     assert body["error"]["type"] == "invalid_request_error"
     assert error_body(errors.FilterError("too many states"), params)[1]["error"]["param"] == "regex"
 

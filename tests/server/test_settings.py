@@ -21,14 +21,14 @@ def test_the_defaults_of_the_command_line_are_those_of_the_settings() -> None:
 
 
 def test_every_setting_is_an_option() -> None:
-    known = {action.dest for action in make_parser()._actions} - {"help", "version"}
+    known = {action.dest for action in make_parser()._actions} - {"help", "help_all", "version"}
     assert known == set(Settings.__dataclass_fields__)
 
 
 def test_every_setting_says_what_it_is_in_both_places() -> None:
     told = " ".join((Settings.__doc__ or "").split())
     for action in make_parser()._actions:
-        if action.dest not in ("help", "version"):
+        if action.dest not in ("help", "help_all", "version"):
             assert action.help, action.dest
             text = action.help.partition(" (default: ")[0]
             assert f"- {action.dest}: {text[0].upper()}{text[1:]}" in told
@@ -162,5 +162,5 @@ def test_names_of_the_model_are_added_one_by_one() -> None:
 
 
 def test_a_draft_model_may_be_named() -> None:
-    assert read_settings([], {}).draft_model == "auto"
-    assert read_settings(["--draft-model", "ngram"], {}).draft_model == "ngram"
+    assert read_settings([], {}).draft == "auto"
+    assert read_settings(["--draft", "ngram"], {}).draft == "ngram"

@@ -59,7 +59,7 @@ def call_of_request(
     """
     params = {"prompt": prompt, "filters": filters}
     narrowing = [filters] if spec is not None else []
-    narrowing += [name for name in ("banned_strings", "heal") if getattr(request, name)]
+    narrowing += [name for name in ("banned", "heal") if getattr(request, name)]
     if narrowing:
         params["dead_end"] = ", ".join(narrowing)
     _check(request, own, spec)
@@ -147,7 +147,7 @@ def _options(
         **own,
         "stop": stops,
         "stop_tokens": [*(request.stop_token_ids or ()), *ends],
-        "banned": request.banned_strings,
+        "banned": request.banned,
         "prefix": request.prefix_tokens,
         "prediction": request.prediction and request.prediction.text,
         "hooks": hooks,

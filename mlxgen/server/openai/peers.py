@@ -284,7 +284,7 @@ PEERS: Mapping[str, Rule] = {
         "structural_tag": "send a grammar",
     },
     "ebnf": SameAs("grammar"),
-    "bad_words": SameAs("banned_strings"),
+    **dict.fromkeys(("bad_words", "banned_strings"), SameAs("banned")),
     "include_reasoning": _TAKEN,  # a completion is one text
     "thinking_token_budget": _BUDGET,
     "separate_reasoning": Neutral((True,), "thoughts are always separate; leave it out"),
@@ -306,7 +306,7 @@ PEERS: Mapping[str, Rule] = {
     # mlx-lm's server, LM Studio, Ollama and others
     "presence_context_size": SameAs("repetition_context_size"),
     "frequency_context_size": SameAs("repetition_context_size"),
-    "draft_model": "the draft model is chosen with --draft-model; leave it out",
+    "draft_model": "the draft model is chosen with --draft; leave it out",
     "role_mapping": "the chat template writes the roles; leave it out",
     **THINKING,
     "reasoning": {

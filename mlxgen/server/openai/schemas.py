@@ -230,7 +230,7 @@ class GenerationRequest(TextRequest):
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = option(
         "stop_tokens"
     )
-    banned_strings: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = about(
+    banned: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = about(
         "strings that never appear in the answer"
     )
     heal: bool | None = option("heal")

@@ -264,7 +264,7 @@ def test_the_only_model_may_have_adapters(shelf: Path) -> None:
         assert await server.said("anything") == "aaa"
 
     adapter = f"c={shelf}/says-c-adapter"
-    run(test, models=(str(shelf / "one"),), adapters=(adapter,), draft_model="ngram")
+    run(test, models=(str(shelf / "one"),), adapters=(adapter,), draft="ngram")
 
 
 @pytest.mark.slow

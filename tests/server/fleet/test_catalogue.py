@@ -95,9 +95,7 @@ def test_what_cannot_be_served_is_refused_at_the_start(shelf: Path, tmp_path: Pa
         assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
-    "option", ["--revision main", "--adapter somewhere", "--draft-model another"]
-)
+@pytest.mark.parametrize("option", ["--revision main", "--adapter somewhere", "--draft another"])
 def test_what_is_meant_for_one_model_is_refused_for_several(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +103,4 @@ def test_what_is_meant_for_one_model_is_refused_for_several(
         with pytest.raises(SystemExit):
             read_settings([*several.split(), *option.split()], {})
         assert "belongs to one model, but there are several" in capsys.readouterr().err
-    assert read_settings(
-        ["--model", "a", "--model-dir", "b", "--draft-model", "ngram"], {}
-    ).has_several
+    assert read_settings(["--model", "a", "--model-dir", "b", "--draft", "ngram"], {}).has_several

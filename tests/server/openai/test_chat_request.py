@@ -70,7 +70,7 @@ def test_every_text_field_reaches_the_engine() -> None:
         {
             "stop": "x",
             "stop_token_ids": [7, 8],
-            "banned_strings": ["bad"],
+            "banned": ["bad"],
             "heal": True,
             "ignore_eos": True,
             "min_tokens": 3,
@@ -85,9 +85,9 @@ def test_every_text_field_reaches_the_engine() -> None:
     assert options.prefix == (70, 71) and options.seed == -5
 
 
-def test_the_defaults_are_those_of_the_protocol() -> None:
+def test_the_defaults_are_those_of_every_program() -> None:
     options = options_of({})
-    assert options.sampling.temperature == 1.0
+    assert options.sampling.temperature == 0.7
     assert options.max_tokens is None and options.top_logprobs is None
     assert (
         options_of({}, replace(demo(), sampling={"temperature": 0.6})).sampling.temperature == 0.6

@@ -193,7 +193,7 @@ def test_what_a_program_cannot_be_combined_with_is_named(operator: Running) -> N
     for fields, param in (
         ({"n": 2}, "n"),
         ({"tools": [tool]}, "tools"),
-        ({"banned_strings": ["x"]}, "banned_strings"),
+        ({"banned": ["x"]}, "banned"),
         ({"hooks": ["restarts"]}, "hooks"),
         ({"controller": "Spells"}, "controller"),
         ({"prefix_tokens": [5]}, "prefix_tokens"),
